@@ -1,0 +1,116 @@
+"""Which names may be payload (V8, V18, V21).
+
+Every path that comes from a store, a tree or a caller passes `refusal` before it is believed: what it accepts has one
+safe place in every tree, what it refuses is reported with the reason, and nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from bayou.errors import PathRefused
+
+PAYLOAD_ROOTS = frozenset(
+    {
+        "data",
+        "outputs",
+        "workflow-runs",
+        "definitions-evaluated",
+        "workflows-evaluated",
+        "audit",
+        "logs",
+        "files",
+    }
+)
+
+MAX_SEGMENT_BYTES = 255
+MAX_PATH_BYTES = 800
+"""An S3 key has 1,024 bytes: this leaves room for a prefix, a namespace and a push's directory."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_RESERVED = frozenset(
+    {
+        ".bayou",
+        ".lock",
+        ".locks",
+        ".datastore.lock",
+        ".datastore-index.json",
+        ".datastore-sync-state.json",
+        ".push-queue.json",
+        ".namespace.json",
+        ".catalog-export.json",
+        "_index",
+    }
+)
+_RESERVED_SHAPES = (
+    (re.compile(r"_catalog\.db.*", re.DOTALL), "a database of another system"),
+    (re.compile(r"\.bayou-.*\.tmp", re.DOTALL), "a temporary file"),
+    (re.compile(r"\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.tmp"), "a temporary file"),
+    (re.compile(r".*\.tmp\.\d+\.[0-9a-f-]{36}", re.DOTALL), "a temporary file"),
+    (re.compile(r"~.*", re.DOTALL), "names that begin with ~ belong to pushes"),
+)
+
+
+def refusal(path: str) -> str | None:
+    """Say why `path` cannot be payload, or None if it can."""
+    root, slash, rest = path.partition("/")
+    if root not in PAYLOAD_ROOTS or not slash or not rest:
+        return "not below a payload root"
+    return unsafe(path) or _reserved(path)
+
+
+def unsafe(path: str) -> str | None:
+    """Say why `path` has no safe place below a directory, or None if it has."""
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "not valid Unicode"
+    if len(encoded) > MAX_PATH_BYTES:
+        return f"longer than {MAX_PATH_BYTES} bytes"
+    if _CONTROL.search(path):
+        return "a control character"
+    if "\\" in path:
+        return "a backslash"
+    if path.startswith("/"):
+        return "absolute"
+    if not path.isascii() and not unicodedata.is_normalized("NFC", path):
+        return "not in Unicode normal form C"
+    for segment in path.split("/"):
+        if not segment:
+            return "an empty segment"
+        if segment in (".", ".."):
+            return f"a segment {segment}"
+        if len(segment.encode()) > MAX_SEGMENT_BYTES:
+            return f"a name longer than {MAX_SEGMENT_BYTES} bytes"
+    return None
+
+
+def reserved_name(segment: str) -> str | None:
+    """Say why one name is kept for something else, or None. Case does not matter: some file systems fold it."""
+    folded = segment.casefold()
+    if folded in _RESERVED:
+        return f"{segment} is a reserved name"
+    for shape, why in _RESERVED_SHAPES:
+        if shape.fullmatch(folded):
+            return f"{segment}: {why}"
+    return None
+
+
+def _reserved(path: str) -> str | None:
+    for segment in path.split("/"):
+        # Hot: no reserved name or shape starts with anything else, but for `*.tmp.<pid>.<uuid>`.
+        if segment[0] in "._~" or ".tmp." in segment or not segment.isascii():
+            why = reserved_name(segment)
+            if why is not None:
+                return why
+    return None
+
+
+def check(path: str) -> str:
+    """Return `path`, or raise `PathRefused` with the reason."""
+    why = refusal(path)
+    if why is not None:
+        raise PathRefused(f"refused path {path!r}: {why}", hint="choose another name below one of the payload roots")
+    return path

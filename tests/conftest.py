@@ -1,0 +1,126 @@
+"""What all tests share: settings of hypothesis, a clean environment, a guard, and two servers on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from bayou.testing.gcs import GcsServer
+    from bayou.testing.s3 import S3Endpoint
+
+# The suite's assertions are read by people who have never seen its source.
+pytest.register_assert_rewrite("bayou.testing.contract")
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "ci", max_examples=60, deadline=None, derandomize=False, print_blob=True, suppress_health_check=_SLOW
+)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=3000)
+settings.load_profile("ci")
+
+SEED = "BAYOU_TEST_SEED"
+
+_FOREIGN = ("AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_", "GCLOUD_", "SPARK_")
+_FOREIGN_NAMES = {"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Set in the first process, inherited by the workers of xdist: one seed for a run.
+    os.environ.setdefault(SEED, str(secrets.randbelow(10**9)))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {SEED}={os.environ[SEED]} repeats what `rng` draws; hypothesis prints how to repeat a failure"
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """A source of randomness of this test's own, the same in every run with the same seed."""
+    return random.Random(f"{os.environ[SEED]} {request.node.nodeid}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no test, nor a process that it starts, find a developer's credentials, settings or proxy."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            ours = name.startswith("BAYOU_") and not name.startswith("BAYOU_TEST_")
+            if ours or name.startswith(_FOREIGN) or name.upper() in _FOREIGN_NAMES:
+                patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("NO_PROXY", "*")
+        yield
+
+
+def _leaves_this_machine(family: int, address: Any) -> bool:
+    """Whether a connection to `address` would go anywhere but to the loopback interface."""
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    host = str(address[0]).partition("%")[0]
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Fail every test that opens a socket to another machine, also if it swallows the error.
+
+    This sees Python's sockets: boto3, urllib, grpc's Python side. obstore connects in Rust and is not covered; its
+    endpoint is what a test gives it.
+    """
+    attempts: list[str] = []
+
+    def guarded(method: Any) -> Any:
+        def connect(self: socket.socket, address: Any) -> Any:
+            if _leaves_this_machine(self.family, address):
+                attempts.append(str(address))
+                raise PermissionError(f"tests stay on this machine: no connection to {address}")
+            return method(self, address)
+
+        return connect
+
+    monkeypatch.setattr(socket.socket, "connect", guarded(socket.socket.connect))
+    monkeypatch.setattr(socket.socket, "connect_ex", guarded(socket.socket.connect_ex))
+    yield attempts
+    if attempts:
+        pytest.fail(f"connected to {', '.join(attempts)}; tests stay on this machine")
+
+
+@pytest.fixture(scope="session")
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of one run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def seaweed(shared_root: Path) -> Iterator[S3Endpoint]:
+    """A real S3 server: SeaweedFS, one for all workers. Take a bucket of your own."""
+    from bayou.testing.seaweed import shared_seaweed
+
+    with shared_seaweed(shared_root / "seaweed") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsServer]:
+    """The GCS server of `bayou.testing`, one for each worker, with a bucket `bayou`. Use a prefix of your own."""
+    from bayou.testing.gcs import GcsServer
+
+    with GcsServer(buckets=["bayou"]) as server:
+        yield server
