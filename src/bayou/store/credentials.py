@@ -1,0 +1,141 @@
+"""Where credentials come from: the provider's own chain, and nowhere else.
+
+Plain keys in the environment go straight to obstore. For AWS profiles, SSO and roles boto3 is asked, imported only
+then. Where nobody offers any, that is said at once, instead of waiting for a metadata address that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bayou.errors import BayouError, ConfigInvalid, CredentialsExpired, CredentialsMissing
+from bayou.store.failure import Renewal, one_line
+
+
+def aws_renewal(profile: str | None) -> Renewal:
+    profile = profile or os.environ.get("AWS_PROFILE")
+    named = f" --profile {profile}" if profile else ""
+    return Renewal(
+        missing=f"sign in with: aws sso login{named}, or aws configure{named}, "
+        "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        expired=f"renew them with: aws sso login{named}"
+        if not os.environ.get("AWS_SESSION_TOKEN")
+        else "renew AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment",
+    )
+
+
+GCS_RENEWAL = Renewal(
+    missing="sign in with: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file",
+    expired="renew them with: gcloud auth application-default login",
+)
+
+AZURE_RENEWAL = Renewal(
+    missing="set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, "
+    "or sign in with: az login, and add --option use_azure_cli=true",
+    expired="renew them with: az login",
+)
+
+NO_RENEWAL = Renewal(missing="", expired="")
+
+
+class BotoCredentials:
+    """AWS credentials by boto3's chain: profiles, SSO, roles, containers, instances.
+
+    obstore calls it when it needs fresh ones. `failure` is why the last call failed, since obstore keeps only a text.
+    """
+
+    def __init__(self, profile: str | None) -> None:
+        import boto3.session  # noqa: PLC0415  (300 ms: only when there are no plain keys)
+        import botocore.exceptions  # noqa: PLC0415
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
+
+        self._errors = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
+        self._renewal = aws_renewal(profile)
+        self._lock = threading.Lock()
+        self.failure: BayouError | None = None
+        try:
+            self.session = boto3.session.Session(profile_name=profile)
+            self._provider = Boto3CredentialProvider(self.session)
+        except botocore.exceptions.ProfileNotFound as error:
+            raise ConfigInvalid(str(error), hint="name one of: aws configure list-profiles") from None
+        except self._errors as error:
+            raise self._lost(error) from None
+        except ValueError:
+            raise CredentialsMissing("no AWS credentials found anywhere", hint=self._renewal.missing) from None
+
+    @property
+    def region(self) -> str | None:
+        region: str | None = self.session.region_name
+        return region
+
+    def __call__(self) -> Any:
+        try:
+            with self._lock:
+                credential = self._provider()
+        except self._errors as error:
+            self.failure = self._lost(error)
+            raise
+        self.failure = None
+        return credential
+
+    def _lost(self, error: Exception) -> BayouError:
+        text = one_line(str(error))
+        if any(word in text.lower() for word in ("expired", "refresh", "sso", "token")):
+            return CredentialsExpired(f"AWS credentials have expired: {text}", hint=self._renewal.expired)
+        return CredentialsMissing(f"no AWS credentials: {text}", hint=self._renewal.missing)
+
+
+def aws(options: Mapping[str, str]) -> BotoCredentials | None:
+    """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
+    if options.get("skip_signature", "").lower() == "true":
+        return None
+    plain = "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ
+    if plain and "profile" not in options:
+        return None
+    return BotoCredentials(options.get("profile"))
+
+
+def require_gcs(options: Mapping[str, str]) -> None:
+    """Raise `CredentialsMissing` where nothing could offer Google credentials, before anybody waits for them."""
+    variables = (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_SERVICE_ACCOUNT",
+        "GOOGLE_SERVICE_ACCOUNT_PATH",
+        "GOOGLE_SERVICE_ACCOUNT_KEY",
+        "GOOGLE_BEARER_TOKEN",
+        "GCE_METADATA_HOST",
+        "K_SERVICE",
+        "KUBERNETES_SERVICE_HOST",
+    )
+    if options.get("skip_signature", "").lower() == "true" or any(name in os.environ for name in variables):
+        return
+    if adc_file().exists() or _product_name().startswith("Google"):
+        return
+    raise CredentialsMissing("no Google credentials found anywhere", hint=GCS_RENEWAL.missing)
+
+
+def require_azure(options: Mapping[str, str]) -> None:
+    """Raise `CredentialsMissing` where nothing could offer Azure credentials, before anybody waits for them."""
+    told = any(options.get(name, "").lower() == "true" for name in ("skip_signature", "use_emulator", "use_azure_cli"))
+    names = ("AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_FEDERATED_", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_MSI_")
+    ambient = any(name.startswith(names) and "ACCOUNT_NAME" not in name for name in os.environ)
+    if not told and not ambient and not _product_name().startswith("Virtual Machine"):
+        raise CredentialsMissing("no Azure credentials found anywhere", hint=AZURE_RENEWAL.missing)
+
+
+def adc_file() -> Path:
+    """Where gcloud leaves application default credentials."""
+    home = os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser()
+    return Path(home) / "application_default_credentials.json"
+
+
+def _product_name() -> str:
+    """What the firmware calls this machine; clouds put their name there."""
+    try:
+        return Path("/sys/class/dmi/id/product_name").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,212 @@
+"""obstore's errors become ours, once, here.
+
+obstore gives a class, and a text that holds the status, the answer's body and the cause. The class alone is not
+enough: a 409 comes as "already exists", a missing bucket as "not found". So the text is read too, and what goes into
+our message is one short line of it, without secrets.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+
+from obstore import exceptions as obs
+
+from bayou import errors
+
+_STATUS = re.compile(r"status code: (\d{3})([^:]*): ?(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_REQUEST_ID = re.compile(r"<(?:RequestId|RequestID|HostId)>([^<]{1,80})</|[Rr]equest-?[Ii]d:\s*([\w-]{8,80})")
+_REGION = re.compile(r"expecting '([a-z0-9-]+)'|<Region>([a-z0-9-]+)</Region>")
+_TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?i)\b(sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+|awsaccesskeyid|access_?key(?:_?id)?|secret[a-z_]*|token"
+    r"|authorization|credential|password)\b(\s*[=:]\s*|\"\s*:\s*\")(bearer\s+)?[^\s&\"'<>,;]+"
+)
+_LINE = 200
+
+_EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "TokenExpired"}
+)
+_UNKNOWN_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthFailure"})
+_ELSEWHERE = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
+_NO_KEY = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "NoSuchVersion"})
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "UserProjectAccountProblem"})
+_TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists"})
+_PATH = re.compile(r"[Pp]arsing [Pp]ath|empty path segment|illegal character sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How the people of one provider get credentials, for hints."""
+
+    missing: str
+    expired: str
+
+
+class OddKey(Exception):
+    """obstore cannot represent a key that the listing holds; a listing that copes has to take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked, for messages and for reading the answer."""
+
+    verb: str
+    key: str
+    place: str
+    renewal: Renewal
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.key}" if self.key else self.verb
+
+
+def translate(error: Exception, request: Request) -> errors.BayouError | OddKey:
+    """Turn what obstore raised into one error of ours."""
+    text = str(error)
+    if _PATH.search(text) and not _STATUS.search(text):
+        return OddKey(one_line(text))
+    answer = _STATUS.search(text)
+    if answer is not None:
+        return from_status(int(answer[1]), answer[3], request, reason=answer[2].strip())
+    if isinstance(error, FileNotFoundError):
+        return errors.NotFound(f"no such key: {request.key}")
+    if isinstance(error, obs.AlreadyExistsError):
+        return errors.AlreadyExists(f"{request.key} exists already")
+    if isinstance(error, obs.PreconditionError):
+        return errors.PreconditionFailed(f"{request.key} has changed")
+    if isinstance(error, obs.PermissionDeniedError):
+        return _denied(f"{request} on {request.place} was refused")
+    if isinstance(error, obs.UnauthenticatedError):
+        return errors.CredentialsExpired(
+            f"credentials for {request.place} were not accepted", hint=request.renewal.expired
+        )
+    return _without_answer(text, request)
+
+
+def _without_answer(text: str, request: Request) -> errors.BayouError:
+    kind = _KIND.search(text)
+    where = f"{request} on {request.place}"
+    if re.search(r"kind: Timeout|TimedOut|operation timed out", text):
+        return errors.TimedOut(f"no answer in time to {where}", hint="check the network and the store's health")
+    if (kind and kind[1] == "Connect") or "tcp connect error" in text or "dns error" in text:
+        return errors.CannotConnect(
+            f"cannot connect to {request.place} ({_cause(text)})",
+            hint="check the endpoint in [datastore.options], the network, and that the server runs",
+        )
+    if re.search(r"(?i)redirect without location", text):
+        return errors.WrongRegion(f"{request.place} is in another region", hint=_REGION_HINT)
+    if re.search(
+        r"(?i)invalid list response|error parsing|deserializ|unexpected end|invalid xml|Decode|missing field", text
+    ):
+        return errors.BadAnswer(f"the answer to {where} makes no sense: {one_line(text)}", hint=_ENDPOINT_HINT)
+    if kind is not None or re.search(
+        r"(?i)server returned error response|http error|connection|request or response body|broken pipe|reset", text
+    ):
+        return errors.Unavailable(f"the connection broke during {where}", hint="try again")
+    if re.search(r"(?i)credential|token|metadata|imds|sso", text):
+        return errors.CredentialsMissing(
+            f"no credentials for {request.place}: {one_line(text)}", hint=request.renewal.missing
+        )
+    return errors.Rejected(f"{where} failed: {one_line(text)}")
+
+
+_REGION_HINT = "set the bucket's region: bayou datastore setup URL --option region=NAME"
+_ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
+
+
+def from_status(status: int, body: str, request: Request, *, reason: str = "") -> errors.BayouError:
+    """Turn an answer that is not a success into one error of ours."""
+    code = _first(_CODE, body)
+    said = _said(status, reason, code, body)
+    what = f"{request} on {request.place}: {said}"
+    if code in _EXPIRED or "has expired" in body:
+        return errors.CredentialsExpired(
+            f"credentials for {request.place} have expired: {said}", hint=request.renewal.expired
+        )
+    if status in (301, 302, 307, 308) or code in _ELSEWHERE:
+        region = _REGION.search(body)
+        name = next((group for group in region.groups() if group), None) if region else None
+        hint = _REGION_HINT.replace("NAME", name) if name else _REGION_HINT
+        return errors.WrongRegion(
+            f"{request.place} is in another region{f', {name}' if name else ''}: {said}", hint=hint
+        )
+    if status == 404:
+        return _absent(code, body, request, what)
+    if status in (304, 412):
+        return errors.PreconditionFailed(f"{request.key} has changed")
+    if status == 409 and code in _TAKEN:
+        return errors.AlreadyExists(f"{request.key} exists already")
+    if status == 401:
+        return errors.CredentialsExpired(
+            f"credentials for {request.place} are missing, wrong or expired: {said}", hint=request.renewal.expired
+        )
+    if code in _UNKNOWN_KEYS:
+        return errors.AccessDenied(f"the store does not accept these credentials: {what}", hint=request.renewal.missing)
+    if code == "RequestTimeTooSkewed":
+        return errors.AccessDenied(f"refused: {what}", hint="set this machine's clock right")
+    if status == 403:
+        return _denied(f"refused: {what}")
+    if status in (408, 409, 425, 429) or status >= 500:
+        return errors.Unavailable(f"the store is busy or unwell: {what}", hint="try again in a moment")
+    return errors.Rejected(f"the store rejected {what}")
+
+
+def _absent(code: str | None, body: str, request: Request, what: str) -> errors.StoreError:
+    """Decide what a 404 means. V4: only the store's own word for "no such key" means absent."""
+    if code in _NO_BUCKET:
+        return errors.NoSuchBucket(
+            f"there is no {request.place}", hint="check the name in the URL, or create the bucket"
+        )
+    if code in _NO_KEY or (request.verb == "HEAD" and not body.strip()):
+        return errors.NotFound(f"no such key: {request.key}")
+    return errors.BadAnswer(f"a 404 that is not the store's: {what}", hint=_ENDPOINT_HINT)
+
+
+def _denied(message: str) -> errors.AccessDenied:
+    return errors.AccessDenied(
+        message,
+        hint="allow these credentials to get, put, list and delete below the prefix; see bayou datastore status",
+    )
+
+
+def _said(status: int, reason: str, code: str | None, body: str) -> str:
+    message = _first(_MESSAGE, body) or body
+    parts = [str(status), code or reason]
+    line = one_line(message)
+    if line and line != code:
+        parts.append(f"({line})")
+    request_id = _REQUEST_ID.search(body)
+    if request_id:
+        parts.append(f"[request {request_id[1] or request_id[2]}]")
+    return " ".join(part for part in parts if part)
+
+
+def _cause(text: str) -> str:
+    """Name why no connection came about, in two or three words."""
+    for pattern, words in (
+        (r"ConnectionRefused|Connection refused", "connection refused"),
+        (r"dns error|failed to lookup|Name or service not known", "unknown host"),
+        (r"(?i)certificate|tls|ssl", "TLS failed"),
+        (r"unreachable", "network unreachable"),
+    ):
+        if re.search(pattern, text):
+            return words
+    return "no connection"
+
+
+def one_line(text: str) -> str:
+    """Return the gist of an answer in one short line: no markup, no debug output, no secret."""
+    text = text.split("\n\nDebug source:", maxsplit=1)[0]
+    text = " ".join(html.unescape(_TAG.sub(" ", text)).split())
+    text = "".join(char for char in text if char.isprintable())
+    text = _SECRET.sub(lambda found: f"{found[1]}=…", text)
+    return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return found[1].strip() if found else None

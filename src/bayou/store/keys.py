@@ -1,0 +1,96 @@
+"""Every key that Bayou uses in a store, and how to read one (V9).
+
+A `Key` is relative to its store's prefix and namespace. Nothing outside `store/` makes one from a string.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NewType
+from urllib.parse import quote, unquote
+
+Key = NewType("Key", str)
+
+INTERNAL = ".bayou"
+HEAD = Key(".bayou/head.json")
+NODES = Key(".bayou/nodes")
+LOGS = Key(".bayou/log")
+LEASES = Key(".bayou/leases")
+PROBES = Key(".bayou/probe")
+
+_PUSH = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_NODE = re.compile(r"([0-9a-f]{64})-([0-9A-Za-z-]{1,64})\.parquet")
+
+
+class PayloadKey(NamedTuple):
+    """What the key of a payload object says: its path, and the push that wrote it (None: it was there before)."""
+
+    path: str
+    push: str | None
+
+
+def is_push_id(text: str) -> bool:
+    return _PUSH.fullmatch(text) is not None
+
+
+def is_push_segment(segment: str) -> bool:
+    """Whether a path segment looks like the directory of a push, `~` and a ULID."""
+    return segment.startswith("~") and is_push_id(segment[1:])
+
+
+def as_listed(key: str) -> Key:
+    """Take the key of an object that this store's own listing has named."""
+    return Key(key)
+
+
+def payload(path: str, push: str | None) -> Key:
+    """Name the object of an entry: its path, with the push's id as the last directory (V11)."""
+    if push is None:
+        return Key(path)
+    directory, _, name = path.rpartition("/")
+    return Key(f"{directory}/~{push}/{name}")
+
+
+def parse_payload(key: str) -> PayloadKey:
+    """Read a payload key back; the path is as found, safe or not."""
+    directory, _, name = key.rpartition("/")
+    parent, _, last = directory.rpartition("/")
+    if parent and is_push_segment(last):
+        return PayloadKey(f"{parent}/{name}", last[1:])
+    return PayloadKey(key, None)
+
+
+def node(name: str) -> Key:
+    """Name an index node's object; `name` is `<digest>-<commit>`."""
+    return Key(f"{NODES}/{name}.parquet")
+
+
+def parse_node(key: str) -> str | None:
+    """Read a node's name back, or None if the key is not a node's."""
+    directory, _, last = key.rpartition("/")
+    if directory != NODES or not _NODE.fullmatch(last):
+        return None
+    return last.removesuffix(".parquet")
+
+
+def log_page(page: str) -> Key:
+    return Key(f"{LOGS}/{page}.json")
+
+
+def parse_log_page(key: str) -> str | None:
+    directory, _, last = key.rpartition("/")
+    return last.removesuffix(".json") if directory == LOGS and last.endswith(".json") else None
+
+
+def lease(name: str) -> Key:
+    """Name a lease's object; any text will do as a name."""
+    return Key(f"{LEASES}/{quote(name, safe='@')}.json")
+
+
+def parse_lease(key: str) -> str | None:
+    directory, _, last = key.rpartition("/")
+    return unquote(last.removesuffix(".json")) if directory == LEASES and last.endswith(".json") else None
+
+
+def probe(name: str) -> Key:
+    return Key(f"{PROBES}/{name}")

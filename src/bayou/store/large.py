@@ -1,0 +1,96 @@
+"""Files that are moved in parts: bounded memory, one hash over all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, BinaryIO
+
+from bayou.deadline import Deadline
+from bayou.errors import BadAnswer, ContentChanged
+from bayou.store.keys import Key
+from bayou.store.transport import Fetched, ObjectMeta
+
+if TYPE_CHECKING:
+    from bayou.store.store import Store
+
+MIB = 1 << 20
+THRESHOLD = 16 * MIB
+"""Up to here an object is one request, in either direction."""
+
+PARALLEL = 4
+"""Parts of one file that are under way at once."""
+
+_PART = 16 * MIB
+_SPAN = 8 * MIB
+_MAX_PARTS = 9_000
+"""S3 takes 10,000 parts; a little less leaves room for rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """What arrived: the metadata that came with the bytes, and their hash."""
+
+    meta: ObjectMeta
+    sha256: bytes
+
+
+def part_size(size: int) -> int:
+    """Return a part size that fits a file of `size` bytes into the parts that stores allow."""
+    return max(_PART, -(-size // _MAX_PARTS // MIB) * MIB)
+
+
+def read_checked(source: BinaryIO, size: int, sha256: bytes) -> bytes:
+    """Return the first `size` bytes of a file if they have that hash; else `ContentChanged`."""
+    source.seek(0)
+    data = source.read(size)
+    if len(data) != size or hashlib.sha256(data).digest() != sha256:
+        raise _changed(source)
+    return data
+
+
+def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadline: Deadline) -> Iterator[bytes]:
+    """Yield the first `size` bytes in parts; raise before the last one if they are others than promised (V11)."""
+    source.seek(0)
+    digest = hashlib.sha256()
+    left = size
+    while left:
+        deadline.remaining()
+        data = source.read(min(part, left))
+        if not data:
+            raise _changed(source)
+        digest.update(data)
+        left -= len(data)
+        if not left and digest.digest() != sha256:
+            raise _changed(source)
+        yield data
+
+
+def download(store: Store, key: Key, target: BinaryIO, size: int, if_match: str | None) -> Downloaded:
+    """Read an object into a file; see `Store.download`."""
+    digest = hashlib.sha256()
+    spans: list[tuple[int, int] | None]
+    spans = [None] if size <= THRESHOLD else [(at, min(at + _SPAN, size)) for at in range(0, size, _SPAN)]
+    first = _fetch(store, key, spans[0], if_match, size)
+    # V2: all parts are of the object whose metadata we report.
+    rest = store.map(lambda span: _fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)
+    for found in chain([first], rest):
+        digest.update(found.data)
+        target.write(found.data)
+    return Downloaded(first.meta, digest.digest())
+
+
+def _fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
+    found = store.get(key, span=span, if_match=if_match)
+    if found is None or found.meta.size != size:
+        had = "nothing" if found is None else f"{found.meta.size} bytes"
+        raise BadAnswer(
+            f"{key}: {size} bytes expected, the store has {had}", hint="bayou datastore verify shows what is damaged"
+        )
+    return found
+
+
+def _changed(source: BinaryIO) -> ContentChanged:
+    return ContentChanged(f"{source.name} changed while it was read", hint="it is pushed again with the next sync")

@@ -1,0 +1,166 @@
+"""From a URL to a store.
+
+Built in: `s3 gs az file memory`. Others by entry point: group `bayou.stores`, name the URL's scheme, value a function
+`(StoreUrl, options) -> Transport`; scope, retries, deadlines and counting are put around it here, so a plug-in cannot
+forget them. `bayou.testing.contract` proves such a transport good.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayou.errors import ConfigInvalid
+from bayou.store import credentials
+from bayou.store.remote import RemoteTransport
+from bayou.store.retry import RetryPolicy
+from bayou.store.scope import Scope
+from bayou.store.store import Store
+from bayou.store.transport import ObjectMeta, Transport
+from bayou.store.url import OPTIONS, StoreUrl, check_options, parse_url
+
+if TYPE_CHECKING:
+    from obstore.store import MemoryStore
+
+_S3_BULK = 1000
+_AZURE_BULK = 256
+
+_memories: dict[str, MemoryStore] = {}
+
+Factory = Callable[[StoreUrl, Mapping[str, str]], Transport]
+
+
+def open_store(
+    url: str,
+    *,
+    namespace: str | None = None,
+    options: Mapping[str, str] | None = None,
+    concurrency: int = 64,
+    policy: RetryPolicy | None = None,
+) -> Store:
+    """Open the store that a URL names. No request is sent; what can be wrong without one is raised here."""
+    place = parse_url(url)
+    scope = Scope.of(place.prefix, namespace)
+    return Store(open_transport(place, options or {}), scope, concurrency=concurrency, policy=policy)
+
+
+def open_transport(place: StoreUrl, options: Mapping[str, str]) -> Transport:
+    """Open the bucket, container or directory of a URL, unscoped."""
+    factory = _BUILT_IN.get(place.scheme)
+    if factory is None:
+        return _plugged(place.scheme)(place, options)
+    check_options(place.scheme, options, OPTIONS[place.scheme])
+    return factory(place, options)
+
+
+def _plugged(scheme: str) -> Factory:
+    from importlib.metadata import entry_points  # noqa: PLC0415  (20 ms: only for a scheme that is not built in)
+
+    for point in entry_points(group="bayou.stores"):
+        if point.name == scheme:
+            factory: Factory = point.load()
+            return factory
+    raise ConfigInvalid(
+        f"no store for {scheme}:// URLs",
+        hint=f"known: {', '.join(OPTIONS)}; others plug in by entry point bayou.stores",
+    )
+
+
+def _client(timeout: float) -> dict[str, Any]:
+    """Options of every client: bounded in time, and no retries of its own (they are made and counted in `Store`)."""
+    return {
+        "client_options": {
+            "timeout": timedelta(seconds=timeout),
+            "connect_timeout": timedelta(seconds=min(5.0, timeout)),
+            "allow_http": True,
+            "user_agent": "bayou",
+        },
+        "retry_config": {"max_retries": 0},
+    }
+
+
+def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
+    provider = credentials.aws(options)
+    config = {name: value for name, value in options.items() if name != "profile"}
+    config.setdefault("region", _aws_region(provider))
+    transport_url = f"s3://{place.bucket}"
+
+    def connect(timeout: float) -> Any:
+        from obstore.store import S3Store  # noqa: PLC0415
+
+        return S3Store(place.bucket, config=config, credential_provider=provider, **_client(timeout))  # type: ignore[arg-type]
+
+    def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
+        from bayou.store import raw_listing  # noqa: PLC0415  (hardly ever needed)
+
+        return raw_listing.s3(place.bucket, transport_url, config, provider)(prefix, after, timeout)
+
+    return RemoteTransport(
+        transport_url,
+        connect,
+        renewal=credentials.aws_renewal(options.get("profile")),
+        list_raw=list_raw,
+        delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
+        lost_credentials=lambda: provider.failure if provider else None,
+    )
+
+
+def _aws_region(provider: credentials.BotoCredentials | None) -> str:
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named or (provider.region if provider else None) or "us-east-1"
+
+
+def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
+    credentials.require_gcs(options)
+    config = {"base_url" if name == "endpoint" else name: value for name, value in options.items()}
+    transport_url = f"gs://{place.bucket}"
+
+    def connect(timeout: float) -> Any:
+        from obstore.store import GCSStore  # noqa: PLC0415
+
+        return GCSStore(place.bucket, config=config, **_client(timeout))  # type: ignore[arg-type]
+
+    def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
+        from bayou.store import raw_listing  # noqa: PLC0415
+
+        return raw_listing.gcs(place.bucket, transport_url, options)(prefix, after, timeout)
+
+    return RemoteTransport(
+        transport_url,
+        connect,
+        renewal=credentials.GCS_RENEWAL,
+        list_raw=list_raw,
+    )
+
+
+def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
+    credentials.require_azure(options)
+    config = {"account_name" if name == "account" else name: value for name, value in options.items()}
+
+    def connect(timeout: float) -> Any:
+        from obstore.store import AzureStore  # noqa: PLC0415
+
+        return AzureStore(place.bucket, config=config, **_client(timeout))  # type: ignore[arg-type]
+
+    return RemoteTransport(f"az://{place.bucket}", connect, renewal=credentials.AZURE_RENEWAL, delete_batch=_AZURE_BULK)
+
+
+def _file(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001
+    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+
+    return LocalTransport(Path(place.bucket))
+
+
+def _memory(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001
+    from obstore.store import MemoryStore  # noqa: PLC0415
+
+    memory = _memories.setdefault(place.bucket, MemoryStore())
+    return RemoteTransport(
+        f"memory://{place.bucket}", lambda _: memory, renewal=credentials.NO_RENEWAL, delete_batch=_S3_BULK
+    )
+
+
+_BUILT_IN: dict[str, Factory] = {"s3": _s3, "gs": _gs, "az": _az, "file": _file, "memory": _memory}

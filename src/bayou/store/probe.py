@@ -1,0 +1,167 @@
+"""Prove that a store can do what Bayou stands on, with real requests; leave nothing behind.
+
+A store that ignores preconditions lets two writers win (F064), and permissions that are missing show up at the worst
+moment (F099). So whoever creates a head asks here first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bayou.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BadAnswer,
+    NoConditionalWrites,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+)
+from bayou.ids import ulid
+from bayou.store import keys
+from bayou.store.keys import Key
+from bayou.store.store import Store
+from bayou.store.transport import Condition, Create, Match
+
+RACERS = 8
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do beyond what Bayou needs. `conditional_get`: a no-op sync moves no bytes."""
+
+    conditional_get: bool
+
+
+def probe(store: Store) -> Capabilities:
+    """Check reading, creating, swapping, racing, listing and deleting; raise what is missing.
+
+    `NoConditionalWrites` says which precondition is not honoured; `AccessDenied` names the missing permission.
+    """
+    used: list[Key] = []
+    try:
+        key = _fresh(used)
+        with _permission("write objects"):
+            store.put(key, _token(), condition=Create())
+        _absence_is_told(store, _fresh(used))
+        _creates_once(store, key)
+        conditional_get = _swaps_once(store, key)
+        _lists(store, key)
+        for _ in range(ROUNDS):
+            _races(store, used)
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            store.delete(used)
+        raise
+    with _permission("delete objects"):
+        store.delete(used)
+    return Capabilities(conditional_get)
+
+
+def _absence_is_told(store: Store, key: Key) -> None:
+    with _permission("list objects (without it, a store does not tell a missing key from a forbidden one)"):
+        try:
+            store.get(key)
+        except NotFound:
+            return
+        raise BadAnswer(f"{store.url} answers for a key that nobody has written", hint="check the endpoint")
+
+
+def _creates_once(store: Store, key: Key) -> None:
+    try:
+        store.put(key, _token(), condition=Create())
+    except AlreadyExists:
+        return
+    raise _broken(store, "it creates an object over one that exists")
+
+
+def _swaps_once(store: Store, key: Key) -> bool:
+    """Check swapping, and return whether the store also reads under a condition."""
+    with _permission("read objects"):
+        found = store.get(key)
+    if found is None:
+        raise BadAnswer(f"{store.url} says not modified to an unconditional read", hint="check the endpoint")
+    before = Match(found.meta.etag, found.meta.version)
+    stored = store.put(key, _token(), condition=before)
+    try:
+        store.put(key, _token(), condition=before)
+    except PreconditionFailed:
+        return stored.etag is not None and store.get(key, if_none_match=stored.etag) is None
+    raise _broken(store, "it swaps an object although the version that was to be matched is gone")
+
+
+def _lists(store: Store, key: Key) -> None:
+    with _permission("list objects"):
+        seen = {meta.key for page in store.list(keys.PROBES) for meta in page}
+    if key not in seen:
+        raise BadAnswer(
+            f"{store.url} does not list an object that was just written", hint="Bayou needs consistent listings"
+        )
+
+
+def _races(store: Store, used: list[Key]) -> None:
+    """Let several writers create one key, then swap it from one version, at once: each time exactly one may win."""
+    key = _fresh(used)
+    if _winners(lambda: store.put(key, _token(), condition=Create())) != 1:
+        raise _broken(store, "of several that create one object at once, more than one wins, or none")
+    found = store.get(key)
+    if found is None:
+        raise BadAnswer(f"{store.url} says not modified to an unconditional read", hint="check the endpoint")
+    before: Condition = Match(found.meta.etag, found.meta.version)
+    if _winners(lambda: store.put(key, _token(), condition=before)) != 1:
+        raise _broken(store, "of several that swap one version at once, more than one wins, or none")
+
+
+def _winners(write: Callable[[], object]) -> int:
+    barrier = threading.Barrier(RACERS)
+    won: list[bool] = []
+    failed: list[Exception] = []
+
+    def race() -> None:
+        barrier.wait()
+        try:
+            write()
+            won.append(True)
+        except (AlreadyExists, PreconditionFailed):
+            pass
+        except Exception as error:  # noqa: BLE001  (carried to the thread that waits)
+            failed.append(error)
+
+    threads = [threading.Thread(target=race, name="bayou-probe") for _ in range(RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return len(won)
+
+
+@contextlib.contextmanager
+def _permission(what: str) -> Iterator[None]:
+    try:
+        yield
+    except AccessDenied as error:
+        raise AccessDenied(f"no permission to {what}: {error.message}", hint=error.hint) from None
+
+
+def _fresh(used: list[Key]) -> Key:
+    key = keys.probe(ulid())
+    used.append(key)
+    return key
+
+
+def _token() -> bytes:
+    """Content that no other write has, as conditional writes need it."""
+    return f"bayou probe {ulid()}".encode()
+
+
+def _broken(store: Store, how: str) -> NoConditionalWrites:
+    return NoConditionalWrites(
+        f"{store.url} does not honour conditional writes: {how}",
+        hint="use a store that has them: S3, GCS, Azure, MinIO, R2, Ceph, SeaweedFS, or a directory",
+    )

@@ -1,0 +1,314 @@
+"""The store that everybody sees: scoped, retried, bounded in time, counted.
+
+A `Store` is born with its prefix and namespace (V9); every key it takes is relative to them, and nothing it does can
+name an object outside. Below it sits a `Transport` that sends single requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from bayou.deadline import Deadline
+from bayou.errors import (
+    AlreadyExists,
+    DeadlinePassed,
+    DeleteFailed,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+)
+from bayou.store import large
+from bayou.store.keys import Key
+from bayou.store.meter import Meter, Requests, Verb
+from bayou.store.retry import RetryPolicy
+from bayou.store.scope import Scope
+from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored, Transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Store:
+    """One store. Safe to use from many threads; make a new one in each process.
+
+    Every call may raise a `StoreError`, `DeadlinePassed` or `Cancelled`, and nothing else. `within` gives the same
+    store under a deadline of the caller's; without one, each call has its own.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        scope: Scope,
+        *,
+        concurrency: int = 64,
+        policy: RetryPolicy | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self._transport = transport
+        self._scope = scope
+        self._policy = policy or RetryPolicy()
+        self._deadline = deadline
+        self._meter = Meter()
+        self._contacted = threading.Event()
+        self.concurrency = concurrency
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """The bucket, or directory, and where in it, for people; never a secret."""
+        return f"{self._transport.url.rstrip('/')}/{self._scope.root}".rstrip("/")
+
+    @property
+    def namespace(self) -> str | None:
+        return self._scope.namespace
+
+    @property
+    def requests(self) -> Requests:
+        """What was sent so far, by this store and all its views, retries included."""
+        return self._meter.read()
+
+    def within(self, deadline: Deadline) -> Store:
+        """Return a view of this store whose calls all end by `deadline`."""
+        view = Store(self._transport, self._scope, concurrency=self.concurrency, policy=self._policy, deadline=deadline)
+        view._meter = self._meter
+        view._contacted = self._contacted
+        return view
+
+    def within_seconds(self, seconds: float) -> Store:
+        return self.within(Deadline.after(seconds))
+
+    def get(
+        self,
+        key: Key,
+        *,
+        span: tuple[int, int] | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+    ) -> Fetched | None:
+        """Return an object with the metadata that came with its bytes (V2), or None if it is not modified.
+
+        `NotFound` only for a real "no such key" (V4).
+        """
+        full = self._scope.full(key)
+        found = self._send(
+            "get",
+            key,
+            lambda timeout: self._transport.get(
+                full, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout
+            ),
+        )
+        if found is None:
+            return None
+        self._meter.received(len(memoryview(found.data)))
+        return replace(found, meta=replace(found.meta, key=key))
+
+    def head(self, key: Key) -> ObjectMeta:
+        """Return an object's metadata. Never take an answer for the fingerprint of bytes that came earlier (V2)."""
+        full = self._scope.full(key)
+        return replace(self._send("head", key, lambda timeout: self._transport.head(full, timeout=timeout)), key=key)
+
+    def put(
+        self,
+        key: Key,
+        data: Buffer,
+        *,
+        condition: Condition | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> Stored:
+        """Write an object whole, and return the fingerprint that the store gave it (V2).
+
+        Under a condition, what is written must be unlike anything that anybody else writes to this key (carry an id):
+        when an answer was lost and the repetition meets an object with just these bytes, that is our own write.
+        """
+        full = self._scope.full(key)
+        doubtful = False
+
+        def attempt(timeout: float) -> Stored:
+            nonlocal doubtful
+            try:
+                return self._transport.put(full, data, condition=condition, attributes=attributes, timeout=timeout)
+            except (AlreadyExists, PreconditionFailed):
+                own = self._own_write(key, data) if doubtful else None
+                if own is None:
+                    raise
+                return own
+            except StoreError as error:
+                doubtful = doubtful or (error.ambiguous and condition is not None)
+                raise
+
+        return self._send("put", key, attempt, bytes_out=len(memoryview(data)))
+
+    def _own_write(self, key: Key, data: Buffer) -> Stored | None:
+        try:
+            found = self.get(key)
+        except NotFound:
+            return None
+        if found is None or memoryview(found.data) != memoryview(data):
+            return None
+        return Stored(found.meta.etag, found.meta.version)
+
+    def upload(self, key: Key, source: BinaryIO, size: int, sha256: bytes) -> Stored:
+        """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
+
+        `ContentChanged` if these bytes do not have that hash (any more); then no object appears. What a program
+        appends meanwhile is not looked at.
+        """
+        if size <= large.THRESHOLD:
+            return self.put(key, large.read_checked(source, size, sha256))
+        full = self._scope.full(key)
+        part = large.part_size(size)
+        deadline = self._bound()
+
+        def attempt(timeout: float) -> Stored:
+            chunks = large.checked_parts(source, size, sha256, part, deadline)
+            return self._transport.put_chunks(full, chunks, part_size=part, parallel=large.PARALLEL, timeout=timeout)
+
+        # One request to begin, one for each part, one to complete.
+        return self._send("put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline)
+
+    def download(self, key: Key, target: BinaryIO, size: int, *, if_match: str | None = None) -> large.Downloaded:
+        """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
+
+        Return its hash and the metadata that came with its bytes (V2). An object of another size is `BadAnswer`,
+        one that changes meanwhile is `PreconditionFailed`. The file is written from its start, in order.
+        """
+        return large.download(self, key, target, size, if_match)
+
+    def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield pages of the objects below a directory of this store, keys relative to the store.
+
+        Keys are exact, odd ones included. A failure raises, and never ends a listing early (V4).
+        """
+        prefix = self._scope.root if under is None else f"{self._scope.full(under)}/"
+        deadline = self._bound()
+        last: str | None = None
+        attempt = 1
+        while True:
+            try:
+                pages = self._transport.list(prefix, after=last, timeout=self._timeout(deadline))
+                self._meter.sent("list")
+                for number, page in enumerate(pages):
+                    if number:
+                        self._meter.sent("list")
+                    deadline.remaining()
+                    if not page:
+                        continue
+                    self._contacted.set()
+                    attempt, last = 1, page[-1].key
+                    yield [replace(meta, key=meta.key[len(self._scope.root) :]) for meta in page]
+                return
+            except StoreError as error:
+                if last is not None and not self._transport.sorted_listing:
+                    raise
+                self._pause(error, attempt, f"LIST {under or ''}".rstrip(), deadline)
+                attempt += 1
+
+    def delete(self, keys: Iterable[Key]) -> None:
+        """Delete objects, in batches where the store has them; one that is not there is no error.
+
+        Every key is tried; `DeleteFailed` names those that are still there.
+        """
+        batches = _batches([self._scope.full(key) for key in keys], self._transport.delete_batch)
+        failed: dict[str, StoreError] = {}
+        for left in self.map(self._delete_batch, batches):
+            failed.update(left)
+        if failed:
+            raise DeleteFailed({key[len(self._scope.root) :]: cause for key, cause in failed.items()})
+
+    def _delete_batch(self, batch: Sequence[str]) -> dict[str, StoreError]:
+        deadline = self._bound()
+        left, attempt = batch, 1
+        while True:
+            self._meter.sent("delete")
+            try:
+                self._transport.delete(left, timeout=self._timeout(deadline))
+                return {}
+            except DeleteFailed as error:
+                left = [key for key in left if key in error.failed]
+                final = any(not cause.retryable for cause in error.failed.values())
+                if final and len(left) > 1:
+                    # Of a batch, stores tell one failure at most (Azure: one key that is not there); ask one by one.
+                    return {key: cause for one in left for key, cause in self._delete_batch([one]).items()}
+                if not self._policy.again(error.failed[left[0]], attempt, contacted=True):
+                    return error.failed
+            deadline.sleep(self._policy.pause(attempt))
+            attempt += 1
+
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, threads: int | None = None) -> Iterator[R]:
+        """Yield `function(item)` for each item, in order, computed by up to `threads` (`concurrency`) threads.
+
+        Not many more items are taken than can run, so neither `items` nor results are ever held whole. The first
+        error is raised in its item's turn; what has not begun by then never does.
+        """
+        source = iter(items)
+        first = list(islice(source, 2))
+        if len(first) < 2:
+            yield from map(function, first)
+            return
+        pending: deque[Future[R]] = deque()
+        threads = threads or self.concurrency
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="bayou-store")
+        try:
+            pending.extend(pool.submit(function, item) for item in first)
+            pending.extend(pool.submit(function, item) for item in islice(source, threads))
+            while pending:
+                yield pending.popleft().result()
+                pending.extend(pool.submit(function, item) for item in islice(source, 1))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _send(
+        self,
+        verb: Verb,
+        key: Key,
+        call: Callable[[float], R],
+        *,
+        requests: int = 1,
+        bytes_out: int = 0,
+        deadline: Deadline | None = None,
+    ) -> R:
+        """Send one request until it succeeds, its failure is final, or time is up (V12)."""
+        deadline = deadline or self._bound()
+        attempt = 1
+        while True:
+            timeout = self._timeout(deadline)
+            self._meter.sent(verb, requests, bytes_out=bytes_out)
+            try:
+                answer = call(timeout)
+            except StoreError as error:
+                self._pause(error, attempt, f"{verb.upper()} {key}", deadline)
+                attempt += 1
+            else:
+                self._contacted.set()
+                return answer
+
+    def _pause(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
+        """Wait before the next attempt, or raise: the error if it is final, the deadline if that comes first."""
+        if not self._policy.again(error, attempt, contacted=self._contacted.is_set()):
+            raise error
+        try:
+            deadline.sleep(self._policy.pause(attempt))
+        except DeadlinePassed as passed:
+            message = f"{passed.message}: {what} on {self.url}: {error.message}"
+            raise DeadlinePassed(message, hint=error.hint or passed.hint) from error
+
+    def _bound(self) -> Deadline:
+        return self._deadline or Deadline.after(self._policy.call_deadline_s)
+
+    def _timeout(self, deadline: Deadline) -> float:
+        return min(self._policy.request_timeout_s, deadline.remaining())
+
+
+def _batches(keys: list[str], size: int) -> list[list[str]]:
+    return [keys[start : start + size] for start in range(0, len(keys), size)]

@@ -1,0 +1,133 @@
+"""What a provider must be able to do: one method, one request, one attempt.
+
+`Store` puts scope, retries, deadlines, counting and large files on top; a transport knows none of these. Its keys are
+whole keys of the bucket (or paths below the directory), its errors are those of `bayou.errors`, mapped here and
+nowhere else. Everything that cuts across (faults in tests, recording) is a transport around a transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a store says of one object. `modified` is the store's clock, in ms since 1970 UTC."""
+
+    key: str
+    size: int
+    etag: str | None
+    version: str | None
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Bytes and the metadata that came in the same response (V2)."""
+
+    meta: ObjectMeta
+    data: Buffer
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The fingerprint that our own write returned (V2)."""
+
+    etag: str | None
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write only if there is no such object; else `AlreadyExists`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Write only over this version; else `PreconditionFailed`. Give both as a store returned them."""
+
+    etag: str | None
+    version: str | None = None
+
+
+Condition = Create | Match
+
+
+class Transport(Protocol):
+    """One object store, unscoped. Safe to use from many threads; not shared between processes."""
+
+    @property
+    def url(self) -> str:
+        """Scheme and bucket (or directory), for people; never a secret."""
+
+    def get(
+        self,
+        key: str,
+        *,
+        span: tuple[int, int] | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        """Return the object, or its bytes `span[0] <= i < span[1]`; None only for "not modified".
+
+        `NotFound` only for a real "no such key" (V4). `PreconditionFailed` when `if_match` does not hold. A body
+        shorter than announced is `BadAnswer`. `meta.size` is the size of the whole object, also with a span.
+        """
+
+    def head(self, key: str, *, timeout: float) -> ObjectMeta:
+        """Return the metadata of an object."""
+
+    def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        condition: Condition | None = None,
+        attributes: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> Stored:
+        """Write an object whole or not at all. The condition and the write are one atomic step of the store."""
+
+    def put_chunks(
+        self,
+        key: str,
+        chunks: Iterable[Buffer],
+        *,
+        part_size: int,
+        parallel: int,
+        attributes: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> Stored:
+        """Write a large object from parts; it appears whole at the end, or, if `chunks` raises, never.
+
+        What `chunks` raises comes out unchanged, and nothing of the upload stays behind as far as that can be helped.
+        """
+
+    def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield pages of the objects whose key starts with `prefix` (empty, or ending in `/`), beyond `after`.
+
+        Ordered by key if `sorted_listing`. Keys come exactly as they are in the store, odd ones included. One page
+        for each request, empty ones too: that is how requests are counted.
+        """
+
+    @property
+    def sorted_listing(self) -> bool:
+        """Whether `list` yields keys in bytewise order, so that `after` can resume it."""
+
+    def delete(self, keys: Sequence[str], *, timeout: float) -> None:
+        """Delete up to `delete_batch` objects; a single one that is not there is no error.
+
+        `DeleteFailed` names those that are still there, as far as the store tells; a batch may fail with `NotFound`
+        as the cause, and is then repeated one by one.
+        """
+
+    @property
+    def delete_batch(self) -> int:
+        """How many keys one delete request takes (1: there is no bulk request)."""

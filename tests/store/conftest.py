@@ -1,0 +1,72 @@
+"""Stores for the tests of `bayou.store`: real servers, each test on a prefix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bayou.ids import ulid
+from bayou.store import Store, open_store
+from bayou.store.retry import RetryPolicy
+from bayou.testing.contract import Connect
+from bayou.testing.gcs import GcsServer
+from bayou.testing.proxy import HttpProxy
+from bayou.testing.s3 import S3Endpoint
+
+QUICK = RetryPolicy(base_s=0.005, cap_s=0.02, request_timeout_s=10, call_deadline_s=30)
+BUCKET = "store-tests"
+
+
+@pytest.fixture
+def s3_env(seaweed: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
+    """SeaweedFS, and its credentials in the environment."""
+    for name, value in seaweed.env().items():
+        monkeypatch.setenv(name, value)
+    seaweed.create_bucket(BUCKET)
+    return seaweed
+
+
+@pytest.fixture
+def s3(s3_env: S3Endpoint) -> Connect:
+    prefix = ulid()
+    return lambda namespace=None: open_store(
+        f"s3://{BUCKET}/{prefix}", namespace=namespace, options={"endpoint": s3_env.url}, policy=QUICK
+    )
+
+
+@pytest.fixture
+def proxy(s3_env: S3Endpoint) -> Iterator[HttpProxy]:
+    """A proxy in front of SeaweedFS that counts, and fails on demand."""
+    with HttpProxy(s3_env.host, s3_env.port) as between:
+        yield between
+
+
+@pytest.fixture
+def proxied(proxy: HttpProxy) -> Store:
+    return open_store(f"s3://{BUCKET}/{ulid()}", options={"endpoint": proxy.url}, policy=QUICK)
+
+
+@pytest.fixture
+def gs(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Connect:
+    for name, value in gcs.env().items():
+        monkeypatch.setenv(name, value)
+    prefix = ulid()
+    return lambda namespace=None: open_store(f"gs://bayou/{prefix}", namespace=namespace, policy=QUICK)
+
+
+@pytest.fixture
+def broken_gs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Store]]:
+    """Make a store on a GCS server that does not keep its promises."""
+    servers: list[GcsServer] = []
+
+    def make(conditions: str) -> Store:
+        server = GcsServer(buckets=["bayou"], conditions=conditions)  # type: ignore[arg-type]
+        servers.append(server)
+        for name, value in server.env().items():
+            monkeypatch.setenv(name, value)
+        return open_store("gs://bayou/p", policy=QUICK)
+
+    yield make
+    for server in servers:
+        server.close()

@@ -1,0 +1,190 @@
+"""Retries, deadlines and counts, with faults below them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from bayou.deadline import Deadline
+from bayou.errors import (
+    AccessDenied,
+    Cancelled,
+    DeadlinePassed,
+    DeleteFailed,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    TimedOut,
+    Unavailable,
+)
+from bayou.ids import ulid
+from bayou.store import Create, Match, Store, keys
+from bayou.store.open import open_transport
+from bayou.store.retry import RetryPolicy
+from bayou.store.scope import Scope
+from bayou.store.url import parse_url
+from bayou.testing.contract import payload
+from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
+
+QUICK = RetryPolicy(base_s=0.001, cap_s=0.005)
+
+
+@pytest.fixture
+def faulty() -> FaultyTransport:
+    return FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
+
+
+@pytest.fixture
+def store(faulty: FaultyTransport) -> Store:
+    return Store(faulty, Scope.of("p", None), policy=QUICK)
+
+
+def unavailable() -> StoreError:
+    return Unavailable("503")
+
+
+def test_a_passing_failure_is_retried_and_counted(store: Store, faulty: FaultyTransport) -> None:
+    faulty.faults.append(Fault("put", nth=1, times=3, error=unavailable))
+    store.put(payload("data/a"), b"1")
+    assert store.requests.put == 4
+    assert [one.verb for one in faulty.seen] == ["put"] * 4
+
+
+def test_a_lasting_failure_ends_after_a_bounded_number_of_attempts(store: Store, faulty: FaultyTransport) -> None:
+    faulty.faults.append(Fault("get", error=unavailable))
+    with pytest.raises(Unavailable):
+        store.get(payload("data/a"))
+    assert len(faulty.seen) == QUICK.attempts
+
+
+@pytest.mark.parametrize("final", [AccessDenied, NotFound, PreconditionFailed])
+def test_a_final_failure_is_not_retried(store: Store, faulty: FaultyTransport, final: type[StoreError]) -> None:
+    faulty.faults.append(Fault("get", error=lambda: final("no")))
+    with pytest.raises(final):
+        store.get(payload("data/a"))
+    assert len(faulty.seen) == 1
+
+
+def test_a_create_whose_answer_was_lost_succeeds_once(store: Store, faulty: FaultyTransport) -> None:
+    faulty.faults.append(Fault("put", nth=1, when="after", error=lost_answer))
+    stored = store.put(keys.HEAD, b"mine", condition=Create())
+    found = store.get(keys.HEAD)
+    assert found is not None
+    assert (bytes(found.data), found.meta.etag) == (b"mine", stored.etag)
+
+
+def test_a_swap_whose_answer_was_lost_succeeds_once(store: Store, faulty: FaultyTransport) -> None:
+    first = store.put(keys.HEAD, b"one", condition=Create())
+    faulty.faults.append(Fault("put", nth=1, when="after", error=lost_answer))
+    stored = store.put(keys.HEAD, b"two", condition=Match(first.etag))
+    found = store.get(keys.HEAD)
+    assert found is not None
+    assert (bytes(found.data), found.meta.etag) == (b"two", stored.etag)
+
+
+def test_a_swap_that_never_arrived_and_was_overtaken_fails(store: Store, faulty: FaultyTransport) -> None:
+    first = store.put(keys.HEAD, b"one", condition=Create())
+
+    def overtaken() -> StoreError:
+        faulty.faults.clear()
+        store.put(keys.HEAD, b"peer", condition=Match(first.etag))
+        return Unavailable("no answer")
+
+    faulty.faults.append(Fault("put", nth=1, error=overtaken))
+    with pytest.raises(PreconditionFailed):
+        store.put(keys.HEAD, b"two", condition=Match(first.etag))
+
+
+def test_a_truncated_answer_is_read_again(store: Store, faulty: FaultyTransport) -> None:
+    store.put(payload("data/a"), b"0123456789")
+    faulty.faults.append(Fault("get", nth=1, truncate=4))
+    found = store.get(payload("data/a"))
+    assert found is not None
+    assert bytes(found.data) == b"0123456789"
+
+
+def test_a_listing_that_breaks_goes_on_where_it_was(store: Store, faulty: FaultyTransport) -> None:
+    names = [f"data/{number:05}" for number in range(2_500)]
+    for name in names:
+        faulty.inner.put(f"p/{name}", b"", timeout=5)
+    faulty.faults.append(Fault("list", nth=2, error=unavailable))
+    assert [meta.key for page in store.list() for meta in page] == names
+
+
+def test_f053_a_listing_that_keeps_breaking_is_an_error_and_not_a_short_listing(
+    store: Store, faulty: FaultyTransport
+) -> None:
+    for number in range(1_500):
+        faulty.inner.put(f"p/data/{number:05}", b"", timeout=5)
+    faulty.faults.append(Fault("list", nth=2, times=100, error=unavailable))
+    with pytest.raises(Unavailable):
+        list(store.list())
+
+
+def test_keys_that_cannot_be_deleted_are_named_and_the_others_are_gone(store: Store, faulty: FaultyTransport) -> None:
+    for number in range(3):
+        store.put(payload(f"data/{number}"), b"")
+    refused = DeleteFailed({"p/data/1": AccessDenied("kept")})
+
+    def partly() -> DeleteFailed:
+        faulty.inner.delete(["p/data/0", "p/data/2"], timeout=5)
+        return refused
+
+    faulty.faults.append(Fault("delete", nth=1, error=partly))
+    with pytest.raises(DeleteFailed) as caught:
+        store.delete([payload(f"data/{number}") for number in range(3)])
+    assert set(caught.value.failed) == {"data/1"}
+    assert [meta.key for page in store.list() for meta in page] == ["data/1"]
+
+
+def test_f084_a_deadline_ends_a_call_that_would_go_on_retrying(store: Store, faulty: FaultyTransport) -> None:
+    faulty.faults.append(Fault("get", error=lambda: TimedOut("silence")))
+    bounded = store.within(Deadline.after(0.0))
+    with pytest.raises(DeadlinePassed):
+        bounded.get(payload("data/a"))
+    assert faulty.seen == []
+
+
+def test_f086_a_passed_deadline_names_what_it_waited_for(faulty: FaultyTransport) -> None:
+    patient = Store(faulty, Scope.of("p", None), policy=RetryPolicy(base_s=50, cap_s=50))
+    faulty.faults.append(Fault("get", error=lambda: TimedOut("silence")))
+    with pytest.raises(DeadlinePassed) as caught:
+        patient.within(Deadline.after(0.05)).get(payload("data/a"))
+    assert "GET data/a" in caught.value.message
+    assert "silence" in caught.value.message
+    assert caught.value.exit_code == 124
+
+
+def test_a_cancelled_deadline_wakes_a_sleeping_retry(faulty: FaultyTransport) -> None:
+    patient = Store(faulty, Scope.of("p", None), policy=RetryPolicy(base_s=600, cap_s=600))
+    deadline = Deadline.after(600)
+
+    def fail_and_cancel() -> StoreError:
+        threading.Timer(0.02, deadline.cancel).start()
+        return Unavailable("503")
+
+    faulty.faults.append(Fault("get", error=fail_and_cancel))
+    with pytest.raises(Cancelled):
+        patient.within(deadline).get(payload("data/a"))
+
+
+def test_map_keeps_order_and_raises_the_first_error_in_its_turn(store: Store) -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 50:
+            raise Unavailable("50")
+        return number
+
+    results: list[int] = []
+    with pytest.raises(Unavailable):
+        results.extend(store.map(work, range(10_000)))
+    assert results == list(range(50))
+    assert len(begun) < 500
+
+
+def test_views_share_counts(store: Store) -> None:
+    store.within(Deadline.after(5)).put(payload("data/a"), b"123")
+    assert (store.requests.put, store.requests.bytes_out) == (1, 3)
