@@ -1,0 +1,1 @@
+"""What a store holds: a tree of immutable nodes, named by one mutable object, the head."""

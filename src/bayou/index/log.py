@@ -1,0 +1,160 @@
+"""The log: one row for each commit, the newest in the head, the others in immutable pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound
+from bayou.index.fields import Fields, Malformed, dump, parse
+from bayou.index.node import REPAIR, Pointer, Root
+from bayou.index.ports import Reads, Writes
+from bayou.store import keys
+from bayou.store.transport import Create
+
+_POINTER = re.compile(r"(\d\d?)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many paths a commit added, changed and deleted, and how many bytes it brought."""
+
+    added: int = 0
+    changed: int = 0
+    deleted: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One commit and the root that it made. `mass_delete`: somebody allowed it to delete more than usual."""
+
+    seq: int
+    commit: str
+    at: str
+    by: str
+    root: Pointer | None
+    added: int
+    changed: int
+    deleted: int
+    bytes: int
+    mass_delete: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields that a newer version of this format wrote."""
+
+    @classmethod
+    def of(cls, seq: int, commit: str, at: str, by: str, root: Root | None, tally: Tally, mass_delete: bool) -> LogRow:
+        """Make the row of a commit."""
+        pointer = None if root is None else root.pointer
+        counts = (tally.added, tally.changed, tally.deleted, tally.bytes)
+        return cls(seq, commit, at, by, pointer, *counts, mass_delete)
+
+    @classmethod
+    def parse(cls, fields: Fields) -> LogRow:
+        """Read a row, or raise `Malformed`."""
+        commit = fields.identifier("commit")
+        return cls(
+            seq=fields.count("seq"),
+            commit=commit,
+            at=fields.time("at"),
+            by=fields.text("by"),
+            root=None if fields.is_null("root") else _pointer(fields, commit),
+            added=fields.count("added"),
+            changed=fields.count("changed"),
+            deleted=fields.count("deleted"),
+            bytes=fields.count("bytes"),
+            mass_delete=fields.flag("mass_delete"),
+            extra=fields.others(_KNOWN),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the row as JSON has it.
+
+        `root` is `<level>-<node>`, without the node's commit where that is this very commit: a root in full would make
+        the head half as large again.
+        """
+        root = self.root and f"{self.root.level}-{self.root.node.removesuffix(f'-{self.commit}')}"
+        return {
+            "seq": self.seq,
+            "commit": self.commit,
+            "at": self.at,
+            "by": self.by,
+            "root": root,
+            "added": self.added,
+            "changed": self.changed,
+            "deleted": self.deleted,
+            "bytes": self.bytes,
+            **({"mass_delete": True} if self.mass_delete else {}),
+            **self.extra,
+        }
+
+
+_KNOWN = {"seq", "commit", "at", "by", "root", "added", "changed", "deleted", "bytes", "mass_delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows that left the head, oldest first, and the id of the page before it."""
+
+    id: str
+    older: str | None
+    rows: tuple[LogRow, ...]
+
+
+def write_page(store: Writes, page: Page) -> None:
+    """Store a page. Its id is its commit's alone, so one that is there already is this one."""
+    document = {"id": page.id, "older": page.older, "rows": [row.document() for row in page.rows]}
+    try:
+        store.put(keys.log_page(page.id), dump(document), condition=Create())
+    except AlreadyExists:
+        pass
+
+
+def read_page(store: Reads, page: str) -> Page:
+    """Return a page, or raise `IndexDamaged`."""
+    try:
+        fetched = store.get(keys.log_page(page))
+    except NotFound as error:
+        raise _damaged(page, "it is missing") from error
+    if fetched is None:
+        raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, and nobody asked that")
+    try:
+        fields = parse(bytes(fetched.data))
+        if fields.identifier("id") != page:
+            raise fields.wrong("id", repr(page))
+        older = None if fields.is_null("older") else fields.identifier("older")
+        return Page(page, older, rows_of(fields, "rows"))
+    except Malformed as error:
+        raise _damaged(page, str(error)) from error
+
+
+def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
+    """Yield the rows of the pages from `page` back, newest first; they go on from the row with the seq `below`."""
+    while page is not None:
+        found = read_page(store, page)
+        if found.rows[-1].seq != below - 1:
+            raise _damaged(page, f"it ends at {found.rows[-1].seq}, and the next row is {below}")
+        yield from reversed(found.rows)
+        page, below = found.older, found.rows[0].seq
+
+
+def rows_of(fields: Fields, name: str) -> tuple[LogRow, ...]:
+    """Read a list of rows, which has at least one and no gap."""
+    rows = tuple(LogRow.parse(item) for item in fields.objects(name))
+    if not rows or any(row.seq != rows[0].seq + at for at, row in enumerate(rows)):
+        raise fields.wrong(name, "a log without gaps")
+    return rows
+
+
+def _pointer(fields: Fields, commit: str) -> Pointer:
+    match = _POINTER.fullmatch(fields.text("root"))
+    if match is None:
+        raise fields.wrong("root", "a level and a node")
+    level, digest, writer = match.groups()
+    return Pointer(int(level), f"{digest}-{writer or commit}")
+
+
+def _damaged(page: str, why: str) -> IndexDamaged:
+    return IndexDamaged(f"page {page} of the log is damaged: {why}", hint=f"rebuild the index with `{REPAIR}`")

@@ -1,0 +1,109 @@
+"""The digest is the format: these vectors are what every version of Bayou, and anybody else, must compute."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayou.errors import NodeDamaged
+from bayou.index.node import Child, Pointer, Root, branch, child_of, is_name, leaf, name, root_of, verify
+
+from .reference import PUSH, digest, entries, entry, entry_row
+
+FULL = entry("data/t/m/n/1/raw", 5, sha256=bytes(range(32)), etag='"abc"', version="17", modified=1_700_000_000_123)
+BARE = entry("files/ü", 0, push=None, sha256=None, etag=None, version=None, modified=-1)
+
+
+def test_the_digest_of_a_leaf_is_over_these_very_bytes():
+    expected = hashlib.sha256(
+        b"bayou-node-1\x00"
+        b"\x00\x00\x00\x10data/t/m/n/1/raw"
+        b"\x00\x00\x00\x1a" + PUSH.encode() + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x05"
+        b"\x00\x00\x00\x20" + bytes(range(32)) + b'\x00\x00\x00\x05"abc"'
+        b"\x00\x00\x00\x0217"
+        b"\x00\x00\x00\x08\x00\x00\x01\x8b\xcf\xe5\x68\x7b"
+        b"\x00\x00\x00\x08files/\xc3\xbc"
+        b"\xff\xff\xff\xff"
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
+        b"\x00\x00\x00\x08\xff\xff\xff\xff\xff\xff\xff\xff"
+    )
+
+    assert leaf([FULL, BARE]).digest == expected.digest()
+    assert expected.hexdigest() == "c376e96338e499fca00ea0778059efa439871d4cba3d8461fcb44569695b90ab"
+
+
+def test_the_digest_of_a_branch_is_over_these_very_bytes():
+    rows = [
+        Child("data/a", "data/b", name(b"\x01" * 32, "c1"), b"\x01" * 32, 2, 300),
+        Child("data/c", "data/é", name(b"\x02" * 32, "c2"), b"\x02" * 32, 1, 0),
+    ]
+    expected = hashlib.sha256(
+        b"bayou-node-1\x03"
+        b"\x00\x00\x00\x06data/a\x00\x00\x00\x06data/b\x00\x00\x00\x20"
+        + b"\x01"
+        * 32
+        + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x01\x2c"
+        b"\x00\x00\x00\x06data/c\x00\x00\x00\x07data/\xc3\xa9\x00\x00\x00\x20"
+        + b"\x02" * 32
+        + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"
+    )
+
+    assert branch(3, rows).digest == expected.digest()
+    assert expected.hexdigest() == "916d9408f435a1c4d3258f80acdf9aebbd2b401362805b0e19f0922e8d28a2a4"
+
+
+@given(st.lists(entries, min_size=1))
+def test_the_digest_agrees_with_the_reference(rows):
+    assert leaf(rows).digest == digest(0, map(entry_row, rows))
+
+
+def test_the_digest_of_a_branch_does_not_depend_on_what_its_children_are_called():
+    rows = [child_of(leaf([entry(path)]), name(leaf([entry(path)]).digest, "c1")) for path in ("data/a", "data/b")]
+    renamed = [child_of(leaf([entry(row.first)]), name(row.digest, "c2")) for row in rows]
+
+    assert rows != renamed
+    assert branch(1, rows).digest == branch(1, renamed).digest
+    assert branch(1, rows).digest != branch(2, rows).digest
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"), [("digest", b"\0" * 32), ("entries", 3), ("bytes", 9), ("first", "data/A"), ("last", "data/x")]
+)
+def test_a_node_that_is_not_what_its_parent_says_is_damaged(claim, value):
+    node = leaf([entry("data/a"), entry("data/b")])
+    said = {
+        "first": node.first,
+        "last": node.last,
+        "node": name(node.digest, "c1"),
+        "digest": node.digest,
+        "entries": 2,
+        "bytes": 2,
+    }
+    verify(node, Child(**said))
+
+    with pytest.raises(NodeDamaged, match=said["node"]) as caught:
+        verify(node, Child(**{**said, claim: value}))
+
+    assert "bayou datastore verify --repair" in caught.value.hint
+
+
+def test_a_root_and_a_row_of_the_log_are_held_to_what_they_say():
+    node = leaf([entry("data/a")])
+    root = root_of(0, child_of(node, name(node.digest, "c1")))
+    verify(node, root)
+    verify(node, root.pointer)
+
+    with pytest.raises(NodeDamaged, match="entries"):
+        verify(node, Root(root.node, root.digest, 0, 2, root.bytes))
+    with pytest.raises(NodeDamaged, match="digest"):
+        verify(leaf([entry("data/b")]), Pointer(0, root.node))
+
+
+@pytest.mark.parametrize("text", ["", "x", "0" * 64, "../" + "0" * 64 + "-c", "0" * 64 + "-a/b", "0" * 64 + "-c\n"])
+def test_what_cannot_name_a_node_is_not_taken_for_a_name(text):
+    assert is_name("0" * 64 + "-c1")
+    assert not is_name(text)
