@@ -1,0 +1,119 @@
+"""What every command has: the same few options, before or after its name, and a repo and an output made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bayou.cli.output import Output
+
+if TYPE_CHECKING:
+    from bayou.repo import Repo
+
+
+@dataclass(slots=True)
+class Common:
+    """The options that every command takes. One object for a whole command line, wherever on it they stand."""
+
+    repo: Path | None = None
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    offline: bool = False
+
+    @property
+    def output(self) -> Output:
+        return Output(json=self.json, quiet=self.quiet, verbose=self.verbose)
+
+    @property
+    def named_repo(self) -> Path | None:
+        """The repo that somebody named: `--repo`, else BAYOU_REPO."""
+        told = os.environ.get("BAYOU_REPO")
+        return self.repo or (Path(told) if told else None)
+
+    def open_repo(self) -> Repo:
+        """Open the repo that was named, else the nearest one."""
+        from bayou.repo import find_repo, open_repo  # noqa: PLC0415
+
+        return open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline)
+
+
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value and option.name is not None:
+        setattr(context.ensure_object(Common), option.name, value)
+
+
+def _options(*, offline: bool) -> list[click.Parameter]:
+    def option(*names: str, text: str, **kind: Any) -> click.Parameter:
+        return click.Option(names, help=text, expose_value=False, is_eager=True, callback=_remember, **kind)
+
+    directory = click.Path(path_type=Path)
+    found = [
+        option("--repo", type=directory, metavar="DIR", text="The repo, if not the nearest one (or BAYOU_REPO)."),
+        option("--json", is_flag=True, text="Print one JSON document."),
+        option("-q", "--quiet", is_flag=True, text="Print only results and errors."),
+        option("-v", "--verbose", count=True, text="Print more; with an internal error, where it happened."),
+    ]
+    if offline:
+        found.append(option("--offline", is_flag=True, text="Neither pull nor push (or BAYOU_OFFLINE=1)."))
+    return found
+
+
+class Command(click.Command):
+    """A command with the common options; `writes` adds `--offline`."""
+
+    def __init__(self, *args: Any, writes: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
+        self.common = _options(offline=writes)
+        self.params.extend(self.common)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [
+            row for option in self.get_params(ctx) if option not in self.common if (row := option.get_help_record(ctx))
+        ]
+        shared = [row for option in self.common if (row := option.get_help_record(ctx))]
+        for heading, rows in (("Options", own), ("Common options", shared)):
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+class Group(Command, click.Group):
+    """A group whose commands have the common options, and which takes them itself."""
+
+    command_class = Command
+    group_class = type
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, writes=True, **kwargs)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class LazyGroup(Group):
+    """A group that imports a command's module, `bayou.cli.<name>`, only to run it: its help line is kept here."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        command: click.Command = getattr(import_module(f"bayou.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lazy.items()))

@@ -1,0 +1,103 @@
+"""`bayou datastore conflicts`: look at the copies that were kept, and take or drop them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bayou.cli import documents, sentences
+from bayou.cli.common import Common, Group
+from bayou.cli.output import Part, hint, say, show
+from bayou.cli.units import size
+from bayou.errors import UsageError
+
+if TYPE_CHECKING:
+    from bayou.repo import Repo
+    from bayou.sync.report import KeptCopy
+
+_MAX_DIFF = 1 << 20
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def conflicts(context: click.Context) -> None:
+    """List the copies that were kept when two sides changed one path."""
+    if context.invoked_subcommand is not None:
+        return
+    common = context.ensure_object(Common)
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    copies = api.conflicts(repo)
+    common.output.emit(documents.conflicts(copies), sentences.conflicts(copies))
+
+
+@conflicts.command("show")
+@click.argument("path")
+@click.pass_obj
+def show_copy(common: Common, path: str) -> None:
+    """Compare a kept copy with what has its path now."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    copies = [copy for copy in api.conflicts(repo) if path in (copy.path, copy.copy)]
+    if not copies:
+        raise UsageError(f"no copy of {path} was kept", hint="list them with `bayou datastore conflicts`")
+    common.output.emit(documents.conflicts(copies), _comparisons(repo, copies))
+
+
+@conflicts.command(writes=True)
+@click.argument("path")
+@click.pass_obj
+def take(common: Common, path: str) -> None:
+    """Put a kept copy back in its place; the next push carries it."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    copy = api.take_conflict(repo, path)
+    told = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
+    common.output.emit(documents.conflicts([copy]), told)
+
+
+@conflicts.command(writes=True)
+@click.argument("path")
+@click.pass_obj
+def drop(common: Common, path: str) -> None:
+    """Delete a kept copy."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    copy = api.drop_conflict(repo, path)
+    common.output.emit(documents.conflicts([copy]), [say(f"deleted the kept copy of {copy.path} ({size(copy.size)})")])
+
+
+def _comparisons(repo: Repo, copies: list[KeptCopy]) -> Iterator[Part]:
+    for copy in copies:
+        yield show(f"{copy.path}: kept as {copy.copy} ({size(copy.size)})")
+        here, kept = _text(repo.tree_root / copy.path), _text(repo.root / copy.copy)
+        if here is None or kept is None:
+            yield show("not both are short texts, so there is nothing to compare by line")
+        else:
+            yield from _difference(copy, here, kept)
+    yield hint("put it in its place with `bayou datastore conflicts take PATH`, or delete it with `drop`")
+
+
+def _text(file: Path) -> str | None:
+    """Return what a person can read, or None."""
+    try:
+        if file.stat().st_size > _MAX_DIFF:
+            return None
+        text = file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text
+
+
+def _difference(copy: KeptCopy, here: str, kept: str) -> Iterator[Part]:
+    import difflib  # noqa: PLC0415
+
+    lines = difflib.unified_diff(here.splitlines(), kept.splitlines(), copy.path, copy.copy, lineterm="")
+    yield from map(show, lines)

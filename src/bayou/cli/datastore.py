@@ -1,0 +1,190 @@
+"""`bayou datastore`: each command parses, calls one function of `bayou.sync.api`, and renders what it returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from bayou.cli import documents, parameters, sentences
+from bayou.cli.common import Common, Group
+from bayou.cli.conflicts import conflicts
+from bayou.errors import DeadlinePassed, IndexDamaged
+
+if TYPE_CHECKING:
+    from bayou.sync.report import Mode, Resolution
+
+_FAILED, _CONFLICTS = 1, 3
+
+_timeout = click.option("--timeout", type=parameters.timeout, metavar="S", help="Give up after S seconds (or 5m, 2h).")
+
+
+@click.group(cls=Group)
+def datastore() -> None:
+    """Share a repo's data: set up, sync, verify, collect."""
+
+
+datastore.add_command(conflicts)
+
+
+@datastore.command(writes=True)
+@click.argument("target", metavar="URL|PATH", type=parameters.target)
+@click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of the store of this name.")
+@click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
+@click.option("--lazy", is_flag=True, help="Fetch raw content only when it is read.")
+@click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
+@_timeout
+@click.pass_obj
+def setup(
+    common: Common,
+    target: str,
+    namespace: str | None,
+    options: tuple[tuple[str, str], ...],
+    lazy: bool,
+    skip_migration: bool,
+    timeout: float | None,
+) -> int:
+    """Keep this repo's data in a store, or in a directory.
+
+    URL is s3://bucket/prefix, gs://…, az://… or file:///directory. PATH is a directory that is used as it is.
+    """
+    named = dict(options)
+    if len(named) < len(options):
+        raise click.UsageError("--option names one thing twice")
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    with common.output.progress() as progress:
+        report = api.setup(
+            repo,
+            target,
+            namespace=namespace,
+            options=named,
+            lazy=lazy,
+            skip_migration=skip_migration,
+            timeout=timeout,
+            progress=progress,
+        )
+    common.output.emit(documents.setup(report), sentences.setup(report, verbose=common.verbose > 0))
+    if report.unfinished:
+        return DeadlinePassed.exit_code
+    return _CONFLICTS if report.conflicts else 0
+
+
+@datastore.command()
+@_timeout
+@click.pass_obj
+def status(common: Common, timeout: float | None) -> int:
+    """Show where the data is, and how this tree stands to it."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    report = api.status(repo, timeout=timeout)
+    common.output.emit(documents.status(report), sentences.status(report))
+    return 0 if report.healthy else _FAILED
+
+
+@datastore.command(writes=True)
+@click.option("--push", is_flag=True, help="Only push.")
+@click.option("--pull", is_flag=True, help="Only pull; write nothing to the store.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["keep", "ours", "theirs", "fail"]),
+    default="keep",
+    show_default=True,
+    help="Who gets a path that both sides changed; keep: the store, and a copy of yours stays.",
+)
+@click.option("--adopt", is_flag=True, help="Also push files that nobody wrote through Bayou.")
+@click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "point", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Who does the work: this process, or Spark.",
+)
+@_timeout
+@click.pass_obj
+def sync(
+    common: Common,
+    push: bool,
+    pull: bool,
+    dry_run: bool,
+    on_conflict: Resolution,
+    adopt: bool,
+    allow_mass_delete: bool,
+    engine: Literal["auto", "point", "spark"],
+    timeout: float | None,
+) -> int:
+    """Reconcile this tree with the store."""
+    if push and pull:
+        raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+    from bayou.sync.report import SyncOptions  # noqa: PLC0415
+
+    mode: Mode = "push" if push else "pull" if pull else "sync"
+    options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine)
+    with common.output.progress() as progress:
+        report = api.sync(repo, options, timeout=timeout, progress=progress)
+    common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
+    return report.exit_code
+
+
+@datastore.command(writes=True)
+@click.option("--deep", is_flag=True, help="Read every object and check its hash.")
+@click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what nobody indexed.")
+@click.option("--forget", multiple=True, metavar="PATH", help="Give up an entry whose content is lost.")
+@_timeout
+@click.pass_obj
+def verify(common: Common, deep: bool, repair: bool, forget: tuple[str, ...], timeout: float | None) -> int:
+    """Check that the store holds what its index says."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    report = api.verify(repo, deep=deep, repair=repair, forget=forget, timeout=timeout)
+    common.output.emit(documents.verify(report), sentences.verify(report, verbose=common.verbose > 0))
+    return 0 if report.ok else IndexDamaged.exit_code
+
+
+@datastore.command()
+@click.option("number", "-n", type=click.IntRange(min=1), default=20, show_default=True, help="How many commits.")
+@click.pass_obj
+def log(common: Common, number: int) -> None:
+    """List commits, the newest first."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    rows = api.log(repo, number)
+    common.output.emit(documents.log(rows), sentences.log(rows))
+
+
+@datastore.command(writes=True)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@click.option("--grace", type=parameters.duration, default="24h", show_default=True, help="Leave what is younger.")
+@_timeout
+@click.pass_obj
+def gc(common: Common, dry_run: bool, grace: float, timeout: float | None) -> None:
+    """Delete from the store what nothing names any more."""
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout)
+    common.output.emit(documents.collect(report), sentences.collect(report))
+
+
+@datastore.command(writes=True)
+@click.argument("target", metavar="[MODEL|PATH]", required=False)
+@_timeout
+@click.pass_obj
+def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
+    """Fetch what a lazy tree has left in the store.
+
+    Without an argument all of it, else that of one model, or one path.
+    """
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    moved = api.hydrate(repo, target, timeout=timeout)
+    common.output.emit(documents.hydrate(moved), sentences.hydrate(moved))

@@ -1,0 +1,118 @@
+"""The one place where an error becomes an exit code, and a line on stderr."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from bayou.cli import signals
+from bayou.cli.output import clean, paint
+from bayou.errors import BayouError, Cancelled, UsageError
+
+_USAGE = UsageError.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a person, or a script, is told."""
+
+    code: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+    def text(self, *, json: bool, color: bool = False) -> str:
+        if json:
+            from json import dumps  # noqa: PLC0415
+
+            return dumps({"error": {"code": self.code, "message": self.message, "hint": self.hint}}) + "\n"
+        lines = f"{paint('error:', 'red', color)} {clean(self.message)}\n"
+        if self.hint:
+            lines += f"{paint('hint:', 'cyan', color)} {clean(self.hint)}\n"
+        return lines
+
+
+def asks_for_json(args: Sequence[str]) -> bool:
+    """Say whether a command line asks for JSON, also one that cannot be parsed."""
+    options = args[: args.index("--")] if "--" in args else args
+    return "--json" in options
+
+
+def report(error: BaseException, *, json: bool, verbose: int) -> int:
+    """Say on stderr what went wrong, and return the exit code."""
+    problem = _problem(error)
+    _abandon_stdout()
+    if isinstance(error, BrokenPipeError):
+        return problem.exit_code  # whoever read our output has seen enough
+    if verbose and (problem.code == "internal" or verbose > 1):
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exception(error)
+    text = problem.text(json=json, color=sys.stderr.isatty())
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not json:
+        text = f"{error.ctx.get_help()}\n"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    signals.told()
+    return signals.exit_code() or problem.exit_code
+
+
+def interrupted(number: int) -> Problem:
+    """Describe the end by a signal."""
+    word = "terminated" if number == signal.SIGTERM else "interrupted"
+    return Problem(
+        Cancelled.code, word, "what was done is kept; the same command again goes on from there", 128 + number
+    )
+
+
+def _problem(error: BaseException) -> Problem:
+    match error:
+        case BayouError():
+            return Problem(error.code, error.message, error.hint, error.exit_code)
+        case signals.Terminated():
+            return interrupted(signal.SIGTERM)
+        case KeyboardInterrupt() | click.Abort():
+            return interrupted(signal.SIGINT)
+        case click.exceptions.NoArgsIsHelpError():
+            return Problem(UsageError.code, "no command given", _see_help(error), _USAGE)
+        case click.UsageError():
+            return Problem(UsageError.code, _sentence(error.format_message()), _see_help(error), _USAGE)
+        case OSError() if error.errno is not None:
+            where = f"{error.filename}: " if error.filename is not None else ""
+            return Problem("os_error", f"{where}{os.strerror(error.errno)}", _os_hint(error.errno), 1)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return Problem("internal", f"this is a bug: {text}", "the same command with -v shows where; please report it", 1)
+
+
+def _see_help(error: click.UsageError) -> str:
+    return f"see `{error.ctx.command_path if error.ctx else 'bayou'} --help`"
+
+
+def _sentence(text: str) -> str:
+    """Put click's message into the form of our own: one line, no capital, no full stop."""
+    line = " ".join(text.split()).rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
+def _os_hint(number: int) -> str | None:
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space; the same command again goes on from there"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "check who may write there"
+    return None
+
+
+def _abandon_stdout() -> None:
+    """Leave nothing behind that the interpreter would stumble over when it flushes at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,146 @@
+"""What a command prints: lines and tables for people, or exactly one JSON document for scripts.
+
+Results go to stdout, everything else to stderr. A renderer makes `Line`s and `Table`s and never prints itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from bayou.cli.progress import Bar
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Make every control character visible: names and messages come from strangers, and terminals obey them."""
+    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def paint(text: str, color: str, on: bool) -> str:
+    return click.style(text, fg=color) if on and not os.environ.get("NO_COLOR") else text
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. A label says what it is about, and puts it on stderr; `-q` leaves it out unless it must be read."""
+
+    text: str
+    label: str | None = None
+    always: bool = False
+
+    COLORS: ClassVar[Mapping[str, str]] = {"error": "red", "conflict": "yellow", "warning": "yellow", "hint": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings. Columns in `right` hold numbers."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: frozenset[str] = frozenset()
+
+
+Part = Line | Table
+
+
+def say(text: str) -> Line:
+    """Tell what was done."""
+    return Line(text)
+
+
+def show(text: str) -> Line:
+    """Print what was asked for."""
+    return Line(text, always=True)
+
+
+def warn(text: str) -> Line:
+    return Line(text, "warning")
+
+
+def hint(text: str) -> Line:
+    """Name the next thing to type."""
+    return Line(text, "hint")
+
+
+def fail(text: str) -> Line:
+    return Line(text, "error", always=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's result goes."""
+
+    json: bool
+    quiet: bool
+    verbose: int
+
+    def emit(self, document: Mapping[str, object], parts: Iterable[Part]) -> None:
+        """Print the document, or the parts; never both."""
+        if self.json:
+            from json import dumps  # noqa: PLC0415
+
+            self._write(sys.stdout, dumps(document, indent=2 if sys.stdout.isatty() else None))
+            return
+        for part in parts:
+            if isinstance(part, Table):
+                self._table(part)
+            elif part.always or not self.quiet:
+                self._line(part)
+
+    def progress(self) -> Bar:
+        """Return a bar for whoever waits at a terminal; elsewhere it never shows."""
+        from bayou.cli.progress import Bar  # noqa: PLC0415
+
+        watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.quiet
+        return Bar(delay_s=1.0 if watched else None)
+
+    def _line(self, line: Line) -> None:
+        stream = sys.stderr if line.label else sys.stdout
+        label = ""
+        if line.label:
+            label = paint(f"{line.label}:", Line.COLORS[line.label], stream.isatty()) + " "
+        self._write(stream, label + clean(line.text))
+
+    def _table(self, table: Table) -> None:
+        if sys.stdout.isatty():
+            _rich_table(table)
+            return
+        for row in _aligned(table):
+            self._write(sys.stdout, row)
+
+    @staticmethod
+    def _write(stream: TextIO, text: str) -> None:
+        stream.write(f"{text}\n")
+
+
+def _aligned(table: Table) -> Iterable[str]:
+    rows = [tuple(table.headings), *(tuple(clean(cell) for cell in row) for row in table.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.headings))]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if heading in table.right else cell.ljust(width)
+            for heading, cell, width in zip(table.headings, row, widths, strict=True)
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def _rich_table(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415  (60 ms: only for somebody who looks)
+    from rich.table import Table as RichTable  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
+    for heading in table.headings:
+        drawn.add_column(heading, justify="right" if heading in table.right else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(Text(clean(cell)) for cell in row))
+    Console(highlight=False).print(drawn)

@@ -1,0 +1,51 @@
+"""What may stand behind a flag, checked before anything is opened. Each function is a `type` of click's."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from bayou.cli.units import parse_duration
+from bayou.errors import ConfigInvalid
+
+_SCHEME_WITHOUT_SLASHES = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)")
+
+
+def duration(text: str) -> float:
+    """Read seconds, or a number with one of s m h d w."""
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise click.BadParameter(f"{text!r} is no duration: use seconds, or a number with s, m, h, d or w")
+    return seconds
+
+
+def timeout(text: str) -> float:
+    """Read a duration that is more than nothing."""
+    seconds = duration(text)
+    if seconds == 0:
+        raise click.BadParameter("it must be more than 0")
+    return seconds
+
+
+def namespace(text: str) -> str:
+    """Read a namespace; `NamespaceInvalid` before any request (V9)."""
+    from bayou.store.scope import check_namespace  # noqa: PLC0415
+
+    return check_namespace(text)
+
+
+def target(text: str) -> str:
+    """Read a store's URL, left as it is, or a directory, made absolute from here."""
+    if _SCHEME_WITHOUT_SLASHES.match(text):
+        raise ConfigInvalid(f"not a store's URL: {text!r}", hint="like s3://bucket/prefix; a directory like ./name")
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read `name=value`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter("it must look like name=value")
+    return name, value

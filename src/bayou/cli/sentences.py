@@ -1,0 +1,256 @@
+"""The records of a command as people read them: what happened, what is wrong, what to type next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from bayou.cli.output import Line, Part, Table, fail, hint, say, show, warn
+from bayou.cli.units import count, files, iso, moment, size
+
+if TYPE_CHECKING:
+    from bayou.index.log import LogRow
+    from bayou.repo import Repo
+    from bayou.sync.report import (
+        CollectReport,
+        Conflict,
+        KeptCopy,
+        Moved,
+        Refusal,
+        SetupReport,
+        Status,
+        SyncReport,
+        VerifyReport,
+    )
+
+T = TypeVar("T")
+
+_FEW = 10
+_NOTHING = {"sync": "already in sync", "push": "nothing to push", "pull": "nothing to pull"}
+
+
+def init(repo: Repo) -> Iterator[Part]:
+    yield say(f"{repo.root} is a Bayou repo now")
+    yield hint("share its data through a bucket or a directory: `bayou datastore setup URL`")
+
+
+def setup(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
+    yield say(f"this repo's data is in {_place(report.url, report.namespace)} now")
+    done = []
+    if report.discovered:
+        done.append("indexed what was there")
+    if report.migrated:
+        done.append(f"moved {count(report.migrated, 'file')} here")
+    if report.pushed:
+        done.append(f"pushed {files(report.pushed, report.bytes_pushed)}")
+    if report.pulled:
+        done.append(f"pulled {files(report.pulled, report.bytes_pulled)}")
+    if done:
+        yield say("; ".join(done))
+    yield from _refused(report.refused, verbose)
+    yield from map(warn, report.warnings)
+    yield from _conflicts(report.conflicts)
+    if report.unfinished:
+        yield fail(report.unfinished)
+        yield hint("the datastore is set; go on with `bayou datastore sync`")
+
+
+def status(report: Status) -> Iterator[Part]:
+    place = _place(report.url, report.namespace)
+    if report.healthy:
+        took = "" if report.latency_ms is None else f" ({report.latency_ms:,} ms)"
+        yield show(f"{place}: {report.message}{took}")
+    else:
+        yield show(place)
+        yield fail(report.message)
+    if report.index is not None:
+        yield show(f"store: commit {report.index.seq}, {files(report.index.entries, report.index.bytes)}")
+    yield show(f"tree:  {', '.join(_standing(report))}")
+    if report.healthy and not report.in_sync:
+        yield hint("reconcile tree and store with `bayou datastore sync`")
+
+
+def sync(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
+    if report.dry_run:
+        yield from _planned(report, verbose)
+    else:
+        yield say(_summary(report))
+    yield from _refused(report.refused, verbose)
+    yield from map(warn, report.warnings)
+    yield from _untracked(report.untracked, verbose)
+    yield from _conflicts(report.conflicts)
+    if report.missing:
+        yield from _some(report.missing, verbose, lambda path: fail(f"{path}: its content is missing in the store"))
+        yield hint("where a tree still has the content, `bayou datastore verify --repair` brings it back")
+    if report.failed:
+        yield from _some(report.failed, verbose, lambda one: fail(f"{one.path}: {one.message} ({one.code})"))
+        yield hint("the rest is done; `bayou datastore sync` tries these again")
+    if verbose:
+        sent = report.requests
+        yield say(
+            f"{count(sent.total, 'request')} ({sent.get} get, {sent.put} put, {sent.head} head, {sent.list} list, "
+            f"{sent.delete} delete) in {report.seconds:.1f} s, the {report.engine} way"
+        )
+
+
+def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
+    verdict = "all is well" if report.ok else "there is damage"
+    mended = f", repaired {report.repaired:,}" if report.repaired else ""
+    yield show(f"checked {count(report.checked, 'file')}{mended}: {verdict}")
+    yield from _some(report.missing, verbose, lambda path: fail(f"{path}: missing in the store"))
+    yield from _some(report.changed, verbose, lambda path: fail(f"{path}: changed in the store"))
+    yield from _some(report.unrecovered, verbose, lambda path: fail(f"{path}: could not be recovered"))
+    if report.missing:
+        yield hint("where a tree has the content, `bayou datastore verify --repair` brings it back")
+        yield hint("to give up an entry: `bayou datastore verify --forget PATH`")
+    if report.unindexed:
+        yield from _some(report.unindexed, verbose, lambda path: warn(f"{path}: in the store, but not in its index"))
+        yield hint("`bayou datastore verify --repair` takes them in")
+    yield from _refused(report.refused, verbose)
+    yield from map(warn, report.warnings)
+    if report.leftovers or report.trash:
+        left, trash = count(report.leftovers, "leftover"), count(report.trash, "object")
+        yield say(f"{left} of unfinished pushes, {trash} in the trash; `bayou datastore gc` removes them in time")
+
+
+def log(rows: Sequence[LogRow]) -> Iterator[Part]:
+    if not rows:
+        yield say("no commits yet")
+        return
+    headings = ("commit", "when", "by", "added", "changed", "deleted", "size")
+    cells = [
+        (
+            str(row.seq),
+            moment(row.at),
+            row.by,
+            f"{row.added:,}",
+            f"{row.changed:,}",
+            f"{row.deleted:,}",
+            size(row.bytes),
+        )
+        for row in rows
+    ]
+    yield Table(headings, cells, frozenset({"commit", "added", "changed", "deleted", "size"}))
+
+
+def collect(report: CollectReport) -> Iterator[Part]:
+    found = (
+        (report.objects_deleted, "object", "objects"),
+        (report.leftovers_deleted, "leftover", "leftovers"),
+        (report.trash_deleted, "object of the trash", "objects of the trash"),
+        (report.nodes_deleted, "index node", "index nodes"),
+    )
+    deleted = [count(number, one, many) for number, one, many in found if number]
+    if not deleted:
+        yield say("nothing to collect")
+        return
+    verb, freed = ("would delete", "frees") if report.dry_run else ("deleted", "freed")
+    yield say(f"{verb} {_listing(deleted)}; that {freed} {size(report.bytes)}")
+
+
+def hydrate(moved: Moved) -> Iterator[Part]:
+    yield say(f"fetched {files(moved.files, moved.bytes)}" if moved.files else "nothing to fetch: all is here")
+
+
+def conflicts(copies: Sequence[KeptCopy]) -> Iterator[Part]:
+    if not copies:
+        yield say("no conflicts")
+        return
+    cells = [(copy.path, moment(iso(copy.at)), size(copy.size), copy.copy) for copy in copies]
+    yield Table(("path", "when", "size", "kept copy"), cells, frozenset({"size"}))
+    yield hint("compare with `bayou datastore conflicts show PATH`, then `take` the copy or `drop` it")
+
+
+def _place(url: str, namespace: str | None) -> str:
+    return f"{url} (namespace {namespace})" if namespace else url
+
+
+def _standing(report: Status) -> Iterator[str]:
+    yield report.tree
+    if report.base_seq is not None:
+        yield f"at commit {report.base_seq}"
+    elif not report.in_sync:
+        yield "never synced"
+    if report.journal_bulk:
+        yield "to be looked through for changes"
+    elif report.journal_paths:
+        yield f"{count(report.journal_paths, 'change')} to push"
+    if report.hydrate == "lazy":
+        yield "raw content only when it is read"
+
+
+def _summary(report: SyncReport) -> str:
+    pushed, pulled = report.pushed, report.pulled
+    up = [f"pushed {files(pushed.files, pushed.bytes)}"] if pushed.files else []
+    if pushed.renumbered:
+        up.append(f"renumbered {count(pushed.renumbered, 'version')}")
+    if pushed.deleted:
+        up.append(f"deleted {count(pushed.deleted, 'file')} in the store")
+    said = []
+    if report.commit is not None:
+        said.append(f"{', '.join(up) or 'recorded'} as commit {report.commit.seq}")
+    elif up:
+        said.append(", ".join(up))
+    if pulled.files:
+        said.append(f"pulled {files(pulled.files, pulled.bytes)}")
+    if pulled.deleted:
+        said.append(f"deleted {count(pulled.deleted, 'file')} here")
+    whole = report.exit_code == 0
+    if not said:
+        return _NOTHING[report.mode] if whole else "nothing was moved"
+    if report.mode == "sync" and whole:
+        said.append("in sync")
+    return "; ".join(said)
+
+
+def _planned(report: SyncReport, verbose: bool) -> Iterator[Part]:
+    if not report.actions:
+        yield say(f"{_NOTHING[report.mode]} (dry run)")
+        return
+    shown = report.actions if verbose else report.actions[:_FEW]
+    yield Table(("action", "path"), [(one.action, one.path) for one in shown])
+    tally = Counter(one.action for one in report.actions)
+    yield say(f"dry run, nothing was changed: {', '.join(f'{name} {number:,}' for name, number in tally.items())}")
+    yield from _rest(len(report.actions) - len(shown))
+
+
+def _conflicts(conflicts: Sequence[Conflict]) -> Iterator[Part]:
+    for one in conflicts:
+        winner, other = ("the store's", "yours") if one.kept == "remote" else ("yours", "the store's")
+        lost = f"; {other} is kept as {one.copy}" if one.copy else ""
+        yield Line(f"{one.path}: {winner} has the path{lost}", "conflict", always=True)
+    if any(one.copy for one in conflicts):
+        yield hint("decide with `bayou datastore conflicts`")
+
+
+def _refused(refused: Sequence[Refusal], verbose: bool) -> Iterator[Part]:
+    yield from _some(refused, verbose, lambda one: warn(f"refused {one.path}: {one.reason}"))
+
+
+def _untracked(paths: Sequence[str], verbose: bool) -> Iterator[Part]:
+    if not paths:
+        return
+    are, stay = ("are", "stay") if paths[1:] else ("is", "stays")
+    more = ", …" if paths[1:] else ""
+    yield warn(f"{count(len(paths), 'file')} {are} not tracked, and {stay} here: {paths[0]}{more}")
+    if verbose:
+        yield from (say(f"not tracked: {path}") for path in paths)
+    yield hint("push what lies here untracked with `bayou datastore sync --adopt`")
+
+
+def _some(items: Sequence[T], verbose: bool, line: Callable[[T], Line]) -> Iterator[Line]:
+    """Yield a line for each item, or for the first few and a count of the rest."""
+    shown = items if verbose else items[:_FEW]
+    yield from map(line, shown)
+    yield from _rest(len(items) - len(shown))
+
+
+def _rest(number: int) -> Iterator[Line]:
+    if number:
+        yield warn(f"and {number:,} more; -v lists all")
+
+
+def _listing(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,120 @@
+"""From `bayou.toml` and the environment to a `Config`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from bayou.config import table
+from bayou.config.place import check_place, moved
+from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
+from bayou.config.table import Table
+from bayou.errors import ConfigInvalid
+
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MAX_CONCURRENCY = 1024
+_MAX_POINTS = 1_000_000
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+Number = TypeVar("Number", int, float)
+
+
+def load_config(file: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read a file and put the environment over it. What can be wrong without a request is raised here."""
+    return parse_config(read_text(file), str(file), os.environ if environ is None else environ)
+
+
+def parse_config(text: str, source: str, environ: Mapping[str, str] | None = None) -> Config:
+    """Read the text of a `bayou.toml`, which an error calls `source`, and put an environment over it."""
+    try:
+        top = Table(source, "", tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigInvalid(f"{source} is not valid TOML: {error}", hint="mend the line that it names") from None
+    repo_id = top.text("repo_id")
+    if repo_id is None or not _UUID.fullmatch(repo_id):
+        raise ConfigInvalid(f"{source}: repo_id must be a UUID", hint="bring the line back as it was first committed")
+    config = Config(repo_id, _datastore(top.table("datastore")), _sync(top.table("sync")), _spark(top.table("spark")))
+    return _with_environment(config, environ or {})
+
+
+def told_offline(environ: Mapping[str, str] | None = None) -> bool:
+    """Say whether BAYOU_OFFLINE asks to leave the store alone."""
+    told = (os.environ if environ is None else environ).get("BAYOU_OFFLINE", "").strip().lower()
+    if told and told not in _YES + _NO:
+        raise ConfigInvalid(f"BAYOU_OFFLINE is neither yes nor no: {told!r}", hint="use 1 or 0")
+    return told in _YES
+
+
+def read_text(file: Path) -> str:
+    """Return a configuration file's text, or raise `ConfigInvalid`."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigInvalid(f"cannot read {file}: {error.strerror}", hint="check its permissions") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigInvalid(f"{file} is not UTF-8 (at line {line})", hint="mend the line that it names") from None
+
+
+def _datastore(place: Table) -> DatastoreConfig:
+    config = DatastoreConfig(
+        url=place.text("url"),
+        path=place.text("path"),
+        namespace=place.text("namespace"),
+        hydrate=table.hydrate(place.text("hydrate") or "full", place.where("hydrate")),
+        exclude=place.texts("exclude"),
+        options=place.options("options"),
+    )
+    check_place(config, place.source)
+    return config
+
+
+def _sync(sync: Table) -> SyncConfig:
+    return SyncConfig(
+        timeout=sync.seconds("timeout", SyncConfig().timeout),
+        concurrency=sync.whole("concurrency", SyncConfig().concurrency, _MAX_CONCURRENCY),
+        point_limit=sync.whole("point_limit", SyncConfig().point_limit, _MAX_POINTS),
+    )
+
+
+def _spark(spark: Table) -> SparkConfig:
+    config = SparkConfig(spark.text("remote"), spark.text("master"))
+    if config.remote and config.master:
+        raise ConfigInvalid(
+            f"{spark.source}: spark.remote and spark.master exclude each other", hint="keep one of them"
+        )
+    return config
+
+
+def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
+    place, sync = config.datastore, config.sync
+    if target := environ.get("BAYOU_DATASTORE"):
+        place = moved(place, target)
+    if namespace := environ.get("BAYOU_NAMESPACE"):
+        place = replace(place, namespace=namespace)
+    if hydrate := environ.get("BAYOU_HYDRATE"):
+        place = replace(place, hydrate=table.hydrate(hydrate, "BAYOU_HYDRATE"))
+    if place != config.datastore:
+        check_place(place, "environment (BAYOU_…)")
+    if timeout := environ.get("BAYOU_SYNC_TIMEOUT"):
+        sync = replace(sync, timeout=table.seconds(_number(float, timeout), "BAYOU_SYNC_TIMEOUT"))
+    if threads := environ.get("BAYOU_CONCURRENCY"):
+        most = _MAX_CONCURRENCY
+        sync = replace(sync, concurrency=table.whole(_number(int, threads), most, "BAYOU_CONCURRENCY"))
+    if limit := environ.get("BAYOU_POINT_LIMIT"):
+        sync = replace(sync, point_limit=table.whole(_number(int, limit), _MAX_POINTS, "BAYOU_POINT_LIMIT"))
+    return replace(config, datastore=place, sync=sync)
+
+
+def _number(kind: type[Number], text: str) -> Number | None:
+    try:
+        return kind(text)
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""Where the datastore is: what may be said of it, and what the environment may change.
+
+The rules for URLs, namespaces and options are the store's own; `store` is loaded only where one is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bayou.config.record import DatastoreConfig
+from bayou.errors import ConfigInvalid, CredentialInConfig, UsageError
+
+_USER_IN_URL = re.compile(r"://[^/]*@")
+
+
+def check_place(place: DatastoreConfig, source: str) -> None:
+    """Refuse what contradicts itself, is no URL or no namespace, or holds a secret."""
+    for name, value in place.options.items():
+        if is_credential(name) or _USER_IN_URL.search(value):
+            raise credential(f"{source}: datastore.options.{name}")
+    if place.path is not None:
+        _check_directory(place, source)
+    if place.namespace is not None:
+        from bayou.store.scope import check_namespace  # noqa: PLC0415
+
+        with _naming(f"{source}: datastore.namespace"):
+            check_namespace(place.namespace)
+    if place.url is not None:
+        _check_store(place, place.url, source)
+
+
+def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
+    """Return `place` elsewhere. Namespace and options were meant for its own store, and stay behind with it (V9)."""
+    if "://" not in target:
+        directory = str(Path(target).expanduser().absolute())
+        return replace(place, url=None, path=directory, namespace=None, options={})
+    from bayou.store.url import parse_url  # noqa: PLC0415
+
+    with _naming("BAYOU_DATASTORE"):
+        there = parse_url(target)
+    if place.path is None and (place.url is None or parse_url(place.url) == there):
+        return replace(place, url=target)
+    return replace(place, url=target, path=None, namespace=None, options={})
+
+
+def is_credential(name: str) -> bool:
+    """Say whether the name of a setting sounds like a secret."""
+    from bayou.store.url import check_options  # noqa: PLC0415
+
+    try:
+        check_options("", {name: ""}, frozenset())
+    except UsageError as error:
+        return isinstance(error, CredentialInConfig)
+    return False
+
+
+def credential(where: str) -> CredentialInConfig:
+    return CredentialInConfig(
+        f"{where} is a credential and does not belong into the configuration",
+        hint="give it to the provider: its environment variables, profile or login command",
+    )
+
+
+def _check_directory(place: DatastoreConfig, source: str) -> None:
+    if place.url is not None:
+        raise ConfigInvalid(f"{source}: datastore.url and datastore.path exclude each other", hint="keep one of them")
+    if place.path is not None and "://" in place.path:
+        raise ConfigInvalid(f"{source}: datastore.path is a URL", hint="call it url")
+    if place.namespace is not None or place.options:
+        raise ConfigInvalid(
+            f"{source}: datastore.path goes with neither namespace nor options",
+            hint='leave them out, or use the directory as a store: url = "file:///…"',
+        )
+
+
+def _check_store(place: DatastoreConfig, url: str, source: str) -> None:
+    from bayou.store.scope import check_prefix  # noqa: PLC0415
+    from bayou.store.url import OPTIONS, check_options, parse_url  # noqa: PLC0415
+
+    with _naming(f"{source}: datastore.url"):
+        there = parse_url(url)
+        check_prefix(there.prefix)
+    if there.scheme in OPTIONS:  # what a plugged-in store takes, it alone knows
+        with _naming(f"{source}: datastore.options"):
+            check_options(there.scheme, place.options, OPTIONS[there.scheme])
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the place of a wrong value in front of what is wrong with it."""
+    try:
+        yield
+    except UsageError as error:
+        raise type(error)(f"{where}: {error.message}", hint=error.hint) from None

@@ -1,0 +1,121 @@
+"""A repo: a directory with `bayou.toml`, and where everything in it lies (section 2 of the design)."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayou.config import Config, load_config, parse_config, told_offline, write_file
+from bayou.errors import AlreadyInitialized, NotARepo, UsageError
+
+if TYPE_CHECKING:
+    from bayou.store import Store
+
+MARKER = "bayou.toml"
+LOCAL = ".bayou"
+
+_TEMPLATE = """\
+# This directory is a Bayou repo. Commit this file, models/ and workflows/.
+# Credentials never stand here: they come from your provider's own environment, profile or login.
+repo_id = "{repo_id}"
+
+# Runtime data lives in .bayou/tree, on this machine only, until you share it through a bucket or a directory:
+#   bayou datastore setup s3://team-bucket/project      (or gs://, az://, file:///mnt/shared/project)
+[datastore]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """An open repo: its place, its configuration, and whether it must leave the store alone."""
+
+    root: Path
+    config: Config
+    offline: bool = False
+
+    @property
+    def file(self) -> Path:
+        """The configuration file."""
+        return self.root / MARKER
+
+    @property
+    def state(self) -> Path:
+        """What this machine knows of the datastore. Never inside the tree, so it is never synced (V8)."""
+        return self.root / LOCAL / "state"
+
+    @property
+    def conflicts(self) -> Path:
+        """Copies that were kept when two sides changed one path."""
+        return self.root / LOCAL / "conflicts"
+
+    @property
+    def tree_root(self) -> Path:
+        """The directory of payload: the cache of a store, or the directory that is the datastore."""
+        path = self.config.datastore.path
+        return self.root / LOCAL / "tree" if path is None else self.root / Path(path).expanduser()
+
+    def store(self) -> Store:
+        """Open the configured store; `UsageError` where there is none. No request is sent."""
+        place = self.config.datastore
+        if place.url is None:
+            raise UsageError(
+                f"there is no store to talk to: the datastore is the directory {self.tree_root}",
+                hint="name one with `bayou datastore setup URL`",
+            )
+        from bayou.store import open_store  # noqa: PLC0415
+
+        return open_store(
+            place.url, namespace=place.namespace, options=place.options, concurrency=self.config.sync.concurrency
+        )
+
+
+def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | None = None) -> Path:
+    """Return the root of a repo: `explicit` if given, and no other, else the nearest that `start` lies in."""
+    if explicit is not None:
+        root = Path(os.path.abspath(explicit))
+        if not (root / MARKER).is_file():
+            raise NotARepo(f"{root} is not a Bayou repo: it has no {MARKER}", hint="make it one with `bayou init DIR`")
+        return root
+    directory = Path(os.path.abspath(start))
+    for root in (directory, *directory.parents):
+        if (root / MARKER).is_file():
+            return root
+    raise NotARepo(f"{directory} is not in a Bayou repo: no {MARKER} here or above", hint="make one with `bayou init`")
+
+
+def open_repo(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> Repo:
+    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`)."""
+    root = find_repo(path)
+    return Repo(root, load_config(root / MARKER), offline or told_offline())
+
+
+def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
+    """Make a directory a repo; `AlreadyInitialized`, and nothing changed, if it is one.
+
+    V19: the marker comes last, so whatever a crash leaves behind, the same call again completes it.
+    """
+    root = Path(os.path.abspath(directory))
+    if os.path.lexists(root / MARKER):
+        raise _already(root)
+    text = _TEMPLATE.format(repo_id=uuid.uuid4())
+    repo = Repo(root, parse_config(text, MARKER, os.environ), told_offline())  # a bad environment changes nothing
+    try:
+        for name in ("models", "workflows", LOCAL):
+            (root / name).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{error.filename} is in the way: not a directory", hint="choose another place") from None
+    ignore = root / LOCAL / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    try:
+        write_file(repo.file, text, create=True)
+    except FileExistsError:
+        raise _already(root) from None
+    return repo
+
+
+def _already(root: Path) -> AlreadyInitialized:
+    return AlreadyInitialized(f"{root} is a Bayou repo already", hint="see it with `bayou datastore status`")

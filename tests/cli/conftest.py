@@ -1,0 +1,133 @@
+"""What the tests of the command line share: a repo, an engine that answers as told, and two ways to run a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bayou.sync
+from bayou.cli import run
+from bayou.repo import Repo, init_repo
+
+SOURCE = Path(bayou.sync.__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document on stdout; anything besides it is an error here."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The one JSON error on stderr."""
+        found: dict[str, Any] = json.loads(self.err)
+        assert set(found) == {"error"}
+        assert set(found["error"]) == {"code", "message", "hint"}
+        return found["error"]
+
+
+class FakeApi(ModuleType):
+    """An engine that returns, or raises, what a test tells it to, and remembers how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__("bayou.sync.api")
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def answer(self, name: str, outcome: object) -> None:
+        def function(*args: Any, **kwargs: Any) -> object:
+            self.calls.append((name, args, kwargs))
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        setattr(self, name, function)
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    fake = FakeApi()
+    monkeypatch.setitem(sys.modules, "bayou.sync.api", fake)
+    monkeypatch.setattr(bayou.sync, "api", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
+    """A repo, with the caller standing in it."""
+    made = init_repo(tmp_path / "repo")
+    monkeypatch.chdir(made.root)
+    return made
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command in this process."""
+
+    def call(*args: str) -> Ran:
+        capsys.readouterr()
+        code = run(args)
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return call
+
+
+@dataclass
+class Processes:
+    """Real processes, none of which outlives its test."""
+
+    cwd: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, arguments: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.cwd,
+            env=os.environ | {"PYTHONPATH": str(SOURCE)} | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *args: str, **environ: str) -> Ran:
+        """Run `python -m bayou`."""
+        return self.finish(self.start(["-m", "bayou", *args], **environ))
+
+    def script(self, text: str, *args: str, **environ: str) -> subprocess.Popen[str]:
+        return self.start(["-c", text, *args], **environ)
+
+    def finish(self, process: subprocess.Popen[str]) -> Ran:
+        # Far below the minute after which a stuck request would give up by itself.
+        out, err = process.communicate(timeout=30)
+        return Ran(process.returncode, out, err)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Any:
+    made = Processes(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,133 @@
+"""SIGINT and SIGTERM, with real processes (V14, V17)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from bayou.repo import init_repo
+
+CODES = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+
+RUN = """
+import signal, sys, time, types
+import bayou.sync
+from bayou.cli import main
+
+# Whoever started the tests may have told us to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def sync(repo, options, *, timeout, progress):
+    {body}
+
+api = types.ModuleType("bayou.sync.api")
+api.sync = sync
+sys.modules["bayou.sync.api"] = bayou.sync.api = api
+main()
+"""
+
+WAITS = RUN.format(
+    body="""
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        open("cleaned-up", "w").close()
+"""
+)
+
+STUCK = RUN.format(
+    body="""
+    from bayou.store import keys
+    print("ready", flush=True)
+    repo.store().get(keys.HEAD)
+"""
+)
+
+
+def signalled(process: subprocess.Popen[str], number: int) -> None:
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_a_signal_unwinds_the_command_and_is_its_exit_code(processes, tmp_path, number, code, word):
+    init_repo(tmp_path)
+    process = processes.script(WAITS, "datastore", "sync")
+
+    signalled(process, number)
+    ran = processes.finish(process)
+
+    assert ran.code == code
+    assert ran.err.startswith(f"error: {word}\nhint: ")
+    assert (tmp_path / "cleaned-up").exists()
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_a_signal_is_an_error_for_scripts_too(processes, tmp_path, number, code, word):
+    init_repo(tmp_path)
+    process = processes.script(WAITS, "datastore", "sync", "--json")
+
+    signalled(process, number)
+    ran = processes.finish(process)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert (ran.error["code"], ran.error["message"]) == ("cancelled", word)
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_a_signal_ends_a_command_that_waits_for_a_silent_server(processes, tmp_path, number, code, word):
+    """A request to a server that never answers keeps Python from raising anything, for a minute."""
+    init_repo(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        options = f'endpoint = "http://127.0.0.1:{server.getsockname()[1]}"\n'
+        with (tmp_path / "bayou.toml").open("a") as file:
+            file.write(f'url = "s3://bucket"\n[datastore.options]\n{options}')
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        process = processes.script(STUCK, "datastore", "sync", "--json", **keys)
+
+        assert process.stdout.readline() == "ready\n"
+        server.accept()  # the request is under way
+        process.send_signal(number)
+        ran = processes.finish(process)
+
+    assert ran.code == code
+    assert json.loads(ran.err)["error"]["message"] == word
+
+
+def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path):
+    """Whatever error surfaces while a signal unwinds the command, the signal is why it ended."""
+    init_repo(tmp_path)
+    body = """
+    from bayou.errors import Cancelled
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        raise Cancelled("cancelled")
+"""
+    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
+
+    signalled(process, signal.SIGTERM)
+    ran = processes.finish(process)
+
+    assert (ran.code, ran.error["code"]) == (143, "cancelled")
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(processes, tmp_path):
+    init_repo(tmp_path)
+    body = """
+    import os
+    from bayou.sync.report import SyncReport
+    os.kill(os.getpid(), signal.SIGINT)
+    return SyncReport()
+"""
+    ignoring = RUN.format(body=body).replace("signal.default_int_handler", "signal.SIG_IGN")
+
+    ran = processes.finish(processes.script(ignoring, "datastore", "sync"))
+
+    assert (ran.code, ran.out) == (0, "already in sync\n")
