@@ -1,0 +1,1 @@
+"""Reconciling a tree with a store."""

@@ -1,0 +1,122 @@
+"""Carry out a plan: record, list, keep copies, pull, push."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bayou.errors import ConflictRefused
+from bayou.index.head import HeadSeen
+from bayou.sync import base, files, journal
+from bayou.sync.conflict import Conflicts
+from bayou.sync.context import Context
+from bayou.sync.plan import Action
+from bayou.sync.publish import publish
+from bayou.sync.pull import Incoming, pull
+from bayou.sync.report import Conflict
+from bayou.sync.steps import Step
+from bayou.sync.view import View
+
+
+def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool, HeadSeen | None]:
+    """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with."""
+    report, mode = context.report, context.options.mode
+    conflicts = [one for one in todo if one.action in (Action.CONFLICT, Action.COMPARE)]
+    if context.options.on_conflict == "fail" and any(one.action is Action.CONFLICT for one in conflicts):
+        names = ", ".join(one.path for one in conflicts[:3])
+        raise ConflictRefused(f"conflict in {names}; nothing was changed", hint="bayou datastore sync keeps both sides")
+    for one in todo:
+        if one.observed.finish_delete:
+            context.incoming.remove(one.path)
+    _record(context, [one for one in todo if one.action in (Action.NOTHING, Action.RECORD)])
+    _list_untracked(context, [one for one in todo if one.action is Action.UNTRACKED])
+    pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
+    pulls = [one for one in todo if one.action.pulls and (mode != "push" or one.action is Action.KEEP_REMOTE)]
+    incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
+    kept, ours = _meet(context, conflicts)
+    pushes += ours if mode != "pull" else []
+    for one in todo:
+        if one.action is Action.KEEP_REMOTE:
+            report.warnings.append(f"{one.path} was deleted here and changed in the store: it was kept")
+        elif one.action is Action.PUSH_BACK and mode != "pull":
+            report.warnings.append(f"{one.path} was deleted in the store and changed here: it was pushed back")
+    if pushes or incoming or kept:
+        report.engine = "point"
+    moved = pull(context, [*incoming, *kept])
+    report.conflicts = [one for one in report.conflicts if one.path not in moved]
+    if not pushes or store_view.seen is None:
+        return bool(moved), store_view.seen
+    leftover, seen = publish(context, pushes, store_view.seen)
+    return bool(moved or leftover), seen
+
+
+def _record(context: Context, settled: Iterable[Step]) -> None:
+    """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
+    now = time.time_ns()
+    with context.database.transaction() as db:
+        for one in settled:
+            seen = one.observed
+            if one.action is Action.RECORD:
+                base.take(db, context.place, one.path, one.remote)
+                if (
+                    one.remote is not None
+                    and one.remote.sha256 is None
+                    and seen.content is not None
+                    and one.absent is None
+                ):
+                    base.learn_hash(db, context.place, one.remote, seen.content.sha256)
+            absent = one.absent or ("lazy" if seen.state.absent else None)
+            if one.remote is not None and absent is not None and one.action is Action.RECORD:
+                base.leave_out(db, context.place, one.path, absent)
+            if seen.content is not None and one.remote is not None and one.absent is None:
+                files.remember(db, one.path, seen.content, now, context.place)
+            elif one.remote is None and one.action is Action.RECORD:
+                files.forget(db, one.path)
+            journal.drop(db, context.place, one.path, seen.through)
+
+
+def _list_untracked(context: Context, untracked: Sequence[Step]) -> None:
+    """Note files that neither base nor the journal names: they are listed, and stay (T11)."""
+    context.report.untracked = sorted(one.path for one in untracked)
+    with context.database.transaction() as db:
+        db.execute("DELETE FROM untracked WHERE place = ?", (context.place,))
+        db.executemany(
+            "INSERT INTO untracked VALUES (?, ?, ?, ?)",
+            [
+                (context.place, one.path, one.observed.content.stat.size, one.observed.content.stat.mtime_ns)
+                for one in untracked
+                if one.observed.content is not None
+            ],
+        )
+
+
+def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], list[Step]]:
+    """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push."""
+    kept: list[Incoming] = []
+    ours: list[Step] = []
+    folder = Conflicts(context.repo.conflicts)
+    for one in conflicts:
+        if one.action is Action.COMPARE and _equal_to_store(context, one):
+            _record(context, [replace(one, action=Action.RECORD)])
+        elif context.options.on_conflict == "ours":
+            # As if we had known the store's side all along: then ours is the change.
+            ours.append(replace(one, action=Action.PUSH, base=one.remote))
+            context.report.conflicts.append(Conflict(one.path, "local", None))
+        else:
+            copy: Path | None = None
+            if context.options.on_conflict == "keep":
+                copy = folder.keep(context.root / one.path, one.path)
+            kept.append(Incoming(one.path, one.remote, one.observed, copy))
+            context.report.conflicts.append(Conflict(one.path, "remote", str(copy) if copy else None))
+    return kept, ours
+
+
+def _equal_to_store(context: Context, one: Step) -> bool:
+    """Read an object that discovery left without a hash, and compare it with the file."""
+    assert one.remote is not None
+    found = context.store.get(one.remote.key, if_match=one.remote.etag)
+    content = one.observed.content
+    return found is not None and content is not None and hashlib.sha256(found.data).digest() == content.sha256

@@ -1,0 +1,205 @@
+"""Base: the entries that this tree is known to match, kept as an index tree of its own.
+
+A place is a URL and a namespace. Its base is a root in the local node cache, and an overlay of rows that came since;
+`fold` merges the two. Rows are the remote's, verbatim. Everything here is written inside transactions of the caller's,
+together with what made it true.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from bayou.index import merge, read
+from bayou.index.entry import Entry
+from bayou.index.node import Root
+from bayou.index.tree import NodeSink, NodeSource, Tree
+from bayou.repo import Repo
+from bayou.store.url import parse_url
+from bayou.sync import rows
+from bayou.sync.database import Database
+from bayou.sync.policy import Why
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of one store at one URL. `etag` is kept only while base's root is that head's root."""
+
+    id: int
+    url: str
+    namespace: str | None
+    store: str | None
+    root: Root | None
+    seq: int | None
+    commit: str | None
+    etag: str | None
+    policy: str
+
+
+class Base:
+    """The base of one place. `source` has its nodes; lookups see the overlay first."""
+
+    def __init__(self, database: Database, url: str, namespace: str | None, source: NodeSource) -> None:
+        self.database = database
+        self._source = source
+        self._place_id = _place_id(database, url, namespace or "")
+
+    @property
+    def place(self) -> Place:
+        found = self.database.rows(
+            "SELECT id, url, namespace, store, root, seq, commit_id, etag, policy FROM place WHERE id = ?",
+            (self._place_id,),
+        )
+        number, url, namespace, store, root, *rest = found[0]
+        return Place(number, url, namespace or None, store, load_root(cast("str | None", root)), *rest)  # type: ignore[arg-type]
+
+    @property
+    def place_id(self) -> int:
+        return self._place_id
+
+    @property
+    def known(self) -> bool:
+        """Whether this tree was ever in step with a head of this place."""
+        return self.place.commit is not None
+
+    def tree(self) -> Tree:
+        """Return base as of the last fold."""
+        return Tree(self._source, self.place.root)
+
+    def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
+        """Return the entries that base has of these paths."""
+        wanted = sorted(set(paths))
+        overlay = self._overlay()
+        found = read.find_many(self.tree(), [path for path in wanted if path not in overlay])
+        for path in wanted:
+            entry = overlay.get(path)
+            if entry is not None:
+                found[path] = entry
+        return found
+
+    def dirty(self) -> bool:
+        return bool(self.database.rows("SELECT 1 FROM overlay WHERE place = ? LIMIT 1", (self._place_id,)))
+
+    def fold(self, sink: NodeSink) -> Place:
+        """Merge the overlay into the tree; return the place as it is then."""
+        overlay = self._overlay()
+        if overlay:
+            place = self.place
+            root = merge.merge(Tree(self._source, place.root), overlay, sink)
+            sink.flush()
+            with self.database.transaction() as db:
+                # V3: the ETag was proof of another root, if this one is new.
+                changed = (root and root.digest) != (place.root and place.root.digest)
+                db.execute(
+                    "UPDATE place SET root = ?, etag = iif(?, NULL, etag) WHERE id = ?",
+                    (dump_root(root), changed, self._place_id),
+                )
+                db.executemany(
+                    "DELETE FROM overlay WHERE place = ? AND path = ? AND entry IS ?",
+                    [(self._place_id, path, rows.dump(entry)) for path, entry in overlay.items()],
+                )
+        return self.place
+
+    def forget(self) -> None:
+        """Forget all that is known of this place, to join it anew; what the tree holds is untracked then."""
+        with self.database.transaction() as db:
+            for table in ("overlay", "absent", "known", "untracked", "intent", "upload", "pending"):
+                db.execute(f"DELETE FROM {table} WHERE place = ?", (self._place_id,))
+            db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self._place_id,))
+            db.execute(
+                "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL WHERE id = ?",
+                (self._place_id,),
+            )
+
+    def _overlay(self) -> dict[str, Entry | None]:
+        found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
+        return {str(path): rows.load(str(path), cast("str | None", text)) for path, text in found}
+
+    def absent(self) -> dict[str, Why]:
+        """Return what is not here on purpose, and why."""
+        found = self.database.rows("SELECT path, why FROM absent WHERE place = ?", (self._place_id,))
+        return cast("dict[str, Why]", dict(found))  # type: ignore[arg-type]
+
+    def hashes(self, entries: Iterable[Entry]) -> dict[str, Entry]:
+        """Give entries that discovery left without a hash the one that this machine found by reading the object."""
+        found = self.database.rows(
+            "SELECT path, size, etag, version, sha256 FROM known WHERE place = ?", (self._place_id,)
+        )
+        known = {path: rest for path, *rest in found}
+        answer = {}
+        for entry in entries:
+            size, etag, version, sha256 = known.get(entry.path, (None, None, None, None))
+            if entry.sha256 is None and (size, etag, version) == (entry.size, entry.etag, entry.version):
+                answer[entry.path] = replace(entry, sha256=cast("bytes", sha256))
+        return answer
+
+
+def take(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
+    """Make base say this of a path."""
+    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump(entry)))
+    db.execute("DELETE FROM absent WHERE place = ? AND path = ?", (place, path))
+    db.execute("DELETE FROM untracked WHERE place = ? AND path = ?", (place, path))
+
+
+def leave_out(db: sqlite3.Connection, place: int, path: str, why: Why) -> None:
+    """Note that an entry of base is not here on purpose; after `take`."""
+    db.execute("INSERT OR REPLACE INTO absent VALUES (?, ?, ?)", (place, path, why))
+
+
+def learn_hash(db: sqlite3.Connection, place: int, entry: Entry, sha256: bytes) -> None:
+    """Keep the hash of an object that discovery found, from its own bytes."""
+    db.execute(
+        "INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?, ?, ?)",
+        (place, entry.path, entry.size, entry.etag, entry.version, sha256),
+    )
+
+
+def settle_head(
+    db: sqlite3.Connection,
+    place: int,
+    store: str | None,
+    seq: int | None,
+    commit: str | None,
+    etag: str | None,
+    policy: str,
+) -> None:
+    """Note the head that base was last compared with. Give its ETag only if base's root is that head's root (V3)."""
+    db.execute(
+        "UPDATE place SET store = ?, seq = ?, commit_id = ?, etag = ?, policy = ? WHERE id = ?",
+        (store, seq, commit, etag, policy, place),
+    )
+
+
+def dump_root(root: Root | None) -> str | None:
+    return None if root is None else json.dumps([root.node, root.digest.hex(), root.level, root.entries, root.bytes])
+
+
+def load_root(text: str | None) -> Root | None:
+    if text is None:
+        return None
+    node, digest, level, entries, size = json.loads(text)
+    return Root(node, bytes.fromhex(digest), level, entries, size)
+
+
+def place_of(database: Database, repo: Repo) -> int:
+    """Return the place that a repo's configuration names; nothing is opened, so that offline work goes on."""
+    config = repo.config.datastore
+    assert config.url is not None
+    return _place_id(database, place_url(config.url, config.namespace), config.namespace or "")
+
+
+def place_url(url: str, namespace: str | None) -> str:
+    """Return what identifies a store's place: the same as the URL of the store once it is open."""
+    return f"{parse_url(url)}/{namespace or ''}".rstrip("/")
+
+
+def _place_id(database: Database, url: str, namespace: str) -> int:
+    found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
+    if not found:
+        with database.transaction() as db:
+            db.execute("INSERT OR IGNORE INTO place (url, namespace) VALUES (?, ?)", (url, namespace))
+        found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
+    return cast("int", found[0][0])

@@ -1,0 +1,190 @@
+"""Commit: merge our changes into the root that was read, write nodes, swap the head (V1, V11).
+
+Every attempt has an id of its own and is recorded before the swap. When the swap is refused, or no answer comes, the
+head is read again: if its log has one of our ids, that attempt was the one; else we merge again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from bayou.deadline import Deadline
+from bayou.errors import BadAnswer, PreconditionFailed, StoreError
+from bayou.ids import ulid
+from bayou.index.diff import Change
+from bayou.index.entry import Entry
+from bayou.index.head import HeadSeen, advance, iter_log, read_head, swap_head
+from bayou.index.local import NodeFiles
+from bayou.index.log import Tally
+from bayou.index.merge import merge
+from bayou.index.nodes import StoreNodes, StoreSink
+from bayou.index.read import find_many
+from bayou.index.trash import trash_changes
+from bayou.index.tree import Tree
+from bayou.store.retry import RetryPolicy
+from bayou.store.store import Store
+from bayou.sync import rows
+from bayou.sync.database import Database
+from bayou.sync.view import now
+
+Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
+"""Given a head and its entries for our paths, say what to change in it; called anew for every head that is met."""
+
+_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A commit whose outcome is not known yet: its id, the head it was to replace, and what it makes of base."""
+
+    commit: str
+    parent_seq: int
+    changes: Mapping[str, Entry | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that is in the log, and the newest head that we know since."""
+
+    commit: str
+    seq: int
+    changes: Mapping[str, Entry | None]
+    seen: HeadSeen
+
+
+def commit(
+    store: Store,
+    cache: NodeFiles,
+    database: Database,
+    place: int,
+    seen: HeadSeen,
+    paths: Sequence[str],
+    choose: Choose,
+    *,
+    by: str,
+    deadline: Deadline,
+    mass_delete: bool = False,
+) -> Committed | None:
+    """Commit what `choose` makes of the head for `paths`, until it is in or time is up; None if there is nothing left.
+
+    `choose` may drop paths that turn out to be in conflict with a head that came in between.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        tree = Tree(StoreNodes(store, cache), seen.head.root)
+        changes = choose(seen, find_many(tree, paths))
+        if not changes:
+            return None
+        made = _attempt(store, cache, database, place, seen, tree, changes, by=by, mass_delete=mass_delete)
+        if isinstance(made, Committed):
+            return made
+        again = read_head(store)
+        if again is None:
+            raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+        done = resolve(store, database, place, again)
+        if done is not None:
+            return done
+        seen = again
+        deadline.sleep(_BACKOFF.pause(attempt))
+
+
+def _attempt(
+    store: Store,
+    cache: NodeFiles,
+    database: Database,
+    place: int,
+    seen: HeadSeen,
+    tree: Tree,
+    changes: Mapping[str, Entry | None],
+    *,
+    by: str,
+    mass_delete: bool,
+) -> Committed | None:
+    """Try once. None: somebody else was faster, or the answer was lost."""
+    head, number = seen.head, ulid()
+    old = find_many(tree, changes)
+    sink = StoreSink(store, number, cache)
+    root = merge(tree, changes, sink)
+    trash = trash_changes(Change(path, old.get(path), entry) for path, entry in changes.items())
+    trash_tree = Tree(tree.source, head.trash)
+    wasted = find_many(trash_tree, trash) if head.trash is not None else {}
+    trash = {path: entry for path, entry in trash.items() if entry is not None or path in wasted}
+    trash_root = merge(trash_tree, trash, sink) if trash else head.trash
+    sink.flush()
+    tally = _tally(old, changes)
+    new, page = advance(
+        head, commit=number, at=now(), by=by, root=root, trash=trash_root, tally=tally, mass_delete=mass_delete
+    )
+    _record(database, place, Pending(number, head.seq, changes))
+    try:
+        stored = swap_head(store, new, seen.match, page)
+    except PreconditionFailed:
+        return None
+    except StoreError as error:
+        if not error.ambiguous:
+            raise
+        return None
+    return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version))
+
+
+def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Committed | None:
+    """Find out, from a head, what became of the commits that we intended (T5); forget those that can never land.
+
+    The one that did is returned; the caller brings base up to it, and calls `forget` in that transaction.
+    """
+    waiting = {one.commit: one for one in pending(database, place)}
+    if not waiting:
+        return None
+    oldest = min(one.parent_seq for one in waiting.values())
+    done: Committed | None = None
+    for row in iter_log(store, seen.head):
+        if row.seq <= oldest:
+            break
+        if row.commit in waiting:
+            done = Committed(row.commit, row.seq, waiting[row.commit].changes, seen)
+            break
+    if done is None:
+        # A swap that is still on its way can only succeed while the head is the one that it was to replace.
+        lost = [one.commit for one in waiting.values() if seen.head.seq > one.parent_seq]
+        with database.transaction() as db:
+            db.executemany("DELETE FROM pending WHERE commit_id = ?", [(number,) for number in lost])
+    return done
+
+
+def pending(database: Database, place: int) -> list[Pending]:
+    """Return the commits whose outcome is not known."""
+    found = database.rows("SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (place,))
+    return [
+        Pending(
+            str(number),
+            cast("int", parent),
+            {path: rows.load(path, text) for path, text in json.loads(str(kept)).items()},
+        )
+        for number, parent, kept in found
+    ]
+
+
+FORGET = "DELETE FROM pending WHERE place = ?"
+"""Run this in the transaction that brings base up to a commit: then no other attempt can land any more."""
+
+
+def _record(database: Database, place: int, one: Pending) -> None:
+    kept = json.dumps({path: rows.dump(entry) for path, entry in one.changes.items()})
+    with database.transaction() as db:
+        db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (one.commit, place, one.parent_seq, kept))
+
+
+def _tally(old: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> Tally:
+    new = [entry for entry in changes.values() if entry is not None]
+    added = sum(entry.path not in old for entry in new)
+    return Tally(
+        added, len(new) - added, sum(path in old for path, entry in changes.items() if entry is None), _size(new)
+    )
+
+
+def _size(entries: Iterable[Entry]) -> int:
+    return sum(entry.size for entry in entries)

@@ -1,0 +1,81 @@
+"""Conflicts: two sides changed one path, and no byte of either is lost.
+
+The store's side takes the path; ours is kept under `.bayou/conflicts/<time>/<path>`, on disk before anything replaces
+it. `ours`, `theirs` and `fail` decide otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bayou import paths
+from bayou.errors import PathRefused, UsageError
+from bayou.sync.report import KeptCopy
+
+
+class Conflicts:
+    """The directory of kept copies."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+    def keep(self, source: Path, path: str) -> Path:
+        """Copy a file aside, durably, and return where. Copies of one sync share a directory."""
+        target = self._directory / self._stamp / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
+        for name in (target, target.parent):
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return target
+
+    def list(self) -> list[KeptCopy]:
+        """Return the copies that wait, newest first."""
+        return sorted(self._copies(), key=lambda kept: (-kept.at, kept.path))
+
+    def find(self, path: str) -> KeptCopy:
+        """Return the newest copy of a path."""
+        for kept in self.list():
+            if path in (kept.path, kept.copy):
+                return kept
+        raise UsageError(f"no conflict copy of {path}", hint="bayou datastore conflicts lists them")
+
+    def drop(self, kept: KeptCopy) -> None:
+        """Remove a copy, and the directories that this empties."""
+        file = Path(kept.copy)
+        file.unlink(missing_ok=True)
+        for parent in file.parents:
+            if parent == self._directory or self._directory not in parent.parents:
+                return
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+    def _copies(self) -> Iterator[KeptCopy]:
+        for stamp in self._directory.iterdir() if self._directory.is_dir() else ():
+            for file in stamp.rglob("*"):
+                path = file.relative_to(stamp).as_posix()
+                if file.is_symlink() or not file.is_file():
+                    continue
+                try:
+                    paths.check(path)
+                except PathRefused:
+                    continue
+                status = file.stat()
+                yield KeptCopy(path, str(file), _moment(stamp.name, status.st_mtime), status.st_size)
+
+
+def _moment(stamp: str, fallback: float) -> int:
+    try:
+        return round(datetime.strptime(stamp, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return round(fallback * 1000)

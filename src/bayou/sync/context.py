@@ -1,0 +1,120 @@
+"""What one sync works with: one place where everything that has a lifetime is made and closed."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from bayou.deadline import Deadline
+from bayou.errors import AlreadySyncing
+from bayou.ids import ulid
+from bayou.index.local import LocalNodes, NodeFiles
+from bayou.repo import Repo
+from bayou.store.store import Store
+from bayou.sync.base import Base
+from bayou.sync.database import Database
+from bayou.sync.files import file_stat
+from bayou.sync.journal import Journal
+from bayou.sync.policy import Policy
+from bayou.sync.progress import Progress, Silent
+from bayou.sync.report import SyncOptions, SyncReport
+from bayou.tree.filestat import FileStat
+from bayou.tree.incoming import Incoming
+
+
+@dataclass(slots=True)
+class Context:
+    """One sync of one repo with one store."""
+
+    repo: Repo
+    store: Store
+    deadline: Deadline
+    database: Database
+    base: Base
+    nodes: LocalNodes
+    cache: NodeFiles
+    journal: Journal
+    policy: Policy
+    incoming: Incoming
+    options: SyncOptions
+    report: SyncReport
+    progress: Progress
+    by: str
+
+    @property
+    def root(self) -> Path:
+        return self.repo.tree_root
+
+    @property
+    def place(self) -> int:
+        return self.base.place_id
+
+    def stat(self, path: str) -> FileStat | None:
+        """Return the stat of a file in the tree; None if there is none, or something that is no file."""
+        return file_stat(self.root, path)
+
+
+@contextmanager
+def open_context(
+    repo: Repo,
+    options: SyncOptions,
+    *,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    store: Store | None = None,
+    policy: Policy | None = None,
+) -> Iterator[Context]:
+    """Open the state of a repo and its store for one sync; one process at a time."""
+    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    bounded = (store or repo.store()).within(deadline)
+    repo.tree_root.mkdir(parents=True, exist_ok=True)
+    with Database(repo.state / "sync.db") as database, _alone(repo.state / "sync.lock", deadline):
+        cache = NodeFiles(repo.state / "nodes")
+        nodes = LocalNodes(cache, ulid())
+        base = Base(database, bounded.url, bounded.namespace, nodes)
+        journal = Journal(database, base.place_id)
+        try:
+            yield Context(
+                repo=repo,
+                store=bounded,
+                deadline=deadline,
+                database=database,
+                base=base,
+                nodes=nodes,
+                cache=cache,
+                journal=journal,
+                policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
+                incoming=Incoming(repo.tree_root, repo.state / "incoming"),
+                options=options,
+                report=SyncReport(mode=options.mode, dry_run=options.dry_run),
+                progress=progress or Silent(),
+                by=identity(),
+            )
+        finally:
+            journal.release()
+
+
+@contextmanager
+def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
+    lock = FileLock(str(path), thread_local=False, preserve_lock_file=True)
+    try:
+        lock.acquire(timeout=deadline.remaining(), poll_interval=0.02)
+    except Timeout:
+        raise AlreadySyncing(
+            "another process is syncing this repo", hint="wait for it, or allow more with --timeout"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def identity() -> str:
+    """Who writes, for the log: user and host."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

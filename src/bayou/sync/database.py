@@ -1,0 +1,181 @@
+"""`sync.db`: what this machine knows about its tree and its stores (SQLite, WAL, synchronous=FULL).
+
+One connection for each process and thread-safe use of it; every change is a transaction that takes the write lock at
+its start, so that what a transaction has read stays true until it commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+from bayou.errors import StateError
+
+_SCHEMA = """
+CREATE TABLE place (
+    id INTEGER PRIMARY KEY,
+    url TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    store TEXT,
+    root TEXT,
+    seq INTEGER,
+    commit_id TEXT,
+    etag TEXT,
+    policy TEXT NOT NULL DEFAULT '',
+    UNIQUE (url, namespace)
+);
+CREATE TABLE overlay (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    entry TEXT,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE absent (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    why TEXT NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE known (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    etag TEXT,
+    version TEXT,
+    sha256 BLOB NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE file (
+    path TEXT PRIMARY KEY,
+    size INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    ctime INTEGER NOT NULL,
+    inode INTEGER NOT NULL,
+    sha256 BLOB NOT NULL,
+    settled INTEGER NOT NULL,
+    matches INTEGER
+) WITHOUT ROWID;
+CREATE TABLE untracked (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE journal (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    place INTEGER NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('write', 'delete', 'tree')),
+    path TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'done', 'abandoned')),
+    owner TEXT NOT NULL
+);
+CREATE INDEX journal_path ON journal (place, path, id);
+CREATE TABLE intent (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    entry TEXT,
+    sha256 BLOB,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE upload (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    push TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    sha256 BLOB NOT NULL,
+    gc INTEGER NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0,
+    etag TEXT,
+    version TEXT,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE pending (
+    commit_id TEXT PRIMARY KEY,
+    place INTEGER NOT NULL,
+    parent_seq INTEGER NOT NULL,
+    rows TEXT NOT NULL
+);
+"""
+_VERSION = 1
+
+
+class Database:
+    """The open state of one repo. Close it, or use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Ten processes may open it for the first time at once; only one makes it.
+            with FileLock(str(path) + ".lock", preserve_lock_file=True):
+                self._connection = self._open()
+        except (sqlite3.Error, OSError) as error:
+            raise _state_error(path, error) from None
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif version != _VERSION:
+            connection.close()
+            raise StateError(
+                f"{self.path.name} was written by another version of Bayou (format {version})",
+                hint="use that version, or remove .bayou/state: the next sync finds out anew what is here",
+            )
+        return connection
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run statements that take effect together, durably, or not at all."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise _state_error(self.path, error) from None
+
+    def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """Return what a query finds, as of one moment."""
+        with self._lock:
+            try:
+                return self._connection.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise _state_error(self.path, error) from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _state_error(path: Path, error: Exception) -> StateError:
+    text = str(error)
+    if "full" in text or "No space" in text:
+        hint = "free some space on the volume of .bayou"
+    elif "malformed" in text or "not a database" in text:
+        hint = "remove .bayou/state: the next sync finds out anew what is here"
+    else:
+        hint = "check that this user may write to .bayou, and that its volume is well"
+    return StateError(f"{path.name}: {text}", hint=hint)

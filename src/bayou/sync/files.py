@@ -1,0 +1,75 @@
+"""What is known of the files in the tree: their hashes, as long as their stat has not changed (V6)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+
+from bayou.errors import PathRefused
+from bayou.sync.database import Database
+from bayou.tree.content import Content
+from bayou.tree.filestat import FileStat
+from bayou.tree.ground import Ground
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file as it was when it was hashed. `matches`: the place whose base it was equal to, if any."""
+
+    stat: FileStat
+    sha256: bytes
+    settled: bool
+    matches: int | None
+
+    def still(self, stat: FileStat) -> bool:
+        """Whether a file with this stat need not be hashed again."""
+        return self.settled and self.stat == stat
+
+
+def file_stat(root: Path, path: str) -> FileStat | None:
+    """Return the stat of a file in the tree; None if there is none, or something that is no file."""
+    try:
+        status = Ground(root).status(path)
+    except (PathRefused, OSError):
+        return None
+    return FileStat.of(status) if status is not None and S_ISREG(status.st_mode) else None
+
+
+def all_known(database: Database) -> dict[str, Known]:
+    found = database.rows("SELECT path, size, mtime, ctime, inode, sha256, settled, matches FROM file")
+    return {
+        str(path): Known(FileStat(size, mtime, ctime, inode), sha256, bool(settled), matches)  # type: ignore[arg-type]
+        for path, size, mtime, ctime, inode, sha256, settled, matches in found
+    }
+
+
+def known(database: Database, paths: Iterable[str]) -> dict[str, Known]:
+    answer: dict[str, Known] = {}
+    for path in paths:
+        for size, mtime, ctime, inode, sha256, settled, matches in database.rows(
+            "SELECT size, mtime, ctime, inode, sha256, settled, matches FROM file WHERE path = ?", (path,)
+        ):
+            stat = FileStat(size, mtime, ctime, inode)  # type: ignore[arg-type]
+            answer[path] = Known(stat, sha256, bool(settled), matches)  # type: ignore[arg-type]
+    return answer
+
+
+def remember(db: sqlite3.Connection, path: str, content: Content, now_ns: int, matches: int | None) -> None:
+    """Keep a file's hash, inside a transaction."""
+    stat = content.stat
+    db.execute(
+        "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, content.sha256, stat.settled(now_ns), matches),
+    )
+
+
+def expect(db: sqlite3.Connection, path: str, matches: int) -> None:
+    """Note that base names a path whose file is not known to be equal, so that the next walk looks at it."""
+    db.execute("INSERT OR REPLACE INTO file VALUES (?, -1, 0, 0, 0, x'', 0, ?)", (path, matches))
+
+
+def forget(db: sqlite3.Connection, path: str) -> None:
+    db.execute("DELETE FROM file WHERE path = ?", (path,))

@@ -1,0 +1,58 @@
+"""Fetch what a lazy tree does without."""
+
+from __future__ import annotations
+
+from bayou.errors import NotFound, SyncError
+from bayou.repo import Repo
+from bayou.sync.context import Context, open_context
+from bayou.sync.observe import Observed
+from bayou.sync.plan import LocalState
+from bayou.sync.policy import Policy
+from bayou.sync.pull import Incoming, settle_intents
+from bayou.sync.pull import pull as bring
+from bayou.sync.report import Moved, SyncOptions
+from bayou.sync.run import run
+
+
+def hydrate(repo: Repo, target: str | None, *, timeout: float | None = None, pull: bool = False) -> Moved:
+    """Fetch one path, what lies below a directory or belongs to a model, or (None) everything that is absent as lazy.
+
+    With `pull`, bring the tree up to the store first. `SyncError` names what could not be fetched.
+    """
+    if repo.config.datastore.url is None:
+        return Moved()
+    policy = Policy.of("full", repo.config.datastore.exclude)
+    with open_context(repo, SyncOptions(mode="pull", walk=False), timeout=timeout, policy=policy) as context:
+        if pull:
+            run(context)
+        else:
+            settle_intents(context)
+            fetch(context, target)
+        report = context.report
+    if report.failed or report.missing:
+        names = [*report.missing, *(one.path for one in report.failed)]
+        raise SyncError(
+            f"{len(names)} files could not be fetched, as {names[0]}",
+            hint="bayou datastore verify shows what is damaged",
+        )
+    return report.pulled
+
+
+def fetch(context: Context, target: str | None) -> None:
+    """Fetch absent entries of base into the tree; base itself does not change."""
+    wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _belongs(path, target)]
+    if target is not None and not wanted and context.stat(target) is None:
+        raise NotFound(f"nothing is absent at {target}", hint="bayou datastore sync --pull brings what is new")
+    entries = context.base.lookup(wanted)
+    through = context.journal.newest()
+    bring(
+        context,
+        [Incoming(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
+    )
+    context.base.fold(context.nodes)
+
+
+def _belongs(path: str, target: str | None) -> bool:
+    if target is None or path == target or path.startswith(f"{target.rstrip('/')}/"):
+        return True
+    return "/" not in target and target in path.split("/")[1:-3]

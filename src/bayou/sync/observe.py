@@ -1,0 +1,244 @@
+"""What this machine has: the journal's word, a walk by stat, and hashes where those do not suffice (V6).
+
+Journaled paths are always hashed. Elsewhere a file whose stat has not changed since it was hashed is not read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bayou.errors import BayouError, ContentChanged
+from bayou.sync import files
+from bayou.sync.database import Database
+from bayou.sync.files import Known, file_stat
+from bayou.sync.journal import Row
+from bayou.sync.plan import LocalState
+from bayou.sync.policy import Policy
+from bayou.sync.report import Failure, Refusal
+from bayou.tree.content import Content, read_content
+from bayou.tree.filestat import FileStat
+from bayou.tree.scan import Found, scan
+
+_HASHERS = 4
+_FEW = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One path as it was looked at. `through` is the newest journal row then; a newer one means: look again."""
+
+    path: str
+    state: LocalState
+    content: Content | None
+    through: int
+    open: bool = False
+    finish_delete: bool = False
+    unsettled: bool = False
+
+    @property
+    def stat(self) -> FileStat | None:
+        return self.content.stat if self.content is not None else None
+
+
+@dataclass(slots=True)
+class Journaled:
+    """The journal as of one moment: the last row of each path, and the rows that name directories or everything."""
+
+    through: int = 0
+    last: dict[str, Row] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+    marks: list[Row] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Journaled:
+        self = cls()
+        for row in rows:
+            self.through = row.id
+            if row.kind == "tree":
+                self.marks.append(row)
+                continue
+            self.last[row.path] = row
+            if row.state == "open":
+                self.open.add(row.path)
+        return self
+
+    def marked(self, path: str) -> bool:
+        """Whether a row names a directory that the path lies in, or the path itself, or everything."""
+        return any(not row.path or path == row.path or path.startswith(f"{row.path}/") for row in self.marks)
+
+    @property
+    def everything(self) -> bool:
+        return any(not row.path for row in self.marks)
+
+
+@dataclass(slots=True)
+class Observation:
+    """What a look at the tree brought: paths worth a decision, and what could not be looked at."""
+
+    journaled: Journaled
+    paths: dict[str, Observed] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+class Observer:
+    """Looks at the tree for one sync of one place."""
+
+    def __init__(
+        self,
+        root: Path,
+        database: Database,
+        place: int,
+        policy: Policy,
+        *,
+        adopt: bool,
+        absent: Mapping[str, object],
+    ) -> None:
+        self._root = root
+        self._database = database
+        self._place = place
+        self._policy = policy
+        self._adopt = adopt
+        self._absent = absent
+        self._untracked = {
+            path: (size, mtime)
+            for path, size, mtime in database.rows("SELECT path, size, mtime FROM untracked WHERE place = ?", (place,))
+        }
+
+    def look(self, rows: Iterable[Row], *, walk: bool) -> Observation:
+        """Return every path that the journal names, and, by a walk, every file that is not as base has it."""
+        seen = Observation(Journaled.of(rows))
+        candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
+        if walk or seen.journaled.everything:
+            self._walk(None, seen, candidates)
+        else:
+            for mark in seen.journaled.marks:
+                self._walk(mark.path, seen, candidates)
+        self._examine(candidates, seen)
+        return seen
+
+    def look_at(self, paths: Iterable[str], seen: Observation) -> None:
+        """Add paths that the other side changed."""
+        self._examine(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
+
+    def _walk(self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None]) -> None:
+        known = files.all_known(self._database)
+        for item in scan(self._root, under):
+            if isinstance(item, Found):
+                if self._policy.excluded(item.path):
+                    known.pop(item.path, None)
+                    continue
+                before = known.pop(item.path, None)
+                if before is None or before.matches != self._place or not before.still(item.stat):
+                    candidates[item.path] = item.stat
+            elif item.kind == "foreign":
+                seen.foreign.append(item.path)
+            elif item.kind == "refused":
+                seen.refused.append(Refusal(item.path, item.reason))
+            else:
+                seen.unreadable.append(item.path)
+                seen.failed.append(Failure(item.path, "unreadable", item.reason))
+        for path, before in known.items():
+            if before.matches != self._place or not _below(path, under) or self._policy.excluded(path):
+                continue
+            # V5: what lies below a directory that cannot be read is not known to be missing.
+            if not any(path == bad or path.startswith(f"{bad}/") for bad in seen.unreadable):
+                candidates.setdefault(path, None)
+
+    def _examine(self, candidates: Mapping[str, FileStat | None], seen: Observation) -> None:
+        known = files.known(self._database, candidates) if len(candidates) < _FEW else files.all_known(self._database)
+        now = time.time_ns()
+
+        def examine(path: str) -> Observed | Failure:
+            return self._observe(path, seen.journaled, known.get(path), now)
+
+        if len(candidates) < _FEW:
+            results = [examine(path) for path in candidates]
+        else:
+            with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
+                results = list(pool.map(examine, candidates, chunksize=64))
+        fresh: list[Observed] = []
+        for result in results:
+            if isinstance(result, Failure):
+                seen.failed.append(result)
+            else:
+                seen.paths[result.path] = result
+                before = known.get(result.path)
+                if result.content is not None and (before is None or before.stat != result.content.stat):
+                    fresh.append(result)
+        self._cache(fresh, known, now)
+
+    def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
+        """Keep new hashes, so that a file is read once although nothing was decided about it."""
+        if not fresh:
+            return
+        with self._database.transaction() as db:
+            for one in fresh:
+                before = known.get(one.path)
+                if one.content is not None:
+                    same = before is not None and before.sha256 == one.content.sha256
+                    files.remember(db, one.path, one.content, now, before.matches if before and same else None)
+                    if before is not None and not same and before.matches is not None:
+                        # Base still names it: the next walk must look again if this sync does not get to it.
+                        db.execute(
+                            "UPDATE file SET settled = 0, matches = ? WHERE path = ?", (before.matches, one.path)
+                        )
+
+    def _observe(self, path: str, journaled: Journaled, before: Known | None, now: int) -> Observed | Failure:
+        row = journaled.last.get(path)
+        is_open = path in journaled.open
+        content = None
+        unsettled = False
+        try:
+            location = self._root / path
+            stat = file_stat(self._root, path)
+            if stat is not None:
+                if row is None and before is not None and before.still(stat):
+                    content = Content(before.sha256, stat.size, stat)
+                else:
+                    content = read_content(location)
+        except ContentChanged:
+            unsettled = True
+        except FileNotFoundError:
+            pass
+        except BayouError as error:
+            return Failure(path, error.code, error.message)
+        except OSError as error:
+            return Failure(path, "unreadable", f"{path}: {error.strerror or error}")
+        if unsettled:
+            return Failure(path, "content_changed", f"{path} keeps changing while it is read")
+        deleted = row is not None and row.kind == "delete"
+        # A delete that its process did not live to carry out is still meant; one that was carried out is not
+        # meant for a file that somebody put there afterwards.
+        finish = deleted and content is not None and row is not None and row.state == "abandoned"
+        if finish:
+            content = None
+        state = LocalState(
+            sha256=content.sha256 if content else None,
+            size=content.size if content else None,
+            deleted=deleted and content is None,
+            ours=self._ours(path, row, journaled, content),
+            absent=path in self._absent and content is None,
+        )
+        return Observed(path, state, content, journaled.through, open=is_open, finish_delete=finish)
+
+    def _ours(self, path: str, row: Row | None, journaled: Journaled, content: Content | None) -> bool:
+        if row is not None and row.kind == "write":
+            return True
+        if self._adopt:
+            return True
+        if content is None or not journaled.marked(path):
+            return False
+        # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
+        listed = self._untracked.get(path)
+        return listed is None or listed != (content.stat.size, content.stat.mtime_ns)
+
+
+def _below(path: str, under: str | None) -> bool:
+    return not under or path == under or path.startswith(f"{under}/")

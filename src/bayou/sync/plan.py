@@ -1,0 +1,140 @@
+"""The three-way table, as a pure function: base, local and remote say what to do with a path.
+
+Nothing here touches a disk or a store. Equality is by content (V6); "the same remotely" means the same content and
+the same push, so that a new object over old bytes is recorded and not downloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bayou.index.entry import Entry
+
+
+class Action(Enum):
+    """What to do with one path."""
+
+    NOTHING = "nothing"
+    RECORD = "record"
+    PUSH = "push"
+    PUSH_BACK = "push-back"
+    PULL = "pull"
+    DELETE_LOCAL = "delete-local"
+    DELETE_REMOTE = "delete-remote"
+    KEEP_REMOTE = "keep-remote"
+    COMPARE = "compare"
+    CONFLICT = "conflict"
+    UNTRACKED = "untracked"
+
+    @property
+    def pushes(self) -> bool:
+        return self in _PUSHES
+
+    @property
+    def pulls(self) -> bool:
+        return self in _PULLS
+
+
+_PUSHES = frozenset({Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE})
+_PULLS = frozenset({Action.PULL, Action.DELETE_LOCAL, Action.KEEP_REMOTE})
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What this machine has of a path.
+
+    `sha256` and `size` are None where there is no file. `deleted`: the last journal row says so. `ours`: a journal
+    row names it (or it is adopted), so that a file unknown to base is meant to go up. `absent`: it is not here on
+    purpose (lazy, excluded, refused).
+    """
+
+    sha256: bytes | None = None
+    size: int | None = None
+    deleted: bool = False
+    ours: bool = False
+    absent: bool = False
+
+    @property
+    def present(self) -> bool:
+        return self.sha256 is not None
+
+
+class _Local(Enum):
+    SAME = 0
+    CHANGED = 1
+    DELETED = 2
+    MISSING = 3
+    UNTRACKED = 4
+
+
+class _Remote(Enum):
+    SAME = 0
+    MOVED = 1
+    CHANGED = 2
+    DELETED = 3
+
+
+def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Action:
+    """Return the action for one path. An entry whose hash this machine knows by other means must carry it."""
+    there = _compare_remote(base, remote)
+    match _compare_local(base, local):
+        case _Local.SAME:
+            return {
+                _Remote.SAME: Action.NOTHING,
+                _Remote.MOVED: Action.RECORD,
+                _Remote.CHANGED: Action.PULL,
+                _Remote.DELETED: Action.DELETE_LOCAL,
+            }[there]
+        case _Local.CHANGED:
+            if there in (_Remote.SAME, _Remote.MOVED):
+                return Action.PUSH
+            return Action.PUSH_BACK if there is _Remote.DELETED else _meet(local, remote)
+        case _Local.DELETED:
+            if remote is None:
+                return Action.RECORD if base is not None else Action.NOTHING
+            return Action.KEEP_REMOTE if there is _Remote.CHANGED else Action.DELETE_REMOTE
+        case _Local.MISSING:
+            return Action.RECORD if remote is None else Action.PULL
+        case _Local.UNTRACKED:
+            return Action.UNTRACKED if remote is None else _meet(local, remote)
+
+
+def same_object(one: Entry, other: Entry) -> bool:
+    """Whether two entries name one object: the same push of the same bytes, or the same find of discovery."""
+    if one.push != other.push or one.size != other.size:
+        return False
+    if one.push is None:
+        return (one.etag, one.version) == (other.etag, other.version)
+    return one.sha256 == other.sha256
+
+
+def _compare_local(base: Entry | None, local: LocalState) -> _Local:
+    if not local.present:
+        if local.deleted:
+            return _Local.DELETED
+        return _Local.SAME if base is None or local.absent else _Local.MISSING
+    if base is None:
+        return _Local.CHANGED if local.ours else _Local.UNTRACKED
+    return _Local.SAME if _same_content(local, base) else _Local.CHANGED
+
+
+def _compare_remote(base: Entry | None, remote: Entry | None) -> _Remote:
+    if base is None:
+        return _Remote.SAME if remote is None else _Remote.CHANGED
+    if remote is None:
+        return _Remote.DELETED
+    if same_object(base, remote):
+        return _Remote.SAME if base == remote else _Remote.MOVED
+    return _Remote.MOVED if base.sha256 is not None and base.sha256 == remote.sha256 else _Remote.CHANGED
+
+
+def _meet(local: LocalState, remote: Entry | None) -> Action:
+    """Both sides have a new content: equal, different, or, after discovery, not known yet."""
+    if remote is None or remote.sha256 is None:
+        return Action.COMPARE if remote is not None and remote.size == local.size else Action.CONFLICT
+    return Action.RECORD if _same_content(local, remote) else Action.CONFLICT
+
+
+def _same_content(local: LocalState, entry: Entry) -> bool:
+    return entry.sha256 is not None and local.sha256 == entry.sha256 and local.size == entry.size

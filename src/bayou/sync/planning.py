@@ -1,0 +1,89 @@
+"""Decide every path that either side has touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bayou.index.diff import diff
+from bayou.index.entry import Entry
+from bayou.index.read import find_many, scan
+from bayou.index.span import Span
+from bayou.sync import steps
+from bayou.sync.context import Context
+from bayou.sync.observe import Observation, Observer
+from bayou.sync.report import Refusal
+from bayou.sync.steps import Step
+from bayou.sync.view import View
+
+
+def plan(context: Context, observer: Observer, observation: Observation, store_view: View) -> list[Step]:
+    """Decide every path that either side has touched."""
+    report = context.report
+    place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
+    mine, theirs = context.base.tree(), store_view.tree
+    same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
+    changed = {} if same else {change.path: (change.old, change.new) for change in diff(mine, theirs)}
+    returning = _returning(context, place.policy)
+    observer.look_at([*changed, *returning], observation)
+    rest = [path for path in observation.paths if path not in changed]
+    bases = context.base.lookup(rest)
+    remotes = bases if same else find_many(theirs, rest)
+    hashes = context.base.hashes([entry for pair in changed.values() for entry in pair if entry] + list(bases.values()))
+    for one in store_view.refused:
+        report.refused.append(Refusal(one.key, one.reason))
+    if store_view.ignored:
+        report.warnings.append(f"{store_view.ignored} keys in the store are not payload and were left alone")
+    todo: list[Step] = []
+    for path, seen in observation.paths.items():
+        old, new = changed.get(path, (bases.get(path), remotes.get(path)))
+        if store_view.discovered and store_view.seen is None and new is None and old is not None:
+            report.missing.append(path)  # V5: a listing without it is no word that it was deleted
+            continue
+        todo.append(steps.step(seen, old, new, hashes, context.policy))
+    todo = _whole_units(context, observer, observation, store_view, steps.as_units(todo), hashes)
+    entries = max(mine.root.entries if mine.root else 0, theirs.root.entries if theirs.root else 0)
+    followed = (
+        any(row.mass_delete and row.seq > (place.seq or 0) for row in store_view.head.log) if store_view.head else False
+    )
+    steps.guard(todo, entries, allowed=context.options.allow_mass_delete, followed=followed)
+    return todo
+
+
+def _returning(context: Context, policy: str) -> list[str]:
+    """Return what was absent under another policy and must be here under today's (F015)."""
+    if policy == context.policy.text:
+        return []
+    absent = context.base.absent()
+    return [path for path, why in absent.items() if why != "refused" and context.policy.absent(path) is None]
+
+
+def _whole_units(
+    context: Context,
+    observer: Observer,
+    observation: Observation,
+    store_view: View,
+    todo: list[Step],
+    hashes: Mapping[str, Entry],
+) -> list[Step]:
+    """Bring every file of a conflicting version directory into the plan, also those that nobody changed."""
+    units = steps.conflicting_units(todo)
+    if not units:
+        return todo
+    known = {one.path for one in todo}
+    extra: dict[str, Entry | None] = {}
+    for unit in units:
+        extra.update(
+            {entry.path: entry for entry in scan(store_view.tree, Span.under(f"{unit}/")) if entry.path not in known}
+        )
+        for file in (context.root / unit).rglob("*"):
+            path = file.relative_to(context.root).as_posix()
+            if path not in known and file.is_file() and not file.is_symlink():
+                extra.setdefault(path, None)
+    observer.look_at(extra, observation)
+    bases = context.base.lookup(extra)
+    more = [
+        steps.step(observation.paths[path], bases.get(path), entry, hashes, context.policy)
+        for path, entry in extra.items()
+        if path in observation.paths
+    ]
+    return steps.as_units([*todo, *more])

@@ -1,0 +1,39 @@
+"""A process's presence in a repo: the journal that it writes to, as long as it works there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bayou.repo import Repo
+from bayou.sync.base import place_of
+from bayou.sync.database import Database
+from bayou.sync.journal import Journal
+from bayou.tree.journal import Kind, Ticket
+
+
+@contextmanager
+def open_journal(repo: Repo) -> Iterator[Journal | NoJournal]:
+    """Open the journal of a repo's datastore; no store is opened and no request sent, so that offline work goes on."""
+    if repo.config.datastore.url is None:
+        yield NoJournal()
+        return
+    with Database(repo.state / "sync.db") as database:
+        journal = Journal(database, place_of(database, repo))
+        try:
+            yield journal
+        finally:
+            journal.release()
+
+
+class NoJournal:
+    """The journal of a directory datastore: there is nobody to tell."""
+
+    def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
+        return None
+
+    def close(self, ticket: Ticket) -> None:
+        return
+
+    def done(self) -> None:
+        return

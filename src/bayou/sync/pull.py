@@ -1,0 +1,217 @@
+"""Bring the tree up to the store: download, and put in place what nobody has touched meanwhile.
+
+Intents are recorded first. Then, in the one transaction that renames, the journal and the file are looked at again:
+if either moved, the path is left for another decision (T8). What is in place becomes base in that same transaction, so
+a crash leaves either an intent to settle or the truth (T9).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayou.errors import (
+    AccessDenied,
+    BadAnswer,
+    BayouError,
+    NotFound,
+    PathRefused,
+    PreconditionFailed,
+    Rejected,
+    StateError,
+)
+from bayou.index.entry import Entry
+from bayou.sync import base, files, journal, rows
+from bayou.sync.context import Context
+from bayou.sync.observe import Observed
+from bayou.sync.policy import Why
+from bayou.sync.push import BATCH, batches, failure
+from bayou.sync.report import Failure, Refusal
+from bayou.tree.content import Content, read_content
+
+
+class ProofLost(Exception):
+    """Files are in place, and `sync.db` could not take note of it. The next run settles the intents (F020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One path that is to become what the store says: `entry`, or nothing (None)."""
+
+    path: str
+    entry: Entry | None
+    observed: Observed
+    copied: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """An incoming path that is ready to be put in place: a file, a deletion, or a deliberate absence."""
+
+    item: Incoming
+    file: Path | None
+    sha256: bytes | None
+    why: Why | None = None
+
+
+def pull(context: Context, items: Sequence[Incoming]) -> set[str]:
+    """Make the tree match; return the paths that moved under us and must be decided again."""
+    moved: set[str] = set()
+    size = sum(item.entry.size for item in items if item.entry is not None)
+    context.progress.begin("pulling", len(items), size)
+    for batch in batches(items, BATCH):
+        staged: list[Staged] = []
+        for item, result in zip(batch, context.store.map(lambda one: fetch(context, one), batch), strict=True):
+            match result:
+                case Staged():
+                    staged.append(result)
+                case Failure():
+                    context.report.failed.append(result)
+                case None:
+                    context.report.missing.append(item.path)
+        moved |= place(context, staged)
+        context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item in batch if item.entry))
+    context.progress.end()
+    return moved
+
+
+def fetch(context: Context, item: Incoming) -> Staged | Failure | None:
+    """Download one path to the staging directory. None: its object is not there."""
+    entry = item.entry
+    if entry is None:
+        return Staged(item, None, None)
+    why = context.policy.absent(item.path) if item.observed.content is None else None
+    if why is not None:
+        return Staged(item, None, None, why)
+    local = item.observed.content
+    if local is not None and entry.sha256 is not None and local.sha256 == entry.sha256:
+        return Staged(item, None, entry.sha256)
+    staged, file = context.incoming.stage()
+    try:
+        with file:
+            # A discovered object must be the one that was listed.
+            came = context.store.download(
+                entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None
+            )
+    except NotFound:
+        staged.unlink(missing_ok=True)
+        return None
+    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
+        staged.unlink(missing_ok=True)
+        return failure(item.path, error)
+    if entry.sha256 is not None and came.sha256 != entry.sha256:
+        staged.unlink(missing_ok=True)
+        return Failure(item.path, "bad_content", f"the object of {item.path} does not have the bytes that were pushed")
+    return Staged(item, staged, came.sha256)
+
+
+def place(context: Context, staged: Sequence[Staged]) -> set[str]:
+    """Put a batch in place, and make it base; return the paths that moved meanwhile."""
+    if not staged:
+        return set()
+    moved: set[str] = set()
+    try:
+        context.incoming.sync([one.file for one in staged if one.file is not None])
+        _intend(context, staged)
+        try:
+            with context.database.transaction() as db:
+                for one in staged:
+                    if not _untouched(context, db, one.item):
+                        moved.add(one.item.path)
+                    else:
+                        _settle(context, db, one)
+                context.incoming.sync_directories()
+        except StateError as error:
+            raise ProofLost(error.message) from error
+    finally:
+        for one in staged:
+            if one.file is not None:
+                one.file.unlink(missing_ok=True)
+    return moved
+
+
+def _intend(context: Context, staged: Sequence[Staged]) -> None:
+    with context.database.transaction() as db:
+        db.executemany(
+            "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
+            [(context.place, one.item.path, rows.dump(one.item.entry), one.sha256) for one in staged],
+        )
+
+
+def _untouched(context: Context, db: sqlite3.Connection, item: Incoming) -> bool:
+    """Whether neither the journal nor the file has moved since the path was looked at."""
+    newer = db.execute(
+        "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
+        (context.place, item.path, item.observed.through),
+    ).fetchone()
+    return newer is None and context.stat(item.path) == item.observed.stat
+
+
+def _settle(context: Context, db: sqlite3.Connection, one: Staged) -> None:
+    """Rename one file into place, or remove it, and make that base; all of it inside the caller's transaction."""
+    item, number = one.item, context.place
+    try:
+        if item.entry is None:
+            context.incoming.remove(item.path)
+            files.forget(db, item.path)
+            if item.observed.content is not None:
+                context.report.pulled.deleted += 1
+        elif one.file is not None:
+            stat = context.incoming.place(one.file, item.path)
+            assert one.sha256 is not None
+            files.remember(db, item.path, Content(one.sha256, stat.size, stat), time.time_ns(), number)
+            context.report.pulled.files += 1
+            context.report.pulled.bytes += stat.size
+        elif item.observed.content is not None:
+            files.remember(db, item.path, item.observed.content, time.time_ns(), number)
+    except PathRefused as error:
+        context.report.refused.append(Refusal(item.path, error.message))
+        _take(context, db, item.path, item.entry, one.sha256)
+        base.leave_out(db, number, item.path, "refused")
+        return
+    except BayouError as error:
+        context.report.failed.append(failure(item.path, error))
+        db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (number, item.path))
+        return
+    _take(context, db, item.path, item.entry, one.sha256)
+    if one.why is not None:
+        base.leave_out(db, number, item.path, one.why)
+    journal.drop(db, number, item.path, item.observed.through)
+
+
+def _take(context: Context, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
+    base.take(db, context.place, path, entry)
+    db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
+    if entry is not None and entry.sha256 is None and sha256 is not None:
+        base.learn_hash(db, context.place, entry, sha256)
+
+
+def settle_intents(context: Context) -> None:
+    """Finish or forget what a pull that died had begun: if the file is what was intended, that is base (T9)."""
+    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.place,))
+    context.incoming.clear()
+    if not left:
+        return
+    with context.database.transaction() as db:
+        for path, text, sha256 in left:
+            path = str(path)
+            entry = rows.load(path, text if text is None else str(text))
+            content = _content(context, path)
+            arrived = content is not None and content.sha256 == sha256
+            if (entry is None and content is None) or (entry is not None and arrived):
+                _take(context, db, path, entry, content.sha256 if content else None)
+                if content is not None:
+                    files.remember(db, path, content, time.time_ns(), context.place)
+                else:
+                    files.forget(db, path)
+            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
+
+
+def _content(context: Context, path: str) -> Content | None:
+    try:
+        return read_content(context.root / path) if context.stat(path) is not None else None
+    except (BayouError, OSError):
+        return None

@@ -1,0 +1,158 @@
+"""Upload files, each to a key of its own (V11), so that any step can be killed and repeated (V19).
+
+The intent (key and hash) is recorded before, the result after. What a killed push had uploaded is not uploaded again;
+what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TypeVar, cast
+
+from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, Rejected
+from bayou.ids import ulid
+from bayou.index.entry import Entry
+from bayou.index.head import Gc
+from bayou.store import keys
+from bayou.store.transport import Stored
+from bayou.sync.context import Context
+from bayou.sync.observe import Observed
+from bayou.sync.report import Failure
+
+BATCH = 256
+"""Paths whose intents, and whose results, share a transaction."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One object that is to be written, or was."""
+
+    path: str
+    push: str
+    size: int
+    sha256: bytes
+    gc: int
+    stored: Stored | None = None
+
+
+def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
+    """Upload what is not uploaded yet; return the entry of each path that made it. Failures go into the report."""
+    files = {one.path: one for one in wanted if one.content is not None}
+    before = recorded(context)
+    push = ulid()
+    entries: dict[str, Entry] = {}
+    todo: list[Upload] = []
+    for path, one in files.items():
+        assert one.content is not None
+        old = before.get(path)
+        same = old is not None and (old.sha256, old.size) == (one.content.sha256, one.content.size)
+        if old is not None and same and old.stored is not None and old.gc == gc.count:
+            entries[path] = _entry(one, old, old.stored)
+        elif old is not None and same and old.stored is None and old.gc == gc.count:
+            todo.append(old)
+        else:
+            todo.append(Upload(path, push, one.content.size, one.content.sha256, gc.count))
+    context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
+    results = context.store.map(lambda one: _send(context, one), _intended(context, todo))
+    for batch in batches(results, BATCH):
+        done = [result for result in batch if isinstance(result, Upload)]
+        _record(context, done)
+        context.report.failed += [result for result in batch if isinstance(result, Failure)]
+        for sent in done:
+            if sent.stored is not None:
+                entries[sent.path] = _entry(files[sent.path], sent, sent.stored)
+                context.report.pushed.bytes += sent.size
+        context.progress.advance(files=len(batch), bytes=sum(sent.size for sent in done))
+    context.progress.end()
+    return entries
+
+
+def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
+    """After a collection, return the paths whose upload is gone, or may be (T13): they must be made again.
+
+    The store's own clock decides, and each object is looked at once.
+    """
+
+    def lost(entry: Entry) -> str | None:
+        try:
+            meta = context.store.head(entry.key)
+        except NotFound:
+            return entry.path
+        return entry.path if gc.before is not None and meta.modified < ms(gc.before) else None
+
+    return {path for path in context.store.map(lost, entries) if path is not None}
+
+
+def recorded(context: Context) -> dict[str, Upload]:
+    """Return the uploads, begun or done, that no commit has carried yet."""
+    found = context.database.rows(
+        "SELECT path, push, size, sha256, gc, done, etag, version FROM upload WHERE place = ?", (context.place,)
+    )
+    return {
+        cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version) if done else None)  # type: ignore[arg-type]
+        for path, push, size, sha256, gc, done, etag, version in found
+    }
+
+
+def _intended(context: Context, todo: Sequence[Upload]) -> Iterator[Upload]:
+    """Yield uploads, a batch of intents on disk ahead of them."""
+    for batch in batches(todo, BATCH):
+        with context.database.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
+                [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one in batch],
+            )
+        yield from batch
+
+
+def _send(context: Context, one: Upload) -> Upload | Failure | None:
+    """Upload one file. None: it changed meanwhile, and stays journaled for the next push."""
+    try:
+        with open(context.root / one.path, "rb", opener=_without_links) as file:
+            stored = context.store.upload(keys.payload(one.path, one.push), file, one.size, one.sha256)
+    except (ContentChanged, FileNotFoundError):
+        return None
+    except (AccessDenied, Rejected, BadAnswer) as error:
+        return failure(one.path, error)
+    except OSError as error:
+        return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
+    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _record(context: Context, done: Sequence[Upload]) -> None:
+    with context.database.transaction() as db:
+        db.executemany(
+            "UPDATE upload SET done = 1, etag = ?, version = ? WHERE place = ? AND path = ? AND push = ?",
+            [(one.stored.etag, one.stored.version, context.place, one.path, one.push) for one in done if one.stored],
+        )
+
+
+def _entry(one: Observed, sent: Upload, stored: Stored) -> Entry:
+    assert one.content is not None
+    modified = one.content.stat.mtime_ns // 1_000_000
+    return Entry(one.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
+
+
+def failure(path: str, error: BayouError) -> Failure:
+    return Failure(path, error.code, error.message)
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of up to `size` items."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+def ms(moment: str) -> int:
+    return round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)

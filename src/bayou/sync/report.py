@@ -1,0 +1,191 @@
+"""What a command did, for people and for scripts (V17): counts of work really done, and everything worth a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bayou.store.meter import Requests
+
+Mode = Literal["sync", "push", "pull"]
+Engine = Literal["fast", "point", "spark"]
+Resolution = Literal["keep", "ours", "theirs", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two sides changed one path. `kept` says whose bytes have the path now, `copy` where the others are."""
+
+    path: str
+    kept: Literal["remote", "local"]
+    copy: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One path that could not be moved; it stays journaled."""
+
+    path: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A name that has no safe or no allowed place, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAction:
+    """What a dry run would do to one path."""
+
+    path: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitId:
+    seq: int
+    commit: str
+
+
+@dataclass(slots=True)
+class Moved:
+    """Work done in one direction."""
+
+    files: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    renumbered: int = 0
+
+
+@dataclass(slots=True)
+class SyncReport:
+    """The outcome of one sync. `exit_code` follows from it: 1 failed, 3 conflicts kept, else 0."""
+
+    mode: Mode = "sync"
+    engine: Engine = "fast"
+    dry_run: bool = False
+    pulled: Moved = field(default_factory=Moved)
+    pushed: Moved = field(default_factory=Moved)
+    conflicts: list[Conflict] = field(default_factory=list)
+    untracked: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    commit: CommitId | None = None
+    actions: list[PlannedAction] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        if self.failed or self.missing:
+            return 1
+        return 3 if self.conflicts else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetupReport:
+    """The outcome of `datastore setup`."""
+
+    url: str
+    namespace: str | None
+    pushed: int
+    pulled: int
+    bytes_pushed: int
+    bytes_pulled: int
+    discovered: bool
+    migrated: int
+    refused: list[Refusal]
+    conflicts: list[Conflict]
+    warnings: list[str]
+    unfinished: str | None = None
+    """Why the push or the hydration did not end in time, if so; the configuration is written all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    seq: int
+    commit: str
+    entries: int
+    bytes: int
+    root: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `datastore status` tells. `index` is None where there is no head, or no store at all."""
+
+    url: str
+    namespace: str | None
+    healthy: bool
+    latency_ms: int | None
+    message: str
+    index: IndexStatus | None
+    in_sync: bool
+    base_seq: int | None
+    journal_paths: int
+    journal_bulk: bool
+    hydrate: str
+    tree: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `datastore verify` found. Leftovers of unfinished pushes and trash are no damage."""
+
+    checked: int
+    missing: list[str]
+    changed: list[str]
+    unindexed: list[str]
+    leftovers: int
+    trash: int
+    repaired: int
+    refused: list[Refusal] = field(default_factory=list)
+    unrecovered: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.changed or self.unrecovered)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """What `datastore gc` removed from the store, or, dry, would."""
+
+    objects_deleted: int
+    leftovers_deleted: int
+    trash_deleted: int
+    nodes_deleted: int
+    bytes: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCopy:
+    """A conflict's copy that waits for somebody to look at it. `at` is ms since 1970."""
+
+    path: str
+    copy: str
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """What a caller may ask of one sync."""
+
+    mode: Mode = "sync"
+    dry_run: bool = False
+    on_conflict: Resolution = "keep"
+    adopt: bool = False
+    allow_mass_delete: bool = False
+    engine: Literal["auto", "point", "spark"] = "auto"
+    walk: bool = True
+    """Look at the whole tree by stat; the implicit syncs around other commands do not."""

@@ -1,0 +1,153 @@
+"""One sync, from the first look to the proof at its end.
+
+A pass looks at both sides, decides, moves data and commits. What moved under it, here or there, is decided again in
+another pass. "In sync" is recorded only where base's root is the head's root (V3).
+"""
+
+from __future__ import annotations
+
+import time
+
+from bayou.errors import NotFound
+from bayou.index.head import HeadSeen
+from bayou.sync import base, commit, files, journal, view
+from bayou.sync.act import act
+from bayou.sync.context import Context
+from bayou.sync.observe import Observation, Observer
+from bayou.sync.plan import Action
+from bayou.sync.planning import plan
+from bayou.sync.pull import ProofLost, settle_intents
+from bayou.sync.report import CommitId, PlannedAction, SyncReport
+from bayou.sync.view import View
+
+_PASSES = 5
+
+
+def run(context: Context) -> SyncReport:
+    """Reconcile the tree with the store as the options say."""
+    begin, before = time.monotonic(), context.store.requests
+    report = context.report
+    try:
+        if not context.options.dry_run:
+            settle_intents(context)
+        for _ in range(_PASSES):
+            if not _pass(context):
+                break
+    except ProofLost as error:
+        report.warnings.append(f"what was pulled is here, but the proof could not be kept: {error}")
+    finally:
+        report.requests = context.store.requests - before
+        report.seconds = round(time.monotonic() - begin, 3)
+    return report
+
+
+def _pass(context: Context) -> bool:
+    """Look, decide and act once; return whether something moved meanwhile and must be decided again."""
+    report = context.report
+    place = context.base.place
+    observer = Observer(
+        context.root,
+        context.database,
+        context.place,
+        context.policy,
+        adopt=context.options.adopt,
+        absent=context.base.absent(),
+    )
+    observation = observer.look(context.journal.rows(), walk=context.options.walk or not context.base.known)
+    quiet = _quiet(context, observation)
+    store_view = _view(context, observation, etag=place.etag if quiet and _proved(context) else None)
+    _tell(report, observation)
+    if store_view is None:
+        report.untracked = sorted(observation.paths)
+        return False
+    if _settle_pending(context, store_view):
+        return True
+    todo = plan(context, observer, observation, store_view)
+    if context.options.dry_run:
+        report.engine = "point"
+        report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
+        return False
+    again, seen = act(context, todo, store_view)
+    _prove(context, seen, observation, clean=not again)
+    return again
+
+
+def _quiet(context: Context, observation: Observation) -> bool:
+    """Whether nothing here asks for a decision: then a head that has not changed ends the matter."""
+    listed = {path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.place,))}
+    untracked = all(
+        one.path in listed and one.content is not None and not one.state.ours for one in observation.paths.values()
+    )
+    return untracked and not observation.journaled.last and not observation.journaled.marks
+
+
+def _proved(context: Context) -> bool:
+    """Whether base is known to be all of a head, under today's policy, with nothing unresolved (V3)."""
+    same_policy = context.base.place.policy == context.policy.text
+    return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
+
+
+def _view(context: Context, observation: Observation, *, etag: str | None) -> View | None:
+    place = context.base.place
+    try:
+        return view.look(context.store, context.cache, place, etag=etag)
+    except NotFound:
+        pushes = context.options.mode == "push" or any(one.state.ours for one in observation.paths.values())
+        if context.options.mode == "pull" or context.options.dry_run or not pushes:
+            return view.find(context.store, context.nodes)
+        return view.create(context.store, context.cache, context.by)
+
+
+def _tell(report: SyncReport, observation: Observation) -> None:
+    """Put into the report what the look at the tree brought; a later pass tells it anew."""
+    report.refused = list(observation.refused)
+    report.failed = list(observation.failed)
+    if observation.foreign:
+        names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
+        warning = f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}"
+        if warning not in report.warnings:
+            report.warnings.append(warning)
+
+
+def _settle_pending(context: Context, store_view: View) -> bool:
+    """Bring base up to a commit of ours whose answer was lost (T5)."""
+    if store_view.seen is None or context.options.dry_run:
+        return False
+    done = commit.resolve(context.store, context.database, context.place, store_view.seen)
+    if done is None:
+        return False
+    with context.database.transaction() as db:
+        for path, entry in done.changes.items():
+            base.take(db, context.place, path, entry)
+            files.expect(db, path, context.place) if entry is not None else files.forget(db, path)
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
+        db.execute(commit.FORGET, (context.place,))
+    context.report.commit = CommitId(done.seq, done.commit)
+    return True
+
+
+def _prove(context: Context, seen: HeadSeen | None, observation: Observation, *, clean: bool) -> None:
+    """Fold base, note the head that it was compared with, and drop marks whose files are all settled."""
+    place = context.base.fold(context.nodes)
+    _settle_head(context, place, seen)
+    if clean and not context.report.failed and context.options.mode != "pull":
+        with context.database.transaction() as db:
+            journal.drop_marks(db, context.place, [row.id for row in observation.journaled.marks])
+
+
+def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> None:
+    """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3)."""
+    if seen is None:
+        return
+    mine = place.root.digest if place.root else None
+    theirs = seen.head.root.digest if seen.head.root else None
+    with context.database.transaction() as db:
+        base.settle_head(
+            db,
+            context.place,
+            seen.head.store,
+            seen.head.seq,
+            seen.head.commit,
+            seen.etag if mine == theirs else None,
+            context.policy.text,
+        )

@@ -1,0 +1,119 @@
+"""What the rest of the program sees of sync: a datastore, open for work.
+
+Programs write through `tree`, which journals; `mark_dirty` and `mark_deleted` are for those that write by themselves.
+A datastore that is a directory has the same face, and does nothing where there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Protocol
+
+from bayou.repo import Repo
+from bayou.sync import api
+from bayou.sync.journal import EVERYTHING, Journal, Mark
+from bayou.sync.presence import NoJournal, open_journal
+from bayou.sync.report import Moved, Status, SyncOptions, SyncReport
+from bayou.tree.tree import Tree
+
+
+class Marked(Protocol):
+    """A program's word that it is writing; `done()` ends it."""
+
+    def done(self) -> None: ...
+
+
+class SyncService(Protocol):
+    """Sync, as commands and repositories use it."""
+
+    def pull_changed(self) -> SyncReport: ...
+
+    def push_changed(self) -> SyncReport: ...
+
+    def mark_dirty(self, path: str | None = None) -> Marked: ...
+
+    def mark_deleted(self, path: str) -> None: ...
+
+    def hydrate(self, path: str | None = None) -> Moved: ...
+
+    def status(self) -> Status: ...
+
+
+class StoreSync:
+    """Sync of a tree that is the cache of a store."""
+
+    def __init__(self, repo: Repo, journal: Journal) -> None:
+        self._repo = repo
+        self._journal = journal
+
+    def pull_changed(self) -> SyncReport:
+        """Bring the tree up to the store; takes no lease and writes nothing to it (V15)."""
+        return api.sync(self._repo, SyncOptions(mode="pull", walk=False))
+
+    def push_changed(self) -> SyncReport:
+        """Give the store what the journal names."""
+        return api.sync(self._repo, SyncOptions(mode="push", walk=False))
+
+    def mark_dirty(self, path: str | None = None) -> Mark:
+        """Say that a file, a directory, or (None) anything is about to be written by the caller itself."""
+        return self._journal.mark(path if path is not None else EVERYTHING)
+
+    def mark_deleted(self, path: str) -> None:
+        """Say that the caller has deleted, or is deleting, a file by itself."""
+        self._journal.close(self._journal.open("delete", [path]))
+
+    def hydrate(self, path: str | None = None) -> Moved:
+        """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
+        return api.hydrate(self._repo, path)
+
+    def status(self) -> Status:
+        return api.status(self._repo)
+
+
+class DirectorySync:
+    """Sync of a datastore that is a directory: everything is where it belongs already."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+
+    def pull_changed(self) -> SyncReport:
+        return SyncReport(mode="pull")
+
+    def push_changed(self) -> SyncReport:
+        return SyncReport(mode="push")
+
+    def mark_dirty(self, path: str | None = None) -> Marked:
+        return NoJournal()
+
+    def mark_deleted(self, path: str) -> None:
+        return
+
+    def hydrate(self, path: str | None = None) -> Moved:
+        return Moved()
+
+    def status(self) -> Status:
+        return api.status(self._repo)
+
+
+class Datastore:
+    """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager."""
+
+    def __init__(self, repo: Repo) -> None:
+        self.repo = repo
+        self._open = ExitStack()
+        journal = self._open.enter_context(open_journal(repo))
+        self.tree = Tree(repo.tree_root, journal)
+        self.sync: SyncService = StoreSync(repo, journal) if isinstance(journal, Journal) else DirectorySync(repo)
+
+    def close(self) -> None:
+        """Give up this process's presence in the journal, and the state."""
+        self._open.close()
+
+    def __enter__(self) -> Datastore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

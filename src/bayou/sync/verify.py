@@ -1,0 +1,224 @@
+"""`datastore verify`: compare what the index says with what the store has; `--repair` only adds.
+
+Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes.
+Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
+counted apart: they are no damage, and `gc` takes care of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bayou import paths
+from bayou.errors import NotFound, StoreError
+from bayou.index.check import check
+from bayou.index.entry import Entry
+from bayou.index.head import HeadSeen, read_head
+from bayou.index.nodes import StoreNodes
+from bayou.index.read import scan
+from bayou.index.tree import Tree
+from bayou.repo import Repo
+from bayou.store import keys
+from bayou.store.transport import ObjectMeta
+from bayou.sync import base, commit, push
+from bayou.sync.context import Context, open_context
+from bayou.sync.observe import Observed
+from bayou.sync.plan import LocalState
+from bayou.sync.report import Refusal, SyncOptions, VerifyReport
+from bayou.sync.run import run
+from bayou.tree.content import read_content
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a comparison brought."""
+
+    checked: int = 0
+    missing: list[Entry] = field(default_factory=list)
+    changed: list[Entry] = field(default_factory=list)
+    hashes: dict[str, Entry] = field(default_factory=dict)
+    unindexed: list[ObjectMeta] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    leftovers: int = 0
+    trash: int = 0
+    unrecovered: list[str] = field(default_factory=list)
+
+
+def verify(
+    repo: Repo, *, deep: bool, repair: bool, forget: Sequence[str] = (), timeout: float | None = None
+) -> VerifyReport:
+    """Check every entry against the store; mend what can be mended without losing anything; forget what is named."""
+    with open_context(repo, SyncOptions(mode="push", walk=False), timeout=timeout) as context:
+        if forget:
+            _forget(context, forget)
+        seen = read_head(context.store)
+        assert seen is not None
+        found = _compare(context, seen, deep=deep)
+        repaired = _repair(context, seen, found) if repair else 0
+        if repaired:
+            seen = read_head(context.store)
+            assert seen is not None
+            found = _compare(context, seen, deep=deep)
+    return VerifyReport(
+        checked=found.checked,
+        missing=sorted(entry.path for entry in found.missing),
+        changed=sorted(entry.path for entry in found.changed),
+        unindexed=sorted(meta.key for meta in found.unindexed),
+        leftovers=found.leftovers,
+        trash=found.trash,
+        repaired=repaired,
+        refused=found.refused,
+        unrecovered=found.unrecovered,
+    )
+
+
+def _compare(context: Context, seen: HeadSeen, *, deep: bool) -> _Found:
+    store, found = context.store, _Found()
+    # The index first: what is committed while we list has its object before its entry (V11).
+    source = StoreNodes(store, context.cache)
+    damage = list(check(Tree(StoreNodes(store), seen.head.root)))
+    found.unrecovered = [f"{one}" for one in damage]
+    entries: dict[str, Entry] = {} if damage else {entry.key: entry for entry in scan(Tree(source, seen.head.root))}
+    trash: set[str] = {entry.key for entry in scan(Tree(source, seen.head.trash))}
+    listed: dict[str, ObjectMeta] = {}
+    for page in store.list():
+        for meta in page:
+            listed[meta.key] = meta
+    for key, meta in listed.items():
+        _classify(key, meta, entries, trash, found)
+    for key, entry in entries.items():
+        found.checked += 1
+        at = listed.get(key)
+        if at is None:
+            found.missing.append(entry)
+        elif at.size != entry.size or (entry.etag is not None and at.etag != entry.etag):
+            found.changed.append(entry)
+    # V4: a listing that does not have it is looked at once more, by name.
+    found.missing = [
+        entry
+        for entry, gone in zip(found.missing, store.map(lambda e: _gone(context, e), found.missing), strict=True)
+        if gone
+    ]
+    if deep:
+        bad = {entry.path for entry in (*found.missing, *found.changed)}
+        good = [entry for entry in entries.values() if entry.path not in bad]
+        for entry, digest in zip(good, store.map(lambda e: _digest(context, e), good), strict=True):
+            if entry.sha256 is None and digest is not None:
+                found.hashes[entry.path] = replace(entry, sha256=digest)
+            elif digest != entry.sha256:
+                found.changed.append(entry)
+    return found
+
+
+def _classify(key: str, meta: ObjectMeta, entries: Mapping[str, Entry], trash: set[str], found: _Found) -> None:
+    """Say what an object is that the index does not name."""
+    if key in entries or key.partition("/")[0] not in paths.PAYLOAD_ROOTS or key.endswith("/"):
+        return
+    if key in trash:
+        found.trash += 1
+    elif keys.parse_payload(key).push is not None:
+        found.leftovers += 1
+    elif (why := paths.refusal(key)) is None:
+        found.unindexed.append(meta)
+    else:
+        found.refused.append(Refusal(key, why))
+
+
+def _gone(context: Context, entry: Entry) -> bool:
+    try:
+        context.store.head(entry.key)
+    except NotFound:
+        return True
+    return False
+
+
+def _digest(context: Context, entry: Entry) -> bytes | None:
+    """Return the hash of an object's bytes, as they are now; None if they cannot be read."""
+    try:
+        return context.store.download(entry.key, _Nowhere(), entry.size).sha256  # type: ignore[arg-type]
+    except StoreError:
+        return None
+
+
+class _Nowhere:
+    """A file that keeps nothing: only the hash matters."""
+
+    def write(self, data: object) -> int:
+        return len(memoryview(data))  # type: ignore[arg-type]
+
+
+def _repair(context: Context, seen: HeadSeen, found: _Found) -> int:
+    """Add what is missing, adopt what nobody indexed, record hashes; never drop an entry (T4)."""
+    uploads = push.upload(context, list(_rescued(context, found.missing)), seen.head.gc)
+    adopted = {
+        meta.key: Entry(meta.key, None, meta.size, None, meta.etag, meta.version, meta.modified)
+        for meta in _anew(context, found.unindexed)
+    }
+    wanted: dict[str, Entry | None] = {**uploads, **adopted, **found.hashes}
+    missing = {entry.path: entry for entry in found.missing}
+    hashed = found.hashes
+
+    def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
+        # Only where the index still says what it said when we looked: a commit since then knows better.
+        return {
+            path: entry
+            for path, entry in wanted.items()
+            if (path in missing and remote.get(path) == missing[path])
+            or (path in hashed and remote.get(path) == replace(hashed[path], sha256=None))
+            or (path in adopted and path not in missing and path not in hashed and path not in remote)
+        }
+
+    done = commit.commit(
+        context.store,
+        context.cache,
+        context.database,
+        context.place,
+        seen,
+        list(wanted),
+        choose,
+        by=context.by,
+        deadline=context.deadline,
+    )
+    if done is None:
+        return 0
+    known = context.base.lookup(done.changes)
+    with context.database.transaction() as db:
+        for path, entry in done.changes.items():
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
+            if path in known:
+                base.take(db, context.place, path, entry)
+        db.execute(commit.FORGET, (context.place,))
+    context.base.fold(context.nodes)
+    return len(done.changes)
+
+
+def _rescued(context: Context, missing: Iterable[Entry]) -> Iterable[Observed]:
+    """Yield the files of this tree that have the bytes of a missing object."""
+    for entry in missing:
+        if context.stat(entry.path) is None:
+            continue
+        content = read_content(context.root / entry.path)
+        if content.size == entry.size and entry.sha256 in (None, content.sha256):
+            state = LocalState(content.sha256, content.size)
+            yield Observed(entry.path, state, content, context.journal.newest())
+
+
+def _anew(context: Context, unindexed: Iterable[ObjectMeta]) -> Iterable[ObjectMeta]:
+    """Look at each object once more: a listing is old by the time it is used (F007)."""
+    for meta in unindexed:
+        try:
+            yield replace(context.store.head(keys.payload(meta.key, None)), key=meta.key)
+        except NotFound:
+            continue
+
+
+def _forget(context: Context, forgotten: Sequence[str]) -> None:
+    """Drop entries on somebody's word, as journaled deletes."""
+    for path in forgotten:
+        paths.check(path)
+    ticket = context.journal.open("delete", forgotten)
+    for path in forgotten:
+        context.incoming.remove(path)
+    context.journal.close(ticket)
+    run(context)

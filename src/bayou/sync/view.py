@@ -1,0 +1,114 @@
+"""The store as one sync sees it: a head that belongs to what we know, or a discovery."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from bayou.errors import NotFound, StoreEmptied, StoreRestored, StoreSwapped
+from bayou.ids import ulid
+from bayou.index.build import build
+from bayou.index.discovery import Refused, discover, publish
+from bayou.index.head import Head, HeadSeen, iter_log, read_head
+from bayou.index.local import LocalNodes, NodeFiles
+from bayou.index.nodes import StoreNodes
+from bayou.index.tree import Tree
+from bayou.store.probe import probe
+from bayou.store.store import Store
+from bayou.sync.base import Place
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One version of the store's index. `seen` is None where there is no head and a pull keeps its find to itself."""
+
+    tree: Tree
+    seen: HeadSeen | None
+    discovered: bool = False
+    refused: tuple[Refused, ...] = ()
+    ignored: int = 0
+
+    @property
+    def head(self) -> Head | None:
+        return self.seen.head if self.seen is not None else None
+
+
+def look(store: Store, cache: NodeFiles, place: Place, *, etag: str | None) -> View | None:
+    """Read the head, and prove that it goes on from what base knows; None if it is the one with this ETag.
+
+    `NotFound` if there is none and base knows of none either.
+    """
+    try:
+        seen = read_head(store, if_none_match=etag)
+    except NotFound:
+        if place.commit is not None:
+            raise StoreEmptied(
+                f"{store.url} had commit {place.commit} and has no index any more",
+                hint=f"if it was emptied on purpose, join it anew: bayou datastore setup {place.url}",
+            ) from None
+        raise
+    if seen is None:
+        return None
+    check_history(store, place, seen.head)
+    return View(Tree(StoreNodes(store, cache), seen.head.root), seen)
+
+
+def check_history(store: Store, place: Place, head: Head) -> None:
+    """Raise unless the head is of the store that base knows, and its log has base's commit where base saw it.
+
+    A store that was swapped or came back from a backup must never turn into deletes here.
+    """
+    again = f"if that is what you want, join it anew: bayou datastore setup {place.url}"
+    if place.store is not None and head.store != place.store:
+        raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {place.store})", hint=again)
+    if place.commit is None or place.seq is None:
+        return
+    if head.seq >= place.seq:
+        for row in iter_log(store, head):
+            if row.seq == place.seq:
+                if row.commit == place.commit:
+                    return
+                break
+            if row.seq < place.seq:
+                break
+    raise StoreRestored(
+        f"the history of {store.url} (at {head.seq}) does not have commit {place.commit} at {place.seq}: "
+        "it seems to be an older copy",
+        hint=again,
+    )
+
+
+def find(store: Store, nodes: LocalNodes) -> View:
+    """Discover what a store without a head holds, and keep that to ourselves (V15)."""
+    found = discover(store)
+    root = build(found.entries, nodes)
+    nodes.flush()
+    return View(Tree(nodes, root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored)
+
+
+def create(store: Store, cache: NodeFiles, by: str) -> View:
+    """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
+
+    Before anything is uploaded: so objects of pushes without a head always mean that a head was lost. Whoever loses
+    the race goes on from the winner's head (V1).
+    """
+    probe(store)
+    found = discover(store)
+    seen = publish(store, found.entries, store_id=str(uuid.uuid4()), commit=ulid(), at=now(), by=by, cache=cache)
+    return View(
+        Tree(StoreNodes(store, cache), seen.head.root),
+        seen,
+        discovered=bool(found.entries),
+        refused=tuple(found.refused),
+        ignored=found.ignored,
+    )
+
+
+def later(view: View, store: Store, cache: NodeFiles, seen: HeadSeen) -> View:
+    """Return the view of a head that was read or written after `view`."""
+    return replace(view, tree=Tree(StoreNodes(store, cache), seen.head.root), seen=seen)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

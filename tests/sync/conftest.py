@@ -1,0 +1,145 @@
+"""Repos that share one store, as fixtures for the tests of sync."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayou.ids import ulid
+from bayou.repo import Repo, init_repo, open_repo
+from bayou.store import Store, open_store
+from bayou.sync import api
+from bayou.sync.report import SyncOptions, SyncReport
+from bayou.sync.service import Datastore
+from bayou.testing.gcs import GcsServer
+from bayou.testing.proxy import HttpProxy
+from bayou.testing.s3 import S3Endpoint
+
+
+@dataclass
+class Clone:
+    """One clone of a repo, on one machine."""
+
+    repo: Repo
+
+    def write(self, path: str, content: bytes | str) -> None:
+        """Write through Bayou, journaled."""
+        with Datastore(self.repo) as datastore:
+            datastore.tree.write(path, content.encode() if isinstance(content, str) else content)
+
+    def write_all(self, files: dict[str, bytes]) -> None:
+        with Datastore(self.repo) as datastore:
+            datastore.tree.write_many(list(files.items()))
+
+    def delete(self, *paths: str) -> None:
+        with Datastore(self.repo) as datastore:
+            datastore.tree.delete_many(list(paths))
+
+    def lay(self, path: str, content: str | bytes) -> None:
+        """Put a file into the tree by hand: untracked."""
+        file = self.repo.tree_root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def sync(self, **options: Any) -> SyncReport:
+        return api.sync(self.repo, SyncOptions(**options))
+
+    def push(self, **options: Any) -> SyncReport:
+        return self.sync(mode="push", **options)
+
+    def pull(self, **options: Any) -> SyncReport:
+        return self.sync(mode="pull", **options)
+
+    def status(self) -> Any:
+        return api.status(self.repo)
+
+    def mark_dirty(self, path: str | None = None) -> None:
+        with Datastore(self.repo) as datastore:
+            datastore.sync.mark_dirty(path).done()
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Every file in the tree."""
+        root = self.repo.tree_root
+        return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+    def reopen(self) -> None:
+        """Read the configuration again."""
+        self.repo = open_repo(self.repo.root)
+
+    def lose_state(self) -> None:
+        shutil.rmtree(self.repo.state)
+
+
+@dataclass
+class Team:
+    """A store, and clones that share it."""
+
+    root: Path
+    url: str
+    options: dict[str, str]
+
+    def clone(self, name: str, *, namespace: str | None = None, **datastore: Any) -> Clone:
+        """Make a clone whose configuration names the store; nothing is synced yet."""
+        repo = init_repo(self.root / name)
+        lines = [f'url = "{self.url}"']
+        if namespace:
+            lines.append(f'namespace = "{namespace}"')
+        lines += [f"{key} = {value!r}".replace("'", '"') for key, value in datastore.items()]
+        if self.options:
+            lines += ["[datastore.options]", *(f'{key} = "{value}"' for key, value in self.options.items())]
+        repo.file.write_text(repo.file.read_text() + "\n".join(lines) + "\n")
+        return Clone(open_repo(repo.root))
+
+    def store(self, namespace: str | None = None) -> Store:
+        return open_store(self.url, namespace=namespace, options=self.options)
+
+    def keys(self, namespace: str | None = None) -> dict[str, int]:
+        """Every object of the store, by its key, with its size."""
+        return {meta.key: meta.size for page in self.store(namespace).list() for meta in page}
+
+    def payload_keys(self) -> set[str]:
+        return {key for key in self.keys() if not key.startswith(".bayou/")}
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Team:
+    """A team on a directory store."""
+    (tmp_path / "store").mkdir()
+    return Team(tmp_path, (tmp_path / "store").as_uri(), {})
+
+
+@pytest.fixture
+def s3_env(seaweed: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
+    for name, value in seaweed.env().items():
+        monkeypatch.setenv(name, value)
+    seaweed.create_bucket("sync-tests")
+    return seaweed
+
+
+@pytest.fixture
+def proxy(s3_env: S3Endpoint) -> Any:
+    """A proxy in front of SeaweedFS: it counts requests, and fails on demand."""
+    with HttpProxy(s3_env.host, s3_env.port) as between:
+        yield between
+
+
+@pytest.fixture
+def s3_team(tmp_path: Path, proxy: HttpProxy) -> Team:
+    """A team on real S3, through a proxy that counts."""
+    return Team(tmp_path, f"s3://sync-tests/{ulid()}", {"endpoint": proxy.url})
+
+
+@pytest.fixture
+def gcs_team(tmp_path: Path, gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Team:
+    for name, value in gcs.env().items():
+        monkeypatch.setenv(name, value)
+    return Team(tmp_path, f"gs://bayou/{ulid()}", {})
+
+
+MakeTeam = Callable[[], Team]
