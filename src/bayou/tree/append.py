@@ -1,0 +1,58 @@
+"""Add to the end of a file, all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+
+from bayou.tree.ground import Ground
+from bayou.tree.spot import Spot
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def append(ground: Ground, path: str, data: bytes, gained: set[str]) -> None:
+    """Append `data` durably, making the file if there is none; if that fails, the file is as it was.
+
+    Processes that append to one file take turns (an audit log of a day has many writers).
+    """
+    ground.make(path, gained, lambda spot: _append(spot, data))
+    gained.add(path.rpartition("/")[0])
+
+
+def _append(spot: Spot, data: bytes) -> None:
+    """Append in turn; `FileNotFoundError`, to try again, if the file changed hands while this waited for its turn."""
+    descriptor, created = _open(spot)
+    try:
+        # Held for one write and one sync, and given back by the kernel should this process die.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        status = os.fstat(descriptor)
+        if status.st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "deleted or replaced", spot.path)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, status.st_size)
+                if created and status.st_size == 0:
+                    os.unlink(spot.name, dir_fd=spot.directory)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _open(spot: Spot) -> tuple[int, bool]:
+    """Open a file to append to; say whether it was made for that."""
+    try:
+        return os.open(spot.name, _APPEND, dir_fd=spot.directory), False
+    except FileNotFoundError:
+        pass
+    try:
+        return os.open(spot.name, _APPEND | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=spot.directory), True
+    except FileExistsError:
+        raise FileNotFoundError(errno.ENOENT, "made by somebody else meanwhile", spot.path) from None

@@ -1,0 +1,78 @@
+"""Hash a file, and notice when it changes under the hand (V6)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayou.deadline import Deadline
+from bayou.errors import ContentChanged
+from bayou.tree.failure import refused, tree_error
+from bayou.tree.filestat import FileStat
+from bayou.tree.spot import what_is
+
+_BUFFER = 1 << 20
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The hash and size of bytes that were the file's at one moment, and the stat that it had just before.
+
+    A file that has changed since has another stat, unless this one is not `settled`.
+    """
+
+    sha256: bytes
+    size: int
+    stat: FileStat
+
+
+def read_content(path: Path, deadline: Deadline | None = None) -> Content:
+    """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
+
+    A file that is appended to meanwhile gives the bytes it had at the start, and a stat that says it has changed
+    since. One that is rewritten meanwhile is read again, and is `ContentChanged` if that never ends. A large file
+    takes a while: a `deadline` ends it (V12).
+    """
+    try:
+        for _ in range(_TRIES):
+            content = _read_once(path, deadline)
+            if content is not None:
+                return content
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if path.is_symlink():
+            raise refused(str(path), "it is a symbolic link") from None
+        raise tree_error(error, f"cannot read {path}") from error
+    raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
+
+
+def _read_once(path: Path, deadline: Deadline | None) -> Content | None:
+    """Hash as many bytes as the file has at the start; None if they may be of two versions."""
+    # Not blocking, or a FIFO would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise refused(str(path), f"it is {what_is(status.st_mode)}")
+        before = FileStat.of(status)
+        digest = hashlib.sha256()
+        left = before.size
+        while left:
+            if deadline is not None:
+                deadline.remaining()
+            chunk = os.read(descriptor, min(left, _BUFFER))
+            if not chunk:
+                return None
+            digest.update(chunk)
+            left -= len(chunk)
+        after = FileStat.of(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+    if after.same(before) or after.size > before.size:
+        return Content(digest.digest(), before.size, before)
+    return None

@@ -1,0 +1,37 @@
+"""Make files and directories survive a power cut, many at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_TOGETHER = 8
+
+
+def each(sync: Callable[[_T], None], items: Sequence[_T]) -> None:
+    """Call `sync` for each item and wait for all; the first error comes out.
+
+    Side by side, because a file system commits the syncs that wait for it together: 500 small files take a tenth of
+    the time.
+    """
+    if len(items) < 2:
+        for item in items:
+            sync(item)
+        return
+    with ThreadPoolExecutor(min(_TOGETHER, len(items)), thread_name_prefix="bayou-fsync") as pool:
+        for _ in pool.map(sync, items):
+            pass
+
+
+def sync_directory(descriptor: int) -> None:
+    """Make the names in an open directory durable."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot, and say so; their names are as durable as their server makes them.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

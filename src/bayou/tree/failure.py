@@ -1,0 +1,46 @@
+"""Turn failures of the file system into errors with a cause and a next step."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from bayou.errors import PathRefused, TreeError
+
+_HINTS = {
+    errno.ENOSPC: "free some space, and try again",
+    errno.EDQUOT: "free some space or raise the quota, and try again",
+    errno.EFBIG: "raise the limit on the size of files, and try again",
+    errno.EROFS: "mount the file system writable",
+    errno.EACCES: "give this user access to the directory of the datastore",
+    errno.EPERM: "give this user access to the directory of the datastore",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EXDEV: "keep the tree and .bayou on one file system",
+}
+
+
+def why(error: OSError) -> str:
+    """Say what went wrong, without the file names of this machine."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def tree_error(error: OSError, what: str) -> TreeError:
+    """Say what could not be done, why, and what helps."""
+    hint = _HINTS.get(error.errno or 0, "check the file system, and try again")
+    return TreeError(f"{what}: {why(error)}", hint=hint)
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Let no bare `OSError` out of a block of file system calls."""
+    try:
+        yield
+    except OSError as error:
+        raise tree_error(error, what) from error
+
+
+def refused(path: str, reason: str) -> PathRefused:
+    """Say that what lies in the tree leaves no safe place for `path`."""
+    return PathRefused(f"refused path {path!r}: {reason}", hint="move what is in the way out of the tree")

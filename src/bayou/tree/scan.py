@@ -1,0 +1,170 @@
+"""Walk the tree: every payload file with its stat, and a word about everything else (V8, V18)."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bayou import paths
+from bayou.errors import PathRefused
+from bayou.tree.draft import is_temporary
+from bayou.tree.failure import tree_error, why
+from bayou.tree.filestat import FileStat
+from bayou.tree.ground import Ground
+from bayou.tree.spot import DIRECTORY, what_is
+from bayou.tree.trail import no_link
+
+__all__ = ["FileStat", "Found", "Skipped", "scan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file with an allowed name."""
+
+    path: str
+    stat: FileStat
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What is no payload, and why; a directory stands for all that is below it.
+
+    `foreign`: not payload, and nobody's loss. `refused`: somebody's file that has no safe place in a store; a name
+    that is not even text is shown with escapes. `unreadable`: payload that could not be seen, so nothing is known of
+    it; whoever takes it for deleted is wrong (V5).
+    """
+
+    path: str
+    reason: str
+    kind: Literal["foreign", "refused", "unreadable"]
+
+
+# Hot: such a name is allowed wherever its directory is, and most names are such. Everything else asks `paths`.
+_plain = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*(?:\.(?![Tt][Mm][Pp]\.)[0-9A-Za-z_-]+)*").fullmatch
+_PLAIN_LENGTH = min(paths.MAX_PATH_BYTES // 4, paths.MAX_SEGMENT_BYTES)
+
+
+def scan(root: Path, under: str | None = None) -> Iterator[Found | Skipped]:
+    """Yield what lies in the tree, or at and below one path of it, in no order and without following links.
+
+    One bad item never ends the walk. What vanishes meanwhile is not there; a tree that does not exist is empty. Only
+    a tree whose root is a link (`PathRefused`) or cannot be read (`TreeError`) raises.
+    """
+    no_link(root)
+    if under is None:
+        yield from _walk_roots(root)
+        return
+    if under not in paths.PAYLOAD_ROOTS:
+        paths.check(under)
+    try:
+        found = Ground(root).status(under)
+    except PathRefused as error:
+        yield Skipped(under, error.message, "refused")
+        return
+    except OSError as error:
+        yield Skipped(under, why(error), "unreadable")
+        return
+    if found is None:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        yield from _walk(os.path.join(root, under), f"{under}/")
+    elif under in paths.PAYLOAD_ROOTS:
+        yield Skipped(under, _not_a_root(found.st_mode), "refused")
+    elif stat.S_ISREG(found.st_mode):
+        yield Found(under, FileStat.of(found))
+    else:
+        yield Skipped(under, what_is(found.st_mode), "refused")
+
+
+def _walk_roots(root: Path) -> Iterator[Found | Skipped]:
+    """Walk each payload root, and name whatever else lies beside them."""
+    try:
+        with os.scandir(root) as found:
+            entries = list(found)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise tree_error(error, f"cannot read the tree {root}") from error
+    for entry in entries:
+        name = entry.name
+        try:
+            if name not in paths.PAYLOAD_ROOTS:
+                if not _is_our_temporary(entry):
+                    yield Skipped(_shown(name), "not a payload root", "foreign")
+            elif entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path, f"{name}/")
+            else:
+                yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield Skipped(_shown(name), why(error), "unreadable")
+
+
+def _walk(top: str, prefix: str) -> Iterator[Found | Skipped]:
+    waiting = [(top, prefix)]
+    while waiting:
+        directory, prefix = waiting.pop()
+        try:
+            # By descriptor: a directory that became a link since it was listed is not followed.
+            descriptor = os.open(directory, DIRECTORY)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield Skipped(prefix.rstrip("/"), why(error), "unreadable")
+            continue
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    path = prefix + entry.name
+                    try:
+                        if _has_bad_name(entry.name, path):
+                            if not _is_our_temporary(entry):
+                                yield _bad_name(path, entry.name)
+                        elif entry.is_dir(follow_symlinks=False):
+                            waiting.append((f"{directory}/{entry.name}", f"{path}/"))
+                        else:
+                            status = entry.stat(follow_symlinks=False)
+                            if stat.S_ISREG(status.st_mode):
+                                yield Found(path, FileStat.of(status))
+                            else:
+                                yield Skipped(path, what_is(status.st_mode), "refused")
+                    except FileNotFoundError:
+                        continue
+                    except OSError as error:
+                        yield Skipped(path, why(error), "unreadable")
+        except OSError as error:
+            yield Skipped(prefix.rstrip("/"), why(error), "unreadable")
+        finally:
+            os.close(descriptor)
+
+
+def _has_bad_name(name: str, path: str) -> bool:
+    return (_plain(name) is None or len(path) > _PLAIN_LENGTH) and paths.refusal(path) is not None
+
+
+def _bad_name(path: str, name: str) -> Skipped:
+    """Tell what other systems leave behind from what somebody wants kept."""
+    reason = paths.refusal(path) or "not payload"
+    foreign = paths.unsafe(path) is None and not name.startswith("~")
+    return Skipped(_shown(path), reason, "foreign" if foreign else "refused")
+
+
+def _is_our_temporary(entry: os.DirEntry[str]) -> bool:
+    """Whether this is a write in progress, or what a killed one left: nothing to report."""
+    return is_temporary(entry.name) and not entry.is_dir(follow_symlinks=False)
+
+
+def _not_a_root(mode: int) -> str:
+    return f"{what_is(mode)} in place of a payload root"
+
+
+def _shown(path: str) -> str:
+    """Make a name printable that may be no text at all."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,110 @@
+"""Reach a payload path below the tree's root, one real directory at a time (V21).
+
+Every step starts from a descriptor of the directory before it and follows no link, so that neither a link that lies
+in the tree nor one that is swapped in at the last moment can lead out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from bayou.errors import BayouError, PathRefused, TreeError
+from bayou.tree.durable import sync_directory
+from bayou.tree.failure import tree_error
+from bayou.tree.spot import DIRECTORY, Spot, folds_case
+
+
+class Trail:
+    """The open directories from the root to the last path. Whoever goes through a tree in order reopens few.
+
+    For one thread. Close it when anything goes wrong, and soon in any case: it does not notice what others move.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: list[str] = []
+        self._descriptors: list[int] = []
+        self._folds = False
+
+    def to(self, path: str, gained: set[str] | None = None) -> Spot:
+        """Open the directory that holds `path`, valid until the next call.
+
+        Without `gained`, what is missing is a `FileNotFoundError`; with it, directories are made, and it collects
+        those that got a new entry and are to be synced. `NotADirectoryError` when a file stands where a directory
+        should, `PathRefused` when a link does, or a directory that is spelt otherwise.
+        """
+        *directories, name = path.split("/")
+        if not self._descriptors:
+            self._descriptors.append(_open_root(self._root, make=gained is not None))
+        kept = 0
+        for ours, theirs in zip(self._names, directories, strict=False):
+            if ours != theirs:
+                break
+            kept += 1
+        self._cut(kept)
+        if not kept:
+            self._folds = folds_case(self._descriptors[0], directories[0] if directories else name)
+        for segment in directories[kept:]:
+            spot = Spot(self._descriptors[-1], segment, path, self._folds)
+            self._descriptors.append(self._enter(spot, gained))
+            self._names.append(segment)
+        return Spot(self._descriptors[-1], name, path, self._folds)
+
+    def close(self) -> None:
+        self._cut(0)
+        if self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _cut(self, kept: int) -> None:
+        while len(self._names) > kept:
+            self._names.pop()
+            os.close(self._descriptors.pop())
+
+    def _enter(self, spot: Spot, gained: set[str] | None) -> int:
+        """Open the next directory, or make it."""
+        try:
+            return spot.enter()
+        except FileNotFoundError:
+            if gained is None:
+                raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(spot.name, dir_fd=spot.directory)
+        gained.add("/".join(self._names))
+        return spot.enter()
+
+
+def no_link(root: Path) -> None:
+    """Raise `PathRefused` if the tree itself is a link: then nobody knows where it is."""
+    if root.is_symlink():
+        raise PathRefused(f"the tree {root} is a symbolic link", hint="name the directory that it points to")
+
+
+def _open_root(root: Path, *, make: bool) -> int:
+    try:
+        return os.open(root, DIRECTORY)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except OSError as error:
+        raise _no_root(root, error) from error
+    try:
+        # Not its parents: a file system that is not mounted is not to be written beside.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(root)
+        above = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            sync_directory(above)
+        finally:
+            os.close(above)
+        return os.open(root, DIRECTORY)
+    except OSError as error:
+        raise _no_root(root, error) from error
+
+
+def _no_root(root: Path, error: OSError) -> BayouError:
+    no_link(root)
+    if isinstance(error, FileNotFoundError):
+        return TreeError(f"there is no directory {root.parent}", hint="check the path, or mount or create it")
+    return tree_error(error, f"cannot open the tree {root}")
