@@ -101,7 +101,7 @@ def reserved_name(segment: str) -> str | None:
 def _reserved(path: str) -> str | None:
     for segment in path.split("/"):
         # Hot: no reserved name or shape starts with anything else, but for `*.tmp.<pid>.<uuid>`.
-        if segment[0] in "._~" or ".tmp." in segment or not segment.isascii():
+        if segment[0] in "._~" or ".tmp." in segment.lower() or not segment.isascii():
             why = reserved_name(segment)
             if why is not None:
                 return why

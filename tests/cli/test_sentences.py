@@ -161,7 +161,7 @@ def test_a_verify_gives_its_verdict():
 
     assert lines(sentences.verify(good, verbose=False)) == [
         "checked 1,204 files, repaired 3: all is well",
-        "1 leftover of unfinished pushes, 2 objects in the trash; `bayou datastore gc` removes them in time",
+        "1 object of earlier or unfinished pushes, 2 objects in the trash: `bayou datastore gc` removes them",
     ]
     assert lines(sentences.verify(bad, verbose=False)) == ["checked 1 file: there is damage"]
     assert lines(sentences.verify(bad, verbose=False), "error") == [

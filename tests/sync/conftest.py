@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bayou.store.open as store_open
 from bayou.ids import ulid
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.store import Store, open_store
+from bayou.store.local import LocalTransport
 from bayou.sync import api
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
+from bayou.testing.faulty import Fault, FaultyTransport, Seen
 from bayou.testing.gcs import GcsServer
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint
@@ -118,6 +122,8 @@ def team(tmp_path: Path) -> Team:
 def s3_env(seaweed: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
     for name, value in seaweed.env().items():
         monkeypatch.setenv(name, value)
+    # SeaweedFS lets writers that race for one key wait a second for each other: tests/store proves that it races well.
+    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
     seaweed.create_bucket("sync-tests")
     return seaweed
 
@@ -140,6 +146,34 @@ def gcs_team(tmp_path: Path, gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) ->
     for name, value in gcs.env().items():
         monkeypatch.setenv(name, value)
     return Team(tmp_path, f"gs://bayou/{ulid()}", {})
+
+
+@dataclass
+class Wire:
+    """The way to every directory store: requests that were sent, and faults, which count anew for each command."""
+
+    seen: list[Seen] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def cut(self, *faults: Fault) -> None:
+        """Put these faults, and no others, on the way; none: all is well again."""
+        self.faults[:] = faults
+
+    def sent(self, verb: str, key: str = "") -> list[str]:
+        """Return the keys of the requests of one kind whose key has a match of `key`."""
+        return [one.key for one in self.seen if one.verb == verb and re.search(key, one.key)]
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """Watch, and on demand break, what is sent to directory stores."""
+    wire = Wire()
+    monkeypatch.setitem(
+        store_open._BUILT_IN,
+        "file",
+        lambda place, _: FaultyTransport(LocalTransport(Path(place.bucket)), wire.faults, wire.seen),
+    )
+    return wire
 
 
 MakeTeam = Callable[[], Team]

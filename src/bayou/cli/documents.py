@@ -119,6 +119,7 @@ def verify(report: VerifyReport) -> Document:
     }
     beyond = {
         "refused": _keys(report.refused),
+        "damaged": list(report.damaged),
         "unrecovered": list(report.unrecovered),
         "warnings": list(report.warnings),
     }

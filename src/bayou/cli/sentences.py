@@ -100,6 +100,9 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
     yield show(f"checked {count(report.checked, 'file')}{mended}: {verdict}")
     yield from _some(report.missing, verbose, lambda path: fail(f"{path}: missing in the store"))
     yield from _some(report.changed, verbose, lambda path: fail(f"{path}: changed in the store"))
+    yield from _some(report.damaged, verbose, fail)
+    if report.damaged:
+        yield hint("`bayou datastore verify --repair` rebuilds the index")
     yield from _some(report.unrecovered, verbose, lambda path: fail(f"{path}: could not be recovered"))
     if report.missing:
         yield hint("where a tree has the content, `bayou datastore verify --repair` brings it back")
@@ -110,8 +113,8 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
     yield from _refused(report.refused, verbose)
     yield from map(warn, report.warnings)
     if report.leftovers or report.trash:
-        left, trash = count(report.leftovers, "leftover"), count(report.trash, "object")
-        yield say(f"{left} of unfinished pushes, {trash} in the trash; `bayou datastore gc` removes them in time")
+        left, trash = count(report.leftovers, "object"), count(report.trash, "object")
+        yield say(f"{left} of earlier or unfinished pushes, {trash} in the trash: `bayou datastore gc` removes them")
 
 
 def log(rows: Sequence[LogRow]) -> Iterator[Part]:

@@ -1,13 +1,15 @@
-"""Read a whole tree and report everything that is wrong with it, instead of stopping at the first."""
+"""Read a tree as far as that can be done, and report all that is wrong with it instead of stopping at the first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from bayou.errors import NodeDamaged, NodeMissing
-from bayou.index.node import Child, Node, Ref
+from bayou.index.entry import Entry
+from bayou.index.node import Branch, Child, Digest, Node, Pointer, Ref, Root
+from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource, Tree
 
 
@@ -20,23 +22,63 @@ class Damage:
     first: str | None
     last: str | None
     error: NodeMissing | NodeDamaged
+    entries: int | None = None
+    """How many entries it held, if whatever names it says so."""
+
+    @property
+    def span(self) -> Span:
+        return EVERYTHING if self.first is None or self.last is None else Span(self.first, f"{self.last}\0")
+
+
+@dataclass(slots=True)
+class Survey:
+    """The entries that can be seen, in order of their paths, and what hides the others."""
+
+    rows: list[Entry] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+    def hidden(self, within: Sequence[Span]) -> list[Span]:
+        """Return what is out of sight of these ranges."""
+        parts = [damage.span & span for damage in self.damage for span in within]
+        return [part for part in parts if part.end is None or part.start < part.end]
 
 
 def check(tree: Tree) -> Iterator[Damage]:
     """Load every node that can be reached and yield the bad ones. Failures of the store itself are raised (V4)."""
-    if tree.root is None:
-        return
-    refs: list[Ref] = [tree.root]
-    for level in range(tree.root.level, -1, -1):
+    yield from survey(tree.source, tree.root).damage
+
+
+def survey(
+    source: NodeSource,
+    root: Root | Pointer | None,
+    within: Sequence[Span] = (EVERYTHING,),
+    skip: set[Digest] | None = None,
+) -> Survey:
+    """Read what can be read of some ranges of a tree. Failures of the store itself are raised (V4).
+
+    `skip` leaves out nodes that were visited before, by whatever version of the index, and takes note of the others.
+    """
+    found = Survey()
+    refs: list[Ref] = [root] if root is not None and within else []
+    for level in range(root.level if root is not None else 0, -1, -1):
+        if skip is not None:
+            refs = [ref for ref in refs if ref.digest not in skip]
+            skip.update(ref.digest for ref in refs)
         below: list[Ref] = []
-        outcomes = tree.source.map(partial(_try, tree.source, level), refs)
-        for ref, outcome in zip(refs, outcomes, strict=True):
-            if isinstance(outcome, NodeMissing | NodeDamaged):
-                first, last = (ref.first, ref.last) if isinstance(ref, Child) else (None, None)
-                yield Damage(ref.node, level, first, last, outcome)
-            elif level:
-                below += [row for row in outcome.rows if isinstance(row, Child)]
+        for ref, node in zip(refs, source.map(partial(_try, source, level), refs), strict=True):
+            if isinstance(node, NodeMissing | NodeDamaged):
+                found.damage.append(_damage(ref, level, node))
+            elif isinstance(node, Branch):
+                below += [row for row in node.rows if any(span.touches(row) for span in within)]
+            else:
+                found.rows += [row for row in node.rows if any(span.holds(row.path) for span in within)]
         refs = below
+    return found
+
+
+def _damage(ref: Ref, level: int, error: NodeMissing | NodeDamaged) -> Damage:
+    first, last = (ref.first, ref.last) if isinstance(ref, Child) else (None, None)
+    return Damage(ref.node, level, first, last, error, None if isinstance(ref, Pointer) else ref.entries)
 
 
 def _try(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | NodeDamaged:

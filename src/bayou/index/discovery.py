@@ -20,6 +20,8 @@ from bayou.index.ports import Reads, Writes
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 
+IN_THE_WAY = "other objects have it as their directory"
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -27,6 +29,15 @@ class Refused:
 
     key: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The payload objects of a store, whoever wrote them; keys refused; and how many others are not ours."""
+
+    objects: Sequence[ObjectMeta]
+    refused: Sequence[Refused]
+    ignored: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +55,43 @@ def discover(store: Reads) -> Discovery:
     A listing that fails is raised, never taken for an empty one (V4). Where objects of pushes are found there is, or
     was, a head: `AlreadyExists` if it is there by now (read it instead), `HeadLost` if it is not.
     """
-    found, ignored = _list(store)
+    listing = list_payload(store)
     entries: dict[str, Entry] = {}
+    for meta in listing.objects:
+        entry = entry_of(meta)
+        if entry.push is not None:
+            raise _head_lost(store, meta.key)
+        entries[entry.path] = entry
+    refused = [*listing.refused]
+    for path in directories(entries) & entries.keys():
+        del entries[path]
+        refused.append(Refused(path, IN_THE_WAY))
+    return Discovery(
+        [entries[path] for path in sorted(entries)], sorted(refused, key=attrgetter("key")), listing.ignored
+    )
+
+
+def list_payload(store: Reads) -> Listing:
+    """List a store and sort out what is payload: at a plain path, or an object of a push. Nothing is written (V15)."""
+    found, ignored = _list(store)
+    objects: list[ObjectMeta] = []
     refused: list[Refused] = []
     for meta in _without_markers(store, found):
-        if keys.parse_payload(meta.key).push is not None:
-            raise _head_lost(store, meta.key)
-        why = paths.refusal(meta.key)
+        path = keys.parse_payload(meta.key).path
+        why = paths.refusal(path)
         if why is None:
-            entries[meta.key] = Entry(meta.key, None, meta.size, None, meta.etag, meta.version, meta.modified)
-        elif _of_another_system(meta.key):
+            objects.append(meta)
+        elif _of_another_system(path):
             ignored += 1
         else:
             refused.append(Refused(meta.key, why))
-    for path in _directories(entries) & entries.keys():
-        del entries[path]
-        refused.append(Refused(path, "other objects have it as their directory"))
-    return Discovery([entries[path] for path in sorted(entries)], sorted(refused, key=attrgetter("key")), ignored)
+    return Listing(objects, refused, ignored)
+
+
+def entry_of(meta: ObjectMeta) -> Entry:
+    """Return the entry of an object that nothing but a listing tells of: its hash is not known."""
+    path, push = keys.parse_payload(meta.key)
+    return Entry(path, push, meta.size, None, meta.etag, meta.version, meta.modified)
 
 
 def publish(
@@ -118,7 +149,7 @@ def _parents(path: str) -> Iterable[str]:
         end = path.rfind("/")
 
 
-def _directories(entries: Iterable[str]) -> set[str]:
+def directories(entries: Iterable[str]) -> set[str]:
     """Return every directory that some path lies in."""
     seen: set[str] = set()
     for path in entries:

@@ -96,6 +96,10 @@ class Fields:
             raise self.wrong(name, "a time") from error
         return value
 
+    def has(self, name: str) -> bool:
+        """Say whether a field that is only written when there is something to say is there."""
+        return name in self._value
+
     def is_null(self, name: str) -> bool:
         return self._get(name) is None
 

@@ -44,6 +44,8 @@ class Head:
     trash: Root | None
     log: tuple[LogRow, ...]
     older: str | None
+    rebuilt: str | None = None
+    """The commit that rebuilt the index last, if one did: what base knew before that is no history of this head."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Fields that a newer version of this format wrote; they are carried along."""
     format: int = FORMAT
@@ -154,6 +156,7 @@ def encode_head(head: Head) -> bytes:
             "trash": _root_document(head.trash),
             "log": [row.document() for row in head.log],
             "older": head.older,
+            **({"rebuilt": head.rebuilt} if head.rebuilt is not None else {}),
             **head.extra,
         }
     )
@@ -165,10 +168,7 @@ def parse_head(data: bytes, where: str) -> Head:
         fields = parse(data)
         found = fields.integer("format")
         if found != FORMAT:
-            raise UnknownFormat(
-                f"the index of {where} has format {found}, and this Bayou knows format {FORMAT}",
-                hint="install a newer Bayou; nothing was changed",
-            )
+            raise unknown_format(where, found)
         return _head(fields)
     except Malformed as error:
         raise HeadCorrupt(
@@ -176,7 +176,15 @@ def parse_head(data: bytes, where: str) -> Head:
         ) from error
 
 
-_KNOWN = {"format", "store", "seq", "commit", "parent", "at", "by", "gc", "root", "trash", "log", "older"}
+def unknown_format(where: str, found: int) -> UnknownFormat:
+    """Say that an index is of another format; whoever meets one leaves it alone (V10)."""
+    return UnknownFormat(
+        f"the index of {where} has format {found}, and this Bayou knows format {FORMAT}",
+        hint="install a newer Bayou; nothing was changed",
+    )
+
+
+_KNOWN = {"format", "store", "seq", "commit", "parent", "at", "by", "gc", "root", "trash", "log", "older", "rebuilt"}
 
 
 def _head(fields: Fields) -> Head:
@@ -193,6 +201,7 @@ def _head(fields: Fields) -> Head:
         trash=_root(fields, "trash"),
         log=rows_of(fields, "log"),
         older=None if fields.is_null("older") else fields.identifier("older"),
+        rebuilt=fields.identifier("rebuilt") if fields.has("rebuilt") else None,
         extra=fields.others(_KNOWN),
     )
     newest = head.log[-1]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bayou.errors import BayouError, ConfigInvalid, CredentialsExpired, CredentialsMissing
+from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
 from bayou.store.failure import Renewal, one_line
 
 
@@ -41,6 +41,9 @@ AZURE_RENEWAL = Renewal(
 
 NO_RENEWAL = Renewal(missing="", expired="")
 
+_PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
+"""How long AWS's sign-in services may take (V12): boto3 would wait for minutes."""
+
 
 class BotoCredentials:
     """AWS credentials by boto3's chain: profiles, SSO, roles, containers, instances.
@@ -50,15 +53,20 @@ class BotoCredentials:
 
     def __init__(self, profile: str | None) -> None:
         import boto3.session  # noqa: PLC0415  (300 ms: only when there are no plain keys)
+        import botocore.config  # noqa: PLC0415
         import botocore.exceptions  # noqa: PLC0415
+        import botocore.session  # noqa: PLC0415
         from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
 
         self._errors = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
+        self._network = (botocore.exceptions.ConnectionError, botocore.exceptions.HTTPClientError)
         self._renewal = aws_renewal(profile)
         self._lock = threading.Lock()
         self.failure: BayouError | None = None
         try:
-            self.session = boto3.session.Session(profile_name=profile)
+            core = botocore.session.Session()
+            core.set_default_client_config(botocore.config.Config(**_PATIENCE))
+            self.session = boto3.session.Session(profile_name=profile, botocore_session=core)
             self._provider = Boto3CredentialProvider(self.session)
         except botocore.exceptions.ProfileNotFound as error:
             raise ConfigInvalid(str(error), hint="name one of: aws configure list-profiles") from None
@@ -82,8 +90,17 @@ class BotoCredentials:
         self.failure = None
         return credential
 
+    def fetch(self) -> Any:
+        """Return credentials for a request that obstore does not send, or raise why there are none."""
+        try:
+            return self()
+        except self._errors as error:
+            raise self._lost(error) from None
+
     def _lost(self, error: Exception) -> BayouError:
         text = one_line(str(error))
+        if isinstance(error, self._network):
+            return CannotConnect(f"cannot ask AWS for credentials: {text}", hint="check the network, and try again")
         if any(word in text.lower() for word in ("expired", "refresh", "sso", "token")):
             return CredentialsExpired(f"AWS credentials have expired: {text}", hint=self._renewal.expired)
         return CredentialsMissing(f"no AWS credentials: {text}", hint=self._renewal.missing)

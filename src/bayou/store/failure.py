@@ -23,10 +23,17 @@ _REQUEST_ID = re.compile(r"<(?:RequestId|RequestID|HostId)>([^<]{1,80})</|[Rr]eq
 _REGION = re.compile(r"expecting '([a-z0-9-]+)'|<Region>([a-z0-9-]+)</Region>")
 _TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _SECRET = re.compile(
-    r"(?i)\b(sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+|awsaccesskeyid|access_?key(?:_?id)?|secret[a-z_]*|token"
-    r"|authorization|credential|password)\b(\s*[=:]\s*|\"\s*:\s*\")(bearer\s+)?[^\s&\"'<>,;]+"
+    r"(?i)(?<![\w.-])(?=(?:sig|sas)(?![\w.-])|[\w.-]*?(?:secret|token|passw|signature|credential|authorization"
+    r"|access_?key|account_?key|private_?key|api_?key|x-amz-|x-goog-|x-ms-))"
+    r"([\w.-]++)[\"']?\s*[=:]\s*(?:(?:bearer|basic|sharedkey|aws4-hmac-sha256)\s+)?"
+    r"(?:\"[^\"]*\"?|'[^']*'?|[^\s&\"'<>,;]+)"
 )
+_BEARER = re.compile(r"(?i)\bbearer\s+[^\s\"'<>,;]{6,}")
+_USER = re.compile(r"://[^/\s@]*@")
+_PEM = re.compile(r"-----BEGIN[^-]*-----.*?(?:-----END[^-]*-----|\Z)", re.DOTALL)
 _LINE = 200
+_LOOK = 8_000
+"""Nobody's error message is longer. A hostile answer may be, and patterns must not be run over megabytes of it."""
 
 _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "TokenExpired"}
@@ -36,6 +43,9 @@ _ELSEWHERE = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "Il
 _NO_KEY = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "NoSuchVersion"})
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "UserProjectAccountProblem"})
 _TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists"})
+_NO_OBJECT = re.compile(r"Object at location .* not found")
+"""What obstore says of an object, and of no file that it may look for elsewhere (V4)."""
+_CREDENTIAL = re.compile(r"(?i)credential error|service account|private key|RSA key|CryptoProvider")
 _PATH = re.compile(r"[Pp]arsing [Pp]ath|empty path segment|illegal character sequence")
 
 
@@ -67,12 +77,12 @@ class Request:
 def translate(error: Exception, request: Request) -> errors.BayouError | OddKey:
     """Turn what obstore raised into one error of ours."""
     text = str(error)
-    if _PATH.search(text) and not _STATUS.search(text):
-        return OddKey(one_line(text))
-    answer = _STATUS.search(text)
+    answer = _STATUS.search(text[:_LOOK])
     if answer is not None:
         return from_status(int(answer[1]), answer[3], request, reason=answer[2].strip())
-    if isinstance(error, FileNotFoundError):
+    if _PATH.search(text):
+        return OddKey(one_line(text))
+    if isinstance(error, FileNotFoundError) and _NO_OBJECT.match(text):
         return errors.NotFound(f"no such key: {request.key}")
     if isinstance(error, obs.AlreadyExistsError):
         return errors.AlreadyExists(f"{request.key} exists already")
@@ -99,6 +109,10 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
         )
     if re.search(r"(?i)redirect without location", text):
         return errors.WrongRegion(f"{request.place} is in another region", hint=_REGION_HINT)
+    if _CREDENTIAL.search(text):
+        return errors.CredentialsMissing(
+            f"credentials for {request.place} cannot be used: {one_line(text)}", hint=request.renewal.missing
+        )
     if re.search(
         r"(?i)invalid list response|error parsing|deserializ|unexpected end|invalid xml|Decode|missing field", text
     ):
@@ -111,19 +125,21 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
         return errors.CredentialsMissing(
             f"no credentials for {request.place}: {one_line(text)}", hint=request.renewal.missing
         )
-    return errors.Rejected(f"{where} failed: {one_line(text)}")
+    return errors.Rejected(f"{where} failed: {one_line(text)}", hint="check the URL and [datastore.options]")
 
 
 _REGION_HINT = "set the bucket's region: bayou datastore setup URL --option region=NAME"
+_ABILITY_HINT = "use a store with conditional writes: S3, GCS, Azure, MinIO, R2, Ceph, SeaweedFS, or a directory"
 _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
 
 
 def from_status(status: int, body: str, request: Request, *, reason: str = "") -> errors.BayouError:
     """Turn an answer that is not a success into one error of ours."""
+    body = body[:_LOOK]
     code = _first(_CODE, body)
     said = _said(status, reason, code, body)
     what = f"{request} on {request.place}: {said}"
-    if code in _EXPIRED or "has expired" in body:
+    if code in _EXPIRED or (status in (400, 401, 403) and "has expired" in body):
         return errors.CredentialsExpired(
             f"credentials for {request.place} have expired: {said}", hint=request.renewal.expired
         )
@@ -150,6 +166,8 @@ def from_status(status: int, body: str, request: Request, *, reason: str = "") -
         return errors.AccessDenied(f"refused: {what}", hint="set this machine's clock right")
     if status == 403:
         return _denied(f"refused: {what}")
+    if status in (501, 505):
+        return errors.Rejected(f"the store cannot do this: {what}", hint=_ABILITY_HINT)
     if status in (408, 409, 425, 429) or status >= 500:
         return errors.Unavailable(f"the store is busy or unwell: {what}", hint="try again in a moment")
     return errors.Rejected(f"the store rejected {what}")
@@ -175,13 +193,13 @@ def _denied(message: str) -> errors.AccessDenied:
 
 def _said(status: int, reason: str, code: str | None, body: str) -> str:
     message = _first(_MESSAGE, body) or body
-    parts = [str(status), code or reason]
-    line = one_line(message)
-    if line and line != code:
+    name, line = one_line(code or reason), one_line(message)
+    parts = [str(status), name]
+    if line and line != name:
         parts.append(f"({line})")
     request_id = _REQUEST_ID.search(body)
     if request_id:
-        parts.append(f"[request {request_id[1] or request_id[2]}]")
+        parts.append(f"[request {one_line(request_id[1] or request_id[2])}]")
     return " ".join(part for part in parts if part)
 
 
@@ -200,10 +218,11 @@ def _cause(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return the gist of an answer in one short line: no markup, no debug output, no secret."""
-    text = text.split("\n\nDebug source:", maxsplit=1)[0]
+    text = text[:_LOOK].split("\n\nDebug source:", maxsplit=1)[0]
     text = " ".join(html.unescape(_TAG.sub(" ", text)).split())
     text = "".join(char for char in text if char.isprintable())
-    text = _SECRET.sub(lambda found: f"{found[1]}=…", text)
+    text = _SECRET.sub(r"\1=…", _PEM.sub("…", text))
+    text = _USER.sub("://…@", _BEARER.sub("bearer …", text))
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"
 
 

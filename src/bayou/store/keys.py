@@ -84,12 +84,15 @@ def parse_log_page(key: str) -> str | None:
 
 def lease(name: str) -> Key:
     """Name a lease's object; any text will do as a name."""
-    return Key(f"{LEASES}/{quote(name, safe='@')}.json")
+    # A name from the command line may hold bytes that are no UTF-8; Python has them as surrogates.
+    return Key(f"{LEASES}/{quote(name, safe='@', errors='surrogateescape')}.json")
 
 
 def parse_lease(key: str) -> str | None:
     directory, _, last = key.rpartition("/")
-    return unquote(last.removesuffix(".json")) if directory == LEASES and last.endswith(".json") else None
+    if directory != LEASES or not last.endswith(".json"):
+        return None
+    return unquote(last.removesuffix(".json"), errors="surrogateescape")
 
 
 def probe(name: str) -> Key:

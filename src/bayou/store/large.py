@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, ContentChanged
+from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TreeError
 from bayou.store.keys import Key
 from bayou.store.transport import Fetched, ObjectMeta
 
@@ -44,8 +44,7 @@ def part_size(size: int) -> int:
 
 def read_checked(source: BinaryIO, size: int, sha256: bytes) -> bytes:
     """Return the first `size` bytes of a file if they have that hash; else `ContentChanged`."""
-    source.seek(0)
-    data = source.read(size)
+    data = _read(source, size, start=True)
     if len(data) != size or hashlib.sha256(data).digest() != sha256:
         raise _changed(source)
     return data
@@ -53,12 +52,11 @@ def read_checked(source: BinaryIO, size: int, sha256: bytes) -> bytes:
 
 def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadline: Deadline) -> Iterator[bytes]:
     """Yield the first `size` bytes in parts; raise before the last one if they are others than promised (V11)."""
-    source.seek(0)
     digest = hashlib.sha256()
     left = size
     while left:
         deadline.remaining()
-        data = source.read(min(part, left))
+        data = _read(source, min(part, left), start=left == size)
         if not data:
             raise _changed(source)
         digest.update(data)
@@ -77,6 +75,8 @@ def download(store: Store, key: Key, target: BinaryIO, size: int, if_match: str 
     # V2: all parts are of the object whose metadata we report.
     rest = store.map(lambda span: _fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)
     for found in chain([first], rest):
+        if found.meta != first.meta:  # a store that does not look at If-Match
+            raise PreconditionFailed(f"{key} changed while it was read")
         digest.update(found.data)
         target.write(found.data)
     return Downloaded(first.meta, digest.digest())
@@ -92,5 +92,18 @@ def _fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str |
     return found
 
 
+def _read(source: BinaryIO, size: int, *, start: bool) -> bytes:
+    try:
+        if start:
+            source.seek(0)
+        return source.read(size)
+    except OSError as error:  # ours to name: below, it would pass for a failure of the store
+        raise TreeError(f"cannot read {_name(source)}: {error.strerror or error}") from None
+
+
 def _changed(source: BinaryIO) -> ContentChanged:
-    return ContentChanged(f"{source.name} changed while it was read", hint="it is pushed again with the next sync")
+    return ContentChanged(f"{_name(source)} changed while it was read", hint="it is pushed again with the next sync")
+
+
+def _name(source: BinaryIO) -> str:
+    return str(getattr(source, "name", "the file"))

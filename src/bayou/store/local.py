@@ -1,10 +1,12 @@
 """A shared directory as an object store, with real compare-and-swap.
 
 An object is a file; writing is a temporary file and a rename. obstore's own local store cannot swap, so conditions are
-checked here, under a lock file beside the object that `filelock` takes on every host that mounts the directory.
+checked here, under a lock file that `filelock` takes on every host that mounts the directory.
 
 The ETag is the file's mtime and size. A swap sets an mtime that is greater than the one it replaces, whatever the
 clock and the file system's resolution, so that no version of an object ever looks like an earlier one.
+
+A symbolic link is no object and no directory: whoever may write here must not make others read or write elsewhere.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
-import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -24,6 +27,7 @@ from bayou.errors import (
     AccessDenied,
     AlreadyExists,
     BadAnswer,
+    DeleteFailed,
     NoSuchBucket,
     NotFound,
     PreconditionFailed,
@@ -33,14 +37,23 @@ from bayou.errors import (
     Unavailable,
 )
 from bayou.ids import ulid
+from bayou.store.local_files import is_ours, make_newer, our_name, sync_directory, walk
 from bayou.store.transport import Condition, Create, Fetched, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PAGE = 1000
-_OURS_PREFIX, _OURS_SUFFIX = ".bayou-", ".tmp"
-_NS_STEPS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+_LOCKS = our_name("locks")
+_PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTDOWN)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NEXT = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "mount it so that it can be written",
+    errno.ENOLCK: "use a file system that has locks",
+    errno.ENOSYS: "use a file system that has locks",
+}
 
 
 class LocalTransport:
@@ -53,6 +66,7 @@ class LocalTransport:
         self._root = root
         self._unsynced: set[Path] = set()
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -67,7 +81,7 @@ class LocalTransport:
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
-        with self._errors("GET", key), open(self._path(key), "rb") as file:
+        with self._errors("GET", key), self._open(key) as file:
             meta = _meta(key, os.fstat(file.fileno()))
             if if_match is not None and if_match != meta.etag:
                 raise PreconditionFailed(f"{key} has changed")
@@ -78,16 +92,15 @@ class LocalTransport:
                 raise Rejected(f"GET {key}: no bytes {start} to {end} in an object of {meta.size}")
             file.seek(start)
             data = file.read(min(end, meta.size) - start)
-            if len(data) != min(end, meta.size) - start:
+            # V2: another program may write to the file itself.
+            if len(data) != min(end, meta.size) - start or _meta(key, os.fstat(file.fileno())) != meta:
                 raise BadAnswer(f"{key} changed while it was read", hint="try again")
             return Fetched(meta, data, {})
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
         with self._errors("HEAD", key):
-            path = self._path(key)
-            status = os.lstat(path)
-            if not os.path.isfile(path):
-                raise IsADirectoryError(errno.EISDIR, "not a file", str(path))
+            status = os.lstat(self._path(key))
+            _require_file(status, key)
             return _meta(key, status)
 
     def put(
@@ -115,27 +128,39 @@ class LocalTransport:
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         with self._errors("LIST", prefix):
-            self._require_root()
+            before = self._identity()
+            start = self._path(f"{prefix}*").parent if prefix else self._root
             page: list[ObjectMeta] = []
-            for key, status in self._walk(self._path(prefix.rstrip("/")) if prefix else self._root, prefix, after):
+            for key, status in walk(start, prefix, after):
                 page.append(_meta(key, status))
                 if len(page) == _PAGE:
                     yield page
                     page = []
+            # V4: what was unmounted meanwhile looked like directories that had just been removed.
+            if self._identity() != before:
+                raise Unavailable(f"{self._root} was exchanged while it was listed", hint="try again")
             if page:
                 yield page
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
+        failed: dict[str, StoreError] = {}
         for key in keys:
-            with self._errors("DELETE", key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                path = self._path(key)
-                path.unlink()
-                self._prune(path.parent)
+            try:
+                with self._errors("DELETE", key):
+                    path = self._path(key)
+                    path.unlink()
+                    self._prune(path.parent)
+            except NotFound:
+                continue
+            except StoreError as error:
+                failed[key] = error
+        if failed:
+            raise DeleteFailed(failed)
 
     def _write(self, key: str, chunks: Iterable[Buffer], condition: Condition | None, timeout: float) -> Stored:
         with self._errors("PUT", key):
             target = self._path(key)
-            temporary = self._temporary(target)
+            temporary = target.with_name(our_name(ulid()))
             try:
                 with self._create(temporary) as file:
                     for chunk in chunks:
@@ -143,46 +168,52 @@ class LocalTransport:
                     file.flush()
                     os.fsync(file.fileno())
                 if condition is None:
-                    with contextlib.suppress(FileNotFoundError):
-                        _make_newer(temporary, os.stat(target).st_mtime_ns)
-                    stored = _stored(os.stat(temporary))
-                    os.replace(temporary, target)
-                    with self._lock:
-                        self._unsynced.add(target.parent)
-                    return stored
+                    return self._replace(temporary, target)
                 # V11: what a head names is on the disk before the head is.
                 self._sync_directories()
-                with self._locked(target, timeout):
+                with self._locked(key, timeout):
                     return self._swap(temporary, target, condition, key)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
 
+    def _replace(self, temporary: Path, target: Path) -> Stored:
+        with contextlib.suppress(FileNotFoundError):
+            make_newer(temporary, os.lstat(target).st_mtime_ns)
+        stored = _stored(os.stat(temporary))
+        os.replace(temporary, target)
+        with self._lock:
+            self._unsynced.add(target.parent)
+        return stored
+
     def _swap(self, temporary: Path, target: Path, condition: Condition, key: str) -> Stored:
         """Put the new file in place if the condition holds. Called under the object's lock (V1)."""
         if isinstance(condition, Create):
-            try:
-                os.link(temporary, target)
-            except FileExistsError:
-                raise AlreadyExists(f"{key} exists already") from None
+            make_newer(temporary, 0)  # finer than the clock that a file system uses by itself
+            _create_as(temporary, target, key)
         else:
             try:
-                current = os.stat(target)
+                current = os.lstat(target)
             except FileNotFoundError:
                 raise PreconditionFailed(f"{key} is gone") from None
             if _etag(current) != condition.etag:
                 raise PreconditionFailed(f"{key} has changed")
-            _make_newer(temporary, current.st_mtime_ns)
+            make_newer(temporary, current.st_mtime_ns)
             os.replace(temporary, target)
-        _sync_directory(target.parent)
-        return _stored(os.stat(target))
+        try:
+            sync_directory(target.parent)
+            return _stored(os.lstat(target))
+        except OSError as error:  # too late for a plain no: everybody sees the new object
+            raise Unavailable(f"PUT {key}: {_why(error)}", hint="check the file system, and try again") from None
 
     @contextlib.contextmanager
-    def _locked(self, target: Path, timeout: float) -> Iterator[None]:
+    def _locked(self, key: str, timeout: float) -> Iterator[None]:
+        """Hold the lock of a key. Some keys share one: locks cannot be removed, so there are not as many as keys."""
+        directory = self._root / _LOCKS
+        directory.mkdir(exist_ok=True)
         # A lock object of its own each time: two threads of one process exclude each other too.
-        path = target.with_name(f"{_OURS_PREFIX}{target.name}.lock{_OURS_SUFFIX}")
         lock = FileLock(
-            str(path),
+            str(directory / f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}"),
             timeout=timeout,
             poll_interval=0.002,
             thread_local=False,
@@ -192,49 +223,44 @@ class LocalTransport:
         try:
             lock.acquire()
         except Timeout:
-            raise TimedOut(f"{target.name} stayed locked", hint="another process is writing; try again") from None
+            raise TimedOut(f"{key} stayed locked", hint="another process is writing; try again") from None
         try:
             yield
         finally:
             lock.release()
 
+    def _open(self, key: str) -> BinaryIO:
+        # Not blocking: a pipe that somebody left here must not hold us up.
+        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _require_file(os.fstat(descriptor), key)
+            return open(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
     def _create(self, temporary: Path) -> BinaryIO:
-        """Open a new file, making its directory; somebody may remove an empty one at the same moment."""
+        """Open a new file, making its directory; a delete may remove an empty one at the same moment."""
         for _ in range(100):
             try:
                 return open(temporary, "xb")
             except FileNotFoundError:
                 self._require_parent()
-                temporary.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    temporary.parent.mkdir(parents=True, exist_ok=True)
         raise Unavailable(f"{temporary.parent.name} keeps vanishing", hint="try again")
 
-    def _temporary(self, target: Path) -> Path:
-        return target.with_name(f"{_OURS_PREFIX}{ulid()}{_OURS_SUFFIX}")
-
     def _path(self, key: str) -> Path:
-        if not key or key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        """Return the file of a key; `Rejected` where there can be none, or a link leads elsewhere (V9, V21)."""
+        names = key.split("/")
+        if any(name in ("", ".", "..") or is_ours(name) for name in names) or "\0" in key or not _encodable(key):
             raise Rejected(f"{key!r} does not name a file of a directory store")
-        return self._root / key
-
-    def _walk(self, directory: Path, prefix: str, after: str | None) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield files below `directory` in bytewise order of their keys, without following links."""
-        try:
-            with os.scandir(directory) as found:
-                entries = [
-                    (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in found
-                ]
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        entries.sort(key=lambda pair: os.fsencode(pair[0]))
-        for name, entry in entries:
-            key = prefix + name
-            if name.endswith("/"):
-                if after is None or not key <= after or after.startswith(key):
-                    yield from self._walk(Path(entry.path), key, after)
-            elif (after is None or key > after) and not _is_ours(name):
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.is_file(follow_symlinks=False):
-                        yield key, entry.stat(follow_symlinks=False)
+        path = self._root
+        for name in names[:-1]:
+            path /= name
+            if os.path.islink(path):
+                raise _a_link(key)
+        return path / names[-1]
 
     def _prune(self, directory: Path) -> None:
         """Remove directories that a delete has emptied, up to the root."""
@@ -246,15 +272,24 @@ class LocalTransport:
             directory = directory.parent
 
     def _sync_directories(self) -> None:
-        with self._lock:
-            directories, self._unsynced = self._unsynced, set()
-        for directory in directories:
-            with contextlib.suppress(FileNotFoundError):
-                _sync_directory(directory)
+        """Make the plain writes of this process durable. Who comes while another does it waits until it is done."""
+        with self._syncing:
+            with self._lock:
+                directories, self._unsynced = self._unsynced, set()
+            try:
+                for directory in directories:
+                    with contextlib.suppress(FileNotFoundError):
+                        sync_directory(directory)
+            except BaseException:
+                with self._lock:
+                    self._unsynced |= directories
+                raise
 
-    def _require_root(self) -> None:
-        if not self._root.is_dir():
+    def _identity(self) -> tuple[int, int]:
+        status = os.stat(self._root)
+        if not stat.S_ISDIR(status.st_mode):
             raise self._no_root()
+        return status.st_dev, status.st_ino
 
     def _require_parent(self) -> None:
         if not self._root.parent.is_dir():
@@ -267,11 +302,15 @@ class LocalTransport:
     def _errors(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
             # V4: a directory that is not mounted is not an empty store.
             if not self._root.is_dir():
                 raise self._no_root() from None
-            raise NotFound(f"no such key: {key}") from None
+            if verb != "PUT":
+                raise NotFound(f"no such key: {key}") from None
+            if isinstance(error, FileNotFoundError):
+                raise Unavailable(f"PUT {key}: its directory vanished", hint="try again") from None
+            raise Rejected(f"PUT {key}: in a directory, no name can be both an object and a prefix of one") from None
         except PermissionError:
             raise AccessDenied(
                 f"{verb} {key} in {self._root}: permission denied", hint="give this user access to the directory"
@@ -280,33 +319,54 @@ class LocalTransport:
             raise _os_error(error, verb, key) from None
 
 
-def _os_error(error: OSError, verb: str, key: str) -> StoreError:
-    why = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTDOWN):
-        return Unavailable(f"{verb} {key}: {why}", hint="check the file system, and try again")
-    return Rejected(f"{verb} {key}: {why}", hint="free some space" if error.errno == errno.ENOSPC else None)
-
-
-def _make_newer(path: Path, than_ns: int) -> None:
-    """Give a file an mtime after `than_ns`, also where the file system keeps only seconds."""
-    now = max(time.time_ns(), than_ns)
-    for step in _NS_STEPS:
-        os.utime(path, ns=(now + step, now + step))
-        if os.stat(path).st_mtime_ns > than_ns:
-            return
-    raise Rejected(f"the file system does not keep the times of files: {path.parent.name}")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _create_as(temporary: Path, target: Path, key: str) -> None:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.link(temporary, target)
+    except FileExistsError:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a directory", str(target)) from None
+        raise AlreadyExists(f"{key} exists already") from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # A file system without links. The lock alone then keeps others out.
+        if os.path.lexists(target):
+            raise AlreadyExists(f"{key} exists already") from None
+        os.rename(temporary, target)
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith(_OURS_PREFIX) and name.endswith(_OURS_SUFFIX)
+def _require_file(status: os.stat_result, key: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise _a_link(key)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "not a file", key)
+
+
+def _a_link(key: str) -> Rejected:
+    return Rejected(
+        f"{key} is, or lies behind, a symbolic link, and a store follows none",
+        hint="put the files themselves there, or mount their directory",
+    )
+
+
+def _os_error(error: OSError, verb: str, key: str) -> StoreError:
+    if error.errno == errno.ELOOP:
+        return _a_link(key)
+    if error.errno in _PASSING:
+        return Unavailable(f"{verb} {key}: {_why(error)}", hint="check the file system, and try again")
+    return Rejected(f"{verb} {key}: {_why(error)}", hint=_NEXT.get(error.errno or 0))
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _encodable(key: str) -> bool:
+    try:
+        os.fsencode(key)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _etag(status: os.stat_result) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayou.errors import ConfigInvalid
 from bayou.store import credentials
+from bayou.store.failure import one_line
 from bayou.store.remote import RemoteTransport
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
@@ -61,7 +62,13 @@ def _plugged(scheme: str) -> Factory:
 
     for point in entry_points(group="bayou.stores"):
         if point.name == scheme:
-            factory: Factory = point.load()
+            try:
+                factory: Factory = point.load()
+            except (ImportError, AttributeError) as error:
+                raise ConfigInvalid(
+                    f"the store for {scheme}:// URLs cannot be loaded from {point.value}: {one_line(str(error))}",
+                    hint="install or repair the package that brings it",
+                ) from error
             return factory
     raise ConfigInvalid(
         f"no store for {scheme}:// URLs",

@@ -11,14 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bayou.deadline import Deadline
 from bayou.errors import (
     AccessDenied,
     AlreadyExists,
     BadAnswer,
+    BayouError,
+    DeleteFailed,
     NoConditionalWrites,
     NotFound,
     PreconditionFailed,
-    StoreError,
 )
 from bayou.ids import ulid
 from bayou.store import keys
@@ -28,6 +30,8 @@ from bayou.store.transport import Condition, Create, Match
 
 RACERS = 8
 ROUNDS = 3
+_TIDY_S = 10.0
+"""What cleaning up may take after a failure, which may have been the end of the caller's time (V14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,11 @@ def probe(store: Store) -> Capabilities:
         _creates_once(store, key)
         conditional_get = _swaps_once(store, key)
         _lists(store, key)
-        for _ in range(ROUNDS):
-            _races(store, used)
+        for _ in store.map(lambda _: _races(store, used), range(ROUNDS)):
+            pass
     except BaseException:
-        with contextlib.suppress(StoreError):
-            store.delete(used)
+        with contextlib.suppress(BayouError):  # the failure is the news, not that it left something behind
+            store.within(Deadline.after(_TIDY_S)).delete(used)
         raise
     with _permission("delete objects"):
         store.delete(used)
@@ -86,7 +90,8 @@ def _swaps_once(store: Store, key: Key) -> bool:
     if found is None:
         raise BadAnswer(f"{store.url} says not modified to an unconditional read", hint="check the endpoint")
     before = Match(found.meta.etag, found.meta.version)
-    stored = store.put(key, _token(), condition=before)
+    with _permission("replace objects (GCS wants the permission to delete them for it)"):
+        stored = store.put(key, _token(), condition=before)
     try:
         store.put(key, _token(), condition=before)
     except PreconditionFailed:
@@ -117,12 +122,12 @@ def _races(store: Store, used: list[Key]) -> None:
 
 
 def _winners(write: Callable[[], object]) -> int:
-    barrier = threading.Barrier(RACERS)
+    start = threading.Event()
     won: list[bool] = []
     failed: list[Exception] = []
 
     def race() -> None:
-        barrier.wait()
+        start.wait()
         try:
             write()
             won.append(True)
@@ -131,11 +136,16 @@ def _winners(write: Callable[[], object]) -> int:
         except Exception as error:  # noqa: BLE001  (carried to the thread that waits)
             failed.append(error)
 
-    threads = [threading.Thread(target=race, name="bayou-probe") for _ in range(RACERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(RACERS):
+            thread = threading.Thread(target=race, name="bayou-probe")
+            thread.start()
+            threads.append(thread)
+    finally:
+        start.set()  # also when not all could be started: nobody may wait for ever
+        for thread in threads:
+            thread.join()
     if failed:
         raise failed[0]
     return len(won)
@@ -146,7 +156,16 @@ def _permission(what: str) -> Iterator[None]:
     try:
         yield
     except AccessDenied as error:
-        raise AccessDenied(f"no permission to {what}: {error.message}", hint=error.hint) from None
+        raise _denied(what, error) from None
+    except DeleteFailed as error:
+        denied = next((cause for cause in error.failed.values() if isinstance(cause, AccessDenied)), None)
+        if denied is None:
+            raise
+        raise _denied(what, denied) from None
+
+
+def _denied(what: str, error: AccessDenied) -> AccessDenied:
+    return AccessDenied(f"no permission to {what}: {error.message}", hint=error.hint)
 
 
 def _fresh(used: list[Key]) -> Key:

@@ -156,19 +156,28 @@ class RemoteTransport:
         return Stored(result["e_tag"], result["version"])
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
-        last = after
+        last, rows = after, 0
+        odd = False
         try:
             for page in self._pages(prefix, after, timeout):
                 yield page
-                last = page[-1].key
-            if last != after or self._list_raw is None:
-                return
-            # V4: obstore reads any document without keys, a web page say, as an empty listing. Ask somebody stricter.
-        except OddKey as odd:
+                last, rows = page[-1].key, rows + len(page)
+        except OddKey as key:
             if self._list_raw is None:
-                raise Rejected(f"LIST {prefix} on {self._url}: a key that cannot be listed: {odd}") from None
-        yield ()
-        yield from self._list_raw(prefix, last, timeout)
+                raise Rejected(f"LIST {prefix} on {self._url}: a key that cannot be listed: {key}") from None
+            odd = True
+        # V4: obstore reads any document without keys, a web page say, as the end of a listing. Where the end is not
+        # the end of a page that has keys, ask somebody stricter.
+        if self._list_raw is None or not (odd or rows % _PAGE == 0):
+            return
+        if odd or not rows:
+            yield ()
+        for page in self._list_raw(prefix, last, timeout):
+            if page and last is not None and page[0].key <= last:
+                raise BadAnswer(
+                    f"{self._url} does not list in order", hint="check that the endpoint is an object store"
+                )
+            yield page
 
     def _pages(self, prefix: str, after: str | None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         try:

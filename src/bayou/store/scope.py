@@ -6,11 +6,14 @@ import re
 from dataclasses import dataclass
 
 from bayou import paths
-from bayou.errors import ConfigInvalid, NamespaceInvalid
+from bayou.errors import ConfigInvalid, NamespaceInvalid, Rejected
 from bayou.store.keys import Key
 
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _MAX_NAMESPACE = 64
+_NO_NAME = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
+"""An empty segment, `.` or `..` (clients and servers drop or resolve these: the key would name another object), or a
+control character, which obstore cannot send."""
 
 
 def check_namespace(name: str) -> str:
@@ -48,6 +51,9 @@ class Scope:
         return cls(bare, namespace, "".join(f"{part}/" for part in parts))
 
     def full(self, key: Key) -> str:
+        """Return the key in the bucket; `Rejected` for one that could name something else, or something outside."""
+        if _NO_NAME.search(key):
+            raise Rejected(f"{key!r} cannot be the key of an object here")
         return self.root + key
 
     def relative(self, full: str) -> Key | None:

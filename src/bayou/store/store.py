@@ -11,17 +11,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from bayou.deadline import Deadline
 from bayou.errors import (
     AlreadyExists,
+    BadAnswer,
+    CannotConnect,
     DeadlinePassed,
     DeleteFailed,
     NotFound,
     PreconditionFailed,
     StoreError,
+    TimedOut,
 )
 from bayou.store import large
 from bayou.store.keys import Key
@@ -40,8 +43,8 @@ R = TypeVar("R")
 class Store:
     """One store. Safe to use from many threads; make a new one in each process.
 
-    Every call may raise a `StoreError`, `DeadlinePassed` or `Cancelled`, and nothing else. `within` gives the same
-    store under a deadline of the caller's; without one, each call has its own.
+    Every call may raise a `StoreError`, `DeadlinePassed` or `Cancelled`, and nothing else (`upload` also what is wrong
+    with its source). `within` gives the same store under a deadline of the caller's; without, each call has its own.
     """
 
     def __init__(
@@ -98,8 +101,18 @@ class Store:
     ) -> Fetched | None:
         """Return an object with the metadata that came with its bytes (V2), or None if it is not modified.
 
-        `NotFound` only for a real "no such key" (V4).
+        `NotFound` only for a real "no such key" (V4); `PreconditionFailed` when `if_match` names another version.
         """
+        return self._get(key, span, if_match, if_none_match, self._bound())
+
+    def _get(
+        self,
+        key: Key,
+        span: tuple[int, int] | None,
+        if_match: str | None,
+        if_none_match: str | None,
+        deadline: Deadline,
+    ) -> Fetched | None:
         full = self._scope.full(key)
         found = self._send(
             "get",
@@ -107,16 +120,27 @@ class Store:
             lambda timeout: self._transport.get(
                 full, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout
             ),
+            deadline=deadline,
         )
         if found is None:
             return None
+        if if_match is not None and found.meta.etag not in (None, if_match):
+            raise PreconditionFailed(f"{key} has changed")  # V2: not every store looks at If-Match
         self._meter.received(len(memoryview(found.data)))
         return replace(found, meta=replace(found.meta, key=key))
 
     def head(self, key: Key) -> ObjectMeta:
         """Return an object's metadata. Never take an answer for the fingerprint of bytes that came earlier (V2)."""
         full = self._scope.full(key)
-        return replace(self._send("head", key, lambda timeout: self._transport.head(full, timeout=timeout)), key=key)
+        try:
+            meta = self._send("head", key, lambda timeout: self._transport.head(full, timeout=timeout))
+        except NotFound:
+            # V4: this 404 has no body, so a missing bucket or a proxy's page looks the same. A GET makes it speak.
+            found = self.get(key, span=(0, 1))
+            if found is None:
+                raise
+            meta = found.meta
+        return replace(meta, key=key)
 
     def put(
         self,
@@ -132,26 +156,28 @@ class Store:
         when an answer was lost and the repetition meets an object with just these bytes, that is our own write.
         """
         full = self._scope.full(key)
+        deadline = self._bound()
         doubtful = False
 
         def attempt(timeout: float) -> Stored:
             nonlocal doubtful
             try:
                 return self._transport.put(full, data, condition=condition, attributes=attributes, timeout=timeout)
-            except (AlreadyExists, PreconditionFailed):
-                own = self._own_write(key, data) if doubtful else None
-                if own is None:
-                    raise
-                return own
             except StoreError as error:
-                doubtful = doubtful or (error.ambiguous and condition is not None)
+                doubtful = doubtful or error.ambiguous
                 raise
 
-        return self._send("put", key, attempt, bytes_out=len(memoryview(data)))
-
-    def _own_write(self, key: Key, data: Buffer) -> Stored | None:
         try:
-            found = self.get(key)
+            return self._send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+        except (AlreadyExists, PreconditionFailed):
+            own = self._own_write(key, data, deadline) if doubtful else None
+            if own is None:
+                raise
+            return own
+
+    def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
+        try:
+            found = self._get(key, None, None, None, deadline)
         except NotFound:
             return None
         if found is None or memoryview(found.data) != memoryview(data):
@@ -161,8 +187,8 @@ class Store:
     def upload(self, key: Key, source: BinaryIO, size: int, sha256: bytes) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
-        `ContentChanged` if these bytes do not have that hash (any more); then no object appears. What a program
-        appends meanwhile is not looked at.
+        `ContentChanged` if these bytes do not have that hash (any more), `TreeError` if they cannot be read; then no
+        object appears. What a program appends meanwhile is not looked at.
         """
         if size <= large.THRESHOLD:
             return self.put(key, large.read_checked(source, size, sha256))
@@ -188,31 +214,55 @@ class Store:
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects below a directory of this store, keys relative to the store.
 
-        Keys are exact, odd ones included. A failure raises, and never ends a listing early (V4).
+        Keys are exact, odd ones included, but for the `/` at the end of a "folder", which some listings drop. A failure
+        raises, and never ends a listing early (V4). Without a deadline of the caller's, each page has its own.
         """
         prefix = self._scope.root if under is None else f"{self._scope.full(under)}/"
         deadline = self._bound()
         last: str | None = None
-        attempt = 1
+        ordered, attempt = True, 1
         while True:
+            resumed = last is not None
             try:
-                pages = self._transport.list(prefix, after=last, timeout=self._timeout(deadline))
-                self._meter.sent("list")
-                for number, page in enumerate(pages):
-                    if number:
-                        self._meter.sent("list")
+                for page in self._pages(prefix, last, deadline):
                     deadline.remaining()
                     if not page:
                         continue
                     self._contacted.set()
+                    found = [replace(meta, key=self._relative(meta.key, prefix)) for meta in page]
+                    ordered = ordered and _in_order(last, page)
+                    if (resumed and not ordered) or page[-1].key == last:
+                        raise BadAnswer(
+                            f"{self.url} does not list in order, so a listing that broke cannot go on", hint="try again"
+                        )
                     attempt, last = 1, page[-1].key
-                    yield [replace(meta, key=meta.key[len(self._scope.root) :]) for meta in page]
+                    yield found
+                    deadline = self._deadline or self._bound()
                 return
             except StoreError as error:
-                if last is not None and not self._transport.sorted_listing:
+                if last is not None and not (ordered and self._transport.sorted_listing):
                     raise
                 self._pause(error, attempt, f"LIST {under or ''}".rstrip(), deadline)
                 attempt += 1
+
+    def _pages(self, prefix: str, after: str | None, deadline: Deadline) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield pages as they come, and count the request behind each; one at least, and one that failed."""
+        pages = self._transport.list(prefix, after=after, timeout=self._timeout(deadline))
+        self._meter.sent("list")
+        came = 0
+        try:
+            for page in pages:
+                self._meter.sent("list", 1 if came else 0)
+                came += 1
+                yield page
+        except StoreError:
+            self._meter.sent("list", 1 if came else 0)
+            raise
+
+    def _relative(self, full: str, prefix: str) -> str:
+        if not full.startswith(prefix):  # V9
+            raise BadAnswer(f"{self.url} lists {full!r}, which is not below {prefix!r}", hint="check the endpoint")
+        return full[len(self._scope.root) :]
 
     def delete(self, keys: Iterable[Key]) -> None:
         """Delete objects, in batches where the store has them; one that is not there is no error.
@@ -230,18 +280,20 @@ class Store:
         deadline = self._bound()
         left, attempt = batch, 1
         while True:
+            timeout = self._timeout(deadline)
             self._meter.sent("delete")
             try:
-                self._transport.delete(left, timeout=self._timeout(deadline))
+                self._transport.delete(left, timeout=timeout)
                 return {}
-            except DeleteFailed as error:
-                left = [key for key in left if key in error.failed]
-                final = any(not cause.retryable for cause in error.failed.values())
+            except StoreError as error:
+                failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(left, error)
+                left = [key for key in left if key in failed]
+                final = any(not cause.retryable for cause in failed.values())
                 if final and len(left) > 1:
                     # Of a batch, stores tell one failure at most (Azure: one key that is not there); ask one by one.
                     return {key: cause for one in left for key, cause in self._delete_batch([one]).items()}
-                if not self._policy.again(error.failed[left[0]], attempt, contacted=True):
-                    return error.failed
+                if not self._policy.again(failed[left[0]], attempt, contacted=True):
+                    return failed
             deadline.sleep(self._policy.pause(attempt))
             attempt += 1
 
@@ -287,6 +339,8 @@ class Store:
             try:
                 answer = call(timeout)
             except StoreError as error:
+                if not isinstance(error, CannotConnect | TimedOut):
+                    self._contacted.set()
                 self._pause(error, attempt, f"{verb.upper()} {key}", deadline)
                 attempt += 1
             else:
@@ -308,6 +362,11 @@ class Store:
 
     def _timeout(self, deadline: Deadline) -> float:
         return min(self._policy.request_timeout_s, deadline.remaining())
+
+
+def _in_order(last: str | None, page: Sequence[ObjectMeta]) -> bool:
+    """Whether a page comes after `last`, bytewise, and so does each key after the one before it."""
+    return (last is None or last < page[0].key) and all(one.key < two.key for one, two in pairwise(page))
 
 
 def _batches(keys: list[str], size: int) -> list[list[str]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from bayou.errors import ConfigInvalid, CredentialInConfig
 
@@ -21,6 +21,14 @@ OPTIONS: Mapping[str, frozenset[str]] = {
     "memory": frozenset(),
 }  # fmt: skip
 
+_SWITCHES = frozenset({"virtual_hosted_style_request", "skip_signature", "request_payer", "sse_bucket_key_enabled"}
+                      | {"disable_bulk_delete", "use_emulator", "use_azure_cli"})  # fmt: skip
+_FREE_TEXT = frozenset({"profile"})
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BUCKET = re.compile(r"\$?[A-Za-z0-9][A-Za-z0-9._-]*")
+_PRINTABLE = re.compile(r"[!-~]+")
+_ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 _CREDENTIAL = re.compile(
     r"(?i)secret|password|passwd|credential|private|bearer|session_?token|(^|_)token|(^|_)sas|access_?key|account_?key"
     r"|api_?key|service_account|client_id"
@@ -43,33 +51,57 @@ class StoreUrl:
 
 def parse_url(text: str) -> StoreUrl:
     """Read a store's URL; `ConfigInvalid` says what is wrong with it, `CredentialInConfig` refuses a secret."""
-    parts = urlsplit(text)
-    if not parts.scheme or "://" not in text:
+    parts = _split(text)
+    if parts is None or not parts.scheme or "://" not in text or _CONTROL.search(text):
         raise ConfigInvalid(
-            f"not a store's URL: {text!r}", hint="like s3://bucket/prefix, gs://…, az://… or file:///path"
+            f"not a store's URL{_shown(text)}", hint="like s3://bucket/prefix, gs://…, az://… or file:///path"
         )
-    if parts.username or parts.password:
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in parts.path):  # a secret may hold a /
         raise CredentialInConfig(
-            f"the URL of {parts.scheme}://{parts.hostname} holds a credential",
+            f"the {parts.scheme}:// URL of the store holds a credential",
             hint="leave it out; credentials come from the provider's own environment or files",
         )
     if parts.query or parts.fragment:
         raise ConfigInvalid("a store's URL has no ? and no #", hint="options go to --option k=v or [datastore.options]")
     if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise ConfigInvalid(
-                f"a directory's URL has three slashes: {text!r}", hint="like file:///mnt/shared/project"
-            )
-        return StoreUrl("file", os.path.normpath(unquote(parts.path)), "")
+        return StoreUrl("file", _directory(parts, text), "")
     if not parts.netloc:
-        raise ConfigInvalid(f"no bucket in {text!r}", hint=f"like {parts.scheme}://bucket/prefix")
+        raise ConfigInvalid(f"no bucket in the URL{_shown(text)}", hint=f"like {parts.scheme}://bucket/prefix")
+    if parts.scheme in OPTIONS and not _BUCKET.fullmatch(parts.netloc):
+        raise ConfigInvalid(
+            f"{parts.netloc!r} is not the name of a bucket",
+            hint=f"like {parts.scheme}://bucket/prefix; a server's address goes to --option endpoint=http://host:port",
+        )
     return StoreUrl(parts.scheme, parts.netloc, parts.path.strip("/"))
 
 
+def _split(text: str) -> SplitResult | None:
+    try:
+        return urlsplit(text)
+    except ValueError:  # brackets that are no IPv6 address, or characters that Unicode makes a / of
+        return None
+
+
+def _shown(text: str) -> str:
+    """Return what was typed, for a message; nothing where an @ says that there may be a password before it."""
+    return f": {text!r}" if "@" not in text else ""
+
+
+def _directory(parts: SplitResult, text: str) -> str:
+    """Return the directory of a file URL, byte for byte as it is named there."""
+    path = os.fsdecode(unquote_to_bytes(parts.path))
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise ConfigInvalid(
+            f"a directory's URL has three slashes{_shown(text)}", hint="like file:///mnt/shared/project"
+        )
+    return os.path.normpath("/" + path.lstrip("/"))
+
+
 def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse credentials and unknown names in a store's options."""
-    for name in options:
+    """Refuse credentials, unknown names, and values that make no sense, in a store's options."""
+    for name, value in options.items():
         if name in known:
+            _check_value(name, value)
             continue
         if _CREDENTIAL.search(name):
             raise CredentialInConfig(
@@ -79,3 +111,26 @@ def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
         raise ConfigInvalid(f"unknown option {name} for a {scheme}:// store", hint=hint)
+
+
+def _check_value(name: str, value: str) -> None:
+    if name in _SWITCHES and value.lower() not in ("true", "false"):
+        raise ConfigInvalid(f"option {name} is neither true nor false: {value!r}", hint=f"like {name}=true")
+    if name == "endpoint":
+        _check_endpoint(value)
+    elif name not in _FREE_TEXT and not _PRINTABLE.fullmatch(value):
+        raise ConfigInvalid(f"option {name} is empty, or has a character that cannot be in one: {value!r}")
+
+
+def _check_endpoint(value: str) -> None:
+    """Refuse what is no address, before the client library meets it: it panics. The text may hold a password."""
+    parts = _split(value)
+    if parts is not None and ("@" in parts.netloc or parts.query):
+        raise CredentialInConfig(
+            "option endpoint holds a credential",
+            hint="leave it out; credentials come from the provider's own environment or files",
+        )
+    if parts is None or not _PRINTABLE.fullmatch(value) or not _ADDRESS.fullmatch(f"{parts.scheme}://{parts.netloc}"):
+        raise ConfigInvalid(
+            "option endpoint is not the address of a server", hint="like endpoint=https://storage.example.com"
+        )

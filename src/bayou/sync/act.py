@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
 from bayou.sync.plan import Action
 from bayou.sync.publish import publish
-from bayou.sync.pull import Incoming, pull
+from bayou.sync.pull import Incoming, pull, unsaid
 from bayou.sync.report import Conflict
 from bayou.sync.steps import Step
 from bayou.sync.view import View
@@ -28,24 +27,22 @@ def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool,
     if context.options.on_conflict == "fail" and any(one.action is Action.CONFLICT for one in conflicts):
         names = ", ".join(one.path for one in conflicts[:3])
         raise ConflictRefused(f"conflict in {names}; nothing was changed", hint="bayou datastore sync keeps both sides")
-    for one in todo:
-        if one.observed.finish_delete:
-            context.incoming.remove(one.path)
+    todo, touched = _finish_deletes(context, todo)
     _record(context, [one for one in todo if one.action in (Action.NOTHING, Action.RECORD)])
     _list_untracked(context, [one for one in todo if one.action is Action.UNTRACKED])
     pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
     pulls = [one for one in todo if one.action.pulls and (mode != "push" or one.action is Action.KEEP_REMOTE)]
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
-    kept, ours = _meet(context, conflicts)
+    kept, ours, vanished = _meet(context, conflicts)
     pushes += ours if mode != "pull" else []
     for one in todo:
         if one.action is Action.KEEP_REMOTE:
-            report.warnings.append(f"{one.path} was deleted here and changed in the store: it was kept")
+            report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
         elif one.action is Action.PUSH_BACK and mode != "pull":
-            report.warnings.append(f"{one.path} was deleted in the store and changed here: it was pushed back")
+            report.warn(f"{one.path} was deleted in the store and changed here: it was pushed back")
     if pushes or incoming or kept:
         report.engine = "point"
-    moved = pull(context, [*incoming, *kept])
+    moved = touched | vanished | pull(context, [*incoming, *kept])
     report.conflicts = [one for one in report.conflicts if one.path not in moved]
     if not pushes or store_view.seen is None:
         return bool(moved), store_view.seen
@@ -53,9 +50,27 @@ def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool,
     return bool(moved or leftover), seen
 
 
+def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step], set[str]]:
+    """Remove files whose delete a crash left undone, unless somebody has written there since; return the plan without
+    those that were, and their paths."""
+    undone = [one for one in todo if one.observed.finish_delete]
+    if not undone:
+        return list(todo), set()
+    moved: set[str] = set()
+    with context.database.transaction() as db:
+        for one in undone:
+            if unsaid(context, db, one.observed) and context.unmoved(one.observed):
+                context.incoming.remove(one.path)
+            else:
+                moved.add(one.path)
+    removed = {
+        one.path: replace(one, observed=replace(one.observed, content=None, finish_delete=False)) for one in undone
+    }
+    return [removed.get(one.path, one) for one in todo if one.path not in moved], moved
+
+
 def _record(context: Context, settled: Iterable[Step]) -> None:
     """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
-    now = time.time_ns()
     with context.database.transaction() as db:
         for one in settled:
             seen = one.observed
@@ -72,7 +87,7 @@ def _record(context: Context, settled: Iterable[Step]) -> None:
             if one.remote is not None and absent is not None and one.action is Action.RECORD:
                 base.leave_out(db, context.place, one.path, absent)
             if seen.content is not None and one.remote is not None and one.absent is None:
-                files.remember(db, one.path, seen.content, now, context.place)
+                files.remember(db, one.path, seen.content, seen.looked, context.place)
             elif one.remote is None and one.action is Action.RECORD:
                 files.forget(db, one.path)
             journal.drop(db, context.place, one.path, seen.through)
@@ -93,10 +108,14 @@ def _list_untracked(context: Context, untracked: Sequence[Step]) -> None:
         )
 
 
-def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], list[Step]]:
-    """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push."""
+def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], list[Step], set[str]]:
+    """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push.
+
+    Return also the paths whose file has vanished since: they must be decided again.
+    """
     kept: list[Incoming] = []
     ours: list[Step] = []
+    vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
     for one in conflicts:
         if one.action is Action.COMPARE and _equal_to_store(context, one):
@@ -108,10 +127,14 @@ def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], 
         else:
             copy: Path | None = None
             if context.options.on_conflict == "keep":
-                copy = folder.keep(context.root / one.path, one.path)
+                try:
+                    copy = folder.keep(context.root / one.path, one.path)
+                except FileNotFoundError:
+                    vanished.add(one.path)
+                    continue
             kept.append(Incoming(one.path, one.remote, one.observed, copy))
             context.report.conflicts.append(Conflict(one.path, "remote", str(copy) if copy else None))
-    return kept, ours
+    return kept, ours, vanished
 
 
 def _equal_to_store(context: Context, one: Step) -> bool:

@@ -1,32 +1,33 @@
-"""What commands and programs call: one function for each thing that can be done with a datastore."""
+"""What commands and programs call: one function for each thing that can be done with a datastore.
+
+What a sync does not need is loaded when it is first asked for.
+"""
 
 from __future__ import annotations
 
-import time
+from importlib import import_module
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from bayou.deadline import Deadline
-from bayou.errors import BayouError, NotFound, StoreError
+from bayou.errors import BadAnswer, NotFound, UsageError
 from bayou.index.head import iter_log, read_head
-from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.log import LogRow
 from bayou.repo import Repo
-from bayou.store.store import Store
-from bayou.sync.base import Base
-from bayou.sync.collect import collect
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import open_context
-from bayou.sync.database import Database
-from bayou.sync.hydrate import hydrate
-from bayou.sync.journal import Journal
-from bayou.sync.policy import Policy
 from bayou.sync.presence import open_journal
 from bayou.sync.progress import Progress
-from bayou.sync.report import IndexStatus, KeptCopy, Status, SyncOptions, SyncReport
+from bayou.sync.report import KeptCopy, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.setup import setup
-from bayou.sync.verify import verify
 from bayou.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from bayou.sync.collect import collect
+    from bayou.sync.hydrate import hydrate
+    from bayou.sync.setup import setup
+    from bayou.sync.status import status
+    from bayou.sync.verify import verify
 
 __all__ = [
     "collect",
@@ -41,7 +42,13 @@ __all__ = [
     "verify",
 ]
 
-_STATUS_TIMEOUT_S = 10.0
+_LATER = ("collect", "hydrate", "setup", "status", "verify")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(name)
+    return getattr(import_module(f"bayou.sync.{name}"), name)
 
 
 def sync(
@@ -53,48 +60,10 @@ def sync(
         if repo.offline:
             report.warnings.append("offline: nothing was pulled or pushed; the journal keeps what is to be pushed")
         return report
+    if options.engine == "spark":
+        raise UsageError("this version of Bayou has no Spark engine", hint="leave out --engine: bayou datastore sync")
     with open_context(repo, options, timeout=timeout, progress=progress) as context:
         return run(context)
-
-
-def status(repo: Repo, *, timeout: float | None = None) -> Status:
-    """Tell how things stand, with one request to the store and no change anywhere (V15)."""
-    config = repo.config.datastore
-    if config.url is None:
-        return Status(
-            str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
-            config.hydrate, str(repo.tree_root),
-        )  # fmt: skip
-    store = repo.store().within(Deadline.after(timeout or _STATUS_TIMEOUT_S))
-    begin = time.monotonic()
-    healthy, message, index, etag = True, "", None, None
-    try:
-        seen = read_head(store)
-        if seen is not None:
-            root, etag = seen.head.root, seen.etag
-            index = IndexStatus(
-                seen.head.seq,
-                seen.head.commit,
-                root.entries if root else 0,
-                root.bytes if root else 0,
-                root.digest.hex() if root else None,
-            )
-    except NotFound:
-        message = "the store has no index yet"
-    except BayouError as error:
-        healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
-    latency = round((time.monotonic() - begin) * 1000)
-    with Database(repo.state / "sync.db") as database:
-        base = _base(repo, store, database)
-        place = base.place
-        paths, bulk = Journal(database, base.place_id).counts()
-        policy = Policy.of(config.hydrate, config.exclude)
-        proved = place.etag is not None and place.policy == policy.text and not base.dirty()
-    in_sync = proved and etag == place.etag and not paths
-    return Status(
-        store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
-        paths, bulk, config.hydrate, str(repo.tree_root),
-    )  # fmt: skip
 
 
 def log(repo: Repo, n: int) -> list[LogRow]:
@@ -105,7 +74,7 @@ def log(repo: Repo, n: int) -> list[LogRow]:
     except NotFound:
         return []
     if seen is None:
-        raise StoreError(f"{store.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
     return list(islice(iter_log(store, seen.head), n))
 
 
@@ -130,13 +99,3 @@ def drop_conflict(repo: Repo, path: str) -> KeptCopy:
     kept = folder.find(path)
     folder.drop(kept)
     return kept
-
-
-def _base(repo: Repo, store: Store, database: Database) -> Base:
-    return Base(database, store.url, store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status"))
-
-
-def _how(in_sync: bool, paths: int) -> str:
-    if in_sync:
-        return "in sync"
-    return f"{paths} changed paths wait to be pushed" if paths else "not compared with this index yet"

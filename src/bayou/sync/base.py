@@ -37,6 +37,8 @@ class Place:
     commit: str | None
     etag: str | None
     policy: str
+    rebuilt: str | None
+    """The rebuilding of the index that base has been compared with, if there was one."""
 
 
 class Base:
@@ -50,7 +52,7 @@ class Base:
     @property
     def place(self) -> Place:
         found = self.database.rows(
-            "SELECT id, url, namespace, store, root, seq, commit_id, etag, policy FROM place WHERE id = ?",
+            "SELECT id, url, namespace, store, root, seq, commit_id, etag, policy, rebuilt FROM place WHERE id = ?",
             (self._place_id,),
         )
         number, url, namespace, store, root, *rest = found[0]
@@ -110,7 +112,8 @@ class Base:
                 db.execute(f"DELETE FROM {table} WHERE place = ?", (self._place_id,))
             db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self._place_id,))
             db.execute(
-                "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL WHERE id = ?",
+                "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL, rebuilt = NULL"
+                " WHERE id = ?",
                 (self._place_id,),
             )
 
@@ -171,6 +174,11 @@ def settle_head(
         "UPDATE place SET store = ?, seq = ?, commit_id = ?, etag = ?, policy = ? WHERE id = ?",
         (store, seq, commit, etag, policy, place),
     )
+
+
+def settle_rebuilt(db: sqlite3.Connection, place: int, rebuilt: str) -> None:
+    """Note that base says nothing any more that this rebuilding of the index does not say too."""
+    db.execute("UPDATE place SET rebuilt = ? WHERE id = ?", (rebuilt, place))
 
 
 def dump_root(root: Root | None) -> str | None:

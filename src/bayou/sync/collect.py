@@ -17,7 +17,7 @@ from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, NodeMissing, NotFound, PreconditionFailed
 from bayou.ids import ulid
 from bayou.index.entry import Entry
-from bayou.index.head import Gc, Head, HeadSeen, advance, read_head, swap_head
+from bayou.index.head import Gc, Head, HeadSeen, advance, iter_log, read_head, swap_head
 from bayou.index.log import LogRow, Tally, read_page
 from bayou.index.merge import merge
 from bayou.index.node import Branch, Pointer, Ref
@@ -80,19 +80,24 @@ def _head(store: Store) -> HeadSeen:
 
 def _store_clock(store: Store) -> int:
     """Return the store's time, in ms: the age of objects is told by no other clock."""
-    key = keys.probe(ulid())
-    store.put(key, b"clock")
-    try:
-        return store.head(key).modified
-    finally:
-        store.delete([key])
+    while True:
+        key = keys.probe(ulid())
+        store.put(key, b"clock")
+        try:
+            return store.head(key).modified
+        except NotFound:
+            continue  # another collection, one without grace, took it for left behind
+        finally:
+            store.delete([key])
 
 
 def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
     """Commit the next `gc` count over the same root, whatever that is by now."""
     while True:
         head, number = seen.head, ulid()
-        gc = Gc(head.gc.count + 1, _iso(before))
+        # A push may look back over several collections, and one may still be deleting: the latest moment counts.
+        latest = max(before, ms(head.gc.before)) if head.gc.before is not None else before
+        gc = Gc(head.gc.count + 1, _iso(latest))
         new, page = advance(
             head, commit=number, at=now(), by=identity(), root=head.root, trash=head.trash, tally=Tally(), gc=gc
         )
@@ -109,7 +114,7 @@ def _retained(store: Store, head: Head, before: int) -> _Named:
     named = _Named()
     if head.root is not None:
         _walk(StoreNodes(store), head.root.level, [head.root], named)
-    _walk_all(store, (row.root for row in _within(head.log, before)), named)
+    _walk_all(store, (row.root for row in _within(store, head, before)), named)
     trash = _Named()
     if head.trash is not None:
         _walk(StoreNodes(store), head.trash.level, [head.trash], trash)
@@ -125,11 +130,19 @@ def _pages(store: Store, head: Head) -> Iterator[str]:
         page = read_page(store, page).older
 
 
-def _within(log: Sequence[LogRow], before: int) -> Iterator[LogRow]:
-    """Yield the rows whose root was current at some time since `before`: those since, and the one before them."""
-    for row, following in zip(log, [*log[1:], None], strict=True):
+def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
+    """Yield the rows whose root was current at some time since `before`: those since, and the one before them.
+
+    Writers' clocks differ: what the head has of the log is looked at row by row, older pages up to the first that is
+    too old.
+    """
+    following: LogRow | None = None
+    for number, row in enumerate(iter_log(store, head)):
         if following is None or ms(following.at) >= before:
             yield row
+        elif number >= len(head.log):
+            return
+        following = row
 
 
 def _walk_all(store: Store, roots: Iterable[Pointer | None], named: _Named) -> _Named:
@@ -143,14 +156,14 @@ def _walk_all(store: Store, roots: Iterable[Pointer | None], named: _Named) -> _
 
 
 def _walk(source: StoreNodes, level: int, refs: Sequence[Ref], named: _Named) -> None:
-    """Add what a tree names; nodes that were visited before are not read again."""
+    """Add what a tree names; nodes that were visited before, with all below them, are not read again."""
     fresh = [ref for ref in refs if ref.node not in named.nodes]
-    named.nodes.update(ref.node for ref in fresh)
-    for node in source.map(lambda ref: source.load(level, ref), fresh):
+    for ref, node in zip(fresh, source.map(lambda ref: source.load(level, ref), fresh), strict=True):
         if isinstance(node, Branch):
             _walk(source, level - 1, node.rows, named)
         else:
             named.objects.update(entry.key for entry in node.rows)
+        named.nodes.add(ref.node)
 
 
 def _ours(key: str) -> bool:

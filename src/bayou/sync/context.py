@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from bayou.deadline import Deadline
 from bayou.errors import AlreadySyncing
@@ -21,6 +20,8 @@ from bayou.sync.base import Base
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
+from bayou.sync.lock import FileLock
+from bayou.sync.observe import Observed
 from bayou.sync.policy import Policy
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
@@ -58,6 +59,16 @@ class Context:
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of a file in the tree; None if there is none, or something that is no file."""
         return file_stat(self.root, path)
+
+    def unmoved(self, observed: Observed) -> bool:
+        """Whether the file is still the one that was looked at, or still missing.
+
+        Hot, and safe with a plain look: a file that a link leads to has another inode than the one that was seen.
+        """
+        try:
+            return FileStat.of(os.lstat(os.path.join(self.root, observed.path))) == observed.stat
+        except (FileNotFoundError, NotADirectoryError):
+            return observed.stat is None
 
 
 @contextmanager
@@ -102,13 +113,9 @@ def open_context(
 
 @contextmanager
 def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
-    lock = FileLock(str(path), thread_local=False, preserve_lock_file=True)
-    try:
-        lock.acquire(timeout=deadline.remaining(), poll_interval=0.02)
-    except Timeout:
-        raise AlreadySyncing(
-            "another process is syncing this repo", hint="wait for it, or allow more with --timeout"
-        ) from None
+    lock = FileLock(path)
+    if not lock.acquire(deadline.remaining()):
+        raise AlreadySyncing("another process is syncing this repo", hint="wait for it: it works on the same tree")
     try:
         yield
     finally:

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock
-
 from bayou.errors import StateError
+from bayou.sync.lock import FileLock
 
 _SCHEMA = """
 CREATE TABLE place (
@@ -27,6 +26,7 @@ CREATE TABLE place (
     commit_id TEXT,
     etag TEXT,
     policy TEXT NOT NULL DEFAULT '',
+    rebuilt TEXT,
     UNIQUE (url, namespace)
 );
 CREATE TABLE overlay (
@@ -103,6 +103,7 @@ CREATE TABLE pending (
 );
 """
 _VERSION = 1
+_OPEN_WITHIN_S = 60.0
 
 
 class Database:
@@ -114,8 +115,12 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Ten processes may open it for the first time at once; only one makes it.
-            with FileLock(str(path) + ".lock", preserve_lock_file=True):
+            lock = FileLock(path.with_name(f"{path.name}.lock"))
+            lock.acquire(_OPEN_WITHIN_S)
+            try:
                 self._connection = self._open()
+            finally:
+                lock.release()
         except (sqlite3.Error, OSError) as error:
             raise _state_error(path, error) from None
 
@@ -143,7 +148,8 @@ class Database:
                 try:
                     yield self._connection
                 except BaseException:
-                    self._connection.execute("ROLLBACK")
+                    if self._connection.in_transaction:  # on a full disk SQLite has rolled back by itself
+                        self._connection.execute("ROLLBACK")
                     raise
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:

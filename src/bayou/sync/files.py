@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Known:
 def file_stat(root: Path, path: str) -> FileStat | None:
     """Return the stat of a file in the tree; None if there is none, or something that is no file."""
     try:
+        os.lstat(os.path.join(root, path))  # most that is asked for is not there, and one call says so
         status = Ground(root).status(path)
     except (PathRefused, OSError):
         return None
@@ -69,6 +71,11 @@ def remember(db: sqlite3.Connection, path: str, content: Content, now_ns: int, m
 def expect(db: sqlite3.Connection, path: str, matches: int) -> None:
     """Note that base names a path whose file is not known to be equal, so that the next walk looks at it."""
     db.execute("INSERT OR REPLACE INTO file VALUES (?, -1, 0, 0, 0, x'', 0, ?)", (path, matches))
+
+
+def doubt(db: sqlite3.Connection, path: str) -> None:
+    """Note that a file is not known to be equal to anything, so that the next walk looks at it."""
+    db.execute("UPDATE file SET matches = NULL WHERE path = ?", (path,))
 
 
 def forget(db: sqlite3.Connection, path: str) -> None:

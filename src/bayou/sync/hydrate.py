@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from bayou.errors import NotFound, SyncError
 from bayou.repo import Repo
 from bayou.sync.context import Context, open_context
@@ -10,32 +12,43 @@ from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.pull import Incoming, settle_intents
 from bayou.sync.pull import pull as bring
-from bayou.sync.report import Moved, SyncOptions
+from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
 
 
-def hydrate(repo: Repo, target: str | None, *, timeout: float | None = None, pull: bool = False) -> Moved:
+def hydrate(repo: Repo, target: str | None, *, timeout: float | None = None) -> Moved:
     """Fetch one path, what lies below a directory or belongs to a model, or (None) everything that is absent as lazy.
 
-    With `pull`, bring the tree up to the store first. `SyncError` names what could not be fetched.
+    `SyncError` names what could not be fetched.
     """
     if repo.config.datastore.url is None:
         return Moved()
+    with _with_everything(repo, timeout) as context:
+        settle_intents(context)
+        fetch(context, target)
+    return _whole(context.report).pulled
+
+
+def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
+    """Bring the tree up to the store, with everything in it; `SyncError` names what could not be fetched."""
+    with _with_everything(repo, timeout) as context:
+        run(context)
+    return _whole(context.report)
+
+
+def _with_everything(repo: Repo, timeout: float | None) -> AbstractContextManager[Context]:
     policy = Policy.of("full", repo.config.datastore.exclude)
-    with open_context(repo, SyncOptions(mode="pull", walk=False), timeout=timeout, policy=policy) as context:
-        if pull:
-            run(context)
-        else:
-            settle_intents(context)
-            fetch(context, target)
-        report = context.report
+    return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy)
+
+
+def _whole(report: SyncReport) -> SyncReport:
     if report.failed or report.missing:
         names = [*report.missing, *(one.path for one in report.failed)]
         raise SyncError(
             f"{len(names)} files could not be fetched, as {names[0]}",
             hint="bayou datastore verify shows what is damaged",
         )
-    return report.pulled
+    return report
 
 
 def fetch(context: Context, target: str | None) -> None:

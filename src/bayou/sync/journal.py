@@ -10,13 +10,11 @@ import contextlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, cast
-
-from filelock import FileLock, Timeout
 
 from bayou.ids import ulid
 from bayou.sync.database import Database
+from bayou.sync.lock import FileLock
 
 Kind = Literal["write", "delete", "tree"]
 State = Literal["open", "done", "abandoned"]
@@ -118,8 +116,8 @@ class Journal:
         if self._lock is None:
             self._owners.mkdir(parents=True, exist_ok=True)
             self._owner = ulid()
-            self._lock = _lock(self._owners / self._owner)
-            self._lock.acquire(timeout=0)
+            self._lock = FileLock(self._owners / self._owner)
+            self._lock.acquire()
         return self._owner
 
     def _settle(self) -> None:
@@ -141,10 +139,8 @@ class Journal:
         path = self._owners / owner
         if not path.exists():
             return False
-        lock = _lock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        lock = FileLock(path)
+        if not lock.acquire():
             return True
         lock.release()
         return False
@@ -169,7 +165,3 @@ def drop_marks(db: sqlite3.Connection, place: int, ids: Iterable[int]) -> None:
         "DELETE FROM journal WHERE place = ? AND id = ? AND kind = 'tree' AND state != 'open'",
         [(place, number) for number in ids],
     )
-
-
-def _lock(path: Path) -> FileLock:
-    return FileLock(str(path), thread_local=False, preserve_lock_file=True)

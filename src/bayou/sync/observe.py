@@ -6,7 +6,7 @@ Journaled paths are always hashed. Elsewhere a file whose stat has not changed s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,15 +29,16 @@ _FEW = 32
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One path as it was looked at. `through` is the newest journal row then; a newer one means: look again."""
+    """One path as it was looked at. `through` is the newest journal row that was closed then; a later one means: look
+    again. `finish_delete`: a file is there, and is to be removed first."""
 
     path: str
     state: LocalState
     content: Content | None
     through: int
-    open: bool = False
+    looked: int = 0
+    """When, in ns since 1970: before the content was read, so that `FileStat.settled` can tell."""
     finish_delete: bool = False
-    unsettled: bool = False
 
     @property
     def stat(self) -> FileStat | None:
@@ -50,8 +51,9 @@ class Journaled:
 
     through: int = 0
     last: dict[str, Row] = field(default_factory=dict)
-    open: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
     marks: list[Row] = field(default_factory=list)
+    _open: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Journaled:
@@ -62,9 +64,15 @@ class Journaled:
                 self.marks.append(row)
                 continue
             self.last[row.path] = row
+            if row.kind == "delete":
+                self.deleted.add(row.path)
             if row.state == "open":
-                self.open.add(row.path)
+                self._open.setdefault(row.path, row.id)
         return self
+
+    def closed_through(self, path: str) -> int:
+        """Return the newest row that a look at this path can settle: what is open may still change the file (T7)."""
+        return self._open.get(path, self.through + 1) - 1
 
     def marked(self, path: str) -> bool:
         """Whether a row names a directory that the path lies in, or the path itself, or everything."""
@@ -98,7 +106,7 @@ class Observer:
         policy: Policy,
         *,
         adopt: bool,
-        absent: Mapping[str, object],
+        absent: Container[str],
     ) -> None:
         self._root = root
         self._database = database
@@ -155,14 +163,16 @@ class Observer:
         known = files.known(self._database, candidates) if len(candidates) < _FEW else files.all_known(self._database)
         now = time.time_ns()
 
-        def examine(path: str) -> Observed | Failure:
-            return self._observe(path, seen.journaled, known.get(path), now)
+        def examine(some: Sequence[str]) -> list[Observed | Failure]:
+            return [self._observe(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
-        if len(candidates) < _FEW:
-            results = [examine(path) for path in candidates]
+        paths = list(candidates)
+        if len(paths) < _FEW:
+            results = examine(paths)
         else:
+            parts = [paths[at : at + _FEW] for at in range(0, len(paths), _FEW)]
             with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
-                results = list(pool.map(examine, candidates, chunksize=64))
+                results = [result for part in pool.map(examine, parts) for result in part]
         fresh: list[Observed] = []
         for result in results:
             if isinstance(result, Failure):
@@ -190,19 +200,20 @@ class Observer:
                             "UPDATE file SET settled = 0, matches = ? WHERE path = ?", (before.matches, one.path)
                         )
 
-    def _observe(self, path: str, journaled: Journaled, before: Known | None, now: int) -> Observed | Failure:
+    def _observe(
+        self, path: str, walked: FileStat | None, journaled: Journaled, before: Known | None, now: int
+    ) -> Observed | Failure:
         row = journaled.last.get(path)
-        is_open = path in journaled.open
         content = None
         unsettled = False
         try:
-            location = self._root / path
-            stat = file_stat(self._root, path)
+            # A walk has come to the file without following links; whoever else names it must be checked.
+            stat = walked or file_stat(self._root, path)
             if stat is not None:
                 if row is None and before is not None and before.still(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
-                    content = read_content(location)
+                    content = read_content(self._root / path)
         except ContentChanged:
             unsettled = True
         except FileNotFoundError:
@@ -213,20 +224,16 @@ class Observer:
             return Failure(path, "unreadable", f"{path}: {error.strerror or error}")
         if unsettled:
             return Failure(path, "content_changed", f"{path} keeps changing while it is read")
-        deleted = row is not None and row.kind == "delete"
-        # A delete that its process did not live to carry out is still meant; one that was carried out is not
-        # meant for a file that somebody put there afterwards.
-        finish = deleted and content is not None and row is not None and row.state == "abandoned"
-        if finish:
-            content = None
+        finish = content is not None and _undone(row) and not journaled.marked(path)
+        here = None if finish else content
         state = LocalState(
-            sha256=content.sha256 if content else None,
-            size=content.size if content else None,
-            deleted=deleted and content is None,
-            ours=self._ours(path, row, journaled, content),
-            absent=path in self._absent and content is None,
+            sha256=here.sha256 if here else None,
+            size=here.size if here else None,
+            deleted=here is None and _deleted(row, journaled),
+            ours=self._ours(path, row, journaled, here),
+            absent=path in self._absent and here is None,
         )
-        return Observed(path, state, content, journaled.through, open=is_open, finish_delete=finish)
+        return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
     def _ours(self, path: str, row: Row | None, journaled: Journaled, content: Content | None) -> bool:
         if row is not None and row.kind == "write":
@@ -238,6 +245,25 @@ class Observer:
         # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
         listed = self._untracked.get(path)
         return listed is None or listed != (content.stat.size, content.stat.mtime_ns)
+
+
+def _undone(row: Row | None) -> bool:
+    """Whether a delete was meant that its process did not live to carry out, so far as rows can tell.
+
+    One that was carried out is not meant for a file that somebody put there afterwards; nor is any for a file below a
+    mark, whose program may have written it since.
+    """
+    return row is not None and row.kind == "delete" and row.state == "abandoned"
+
+
+def _deleted(row: Row | None, journaled: Journaled) -> bool:
+    """Whether a file that is not here was deleted: the last row says so, or the last that came to anything.
+
+    A write that its process did not live to carry out is nothing, so the delete before it still stands.
+    """
+    if row is None:
+        return False
+    return row.kind == "delete" or (row.state == "abandoned" and row.path in journaled.deleted)
 
 
 def _below(path: str, under: str | None) -> bool:

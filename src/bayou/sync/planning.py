@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
+from bayou import paths
 from bayou.index.diff import diff
 from bayou.index.entry import Entry
+from bayou.index.head import Head
 from bayou.index.read import find_many, scan
 from bayou.index.span import Span
-from bayou.sync import steps
+from bayou.sync import base, files, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation, Observer
+from bayou.sync.plan import unchanged
 from bayou.sync.report import Refusal
 from bayou.sync.steps import Step
-from bayou.sync.view import View
+from bayou.sync.view import View, rebuilt_since
+
+Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
+"""What base and the store say of each path that they differ in."""
 
 
 def plan(context: Context, observer: Observer, observation: Observation, store_view: View) -> list[Step]:
@@ -22,7 +29,9 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
     place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
     mine, theirs = context.base.tree(), store_view.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
-    changed = {} if same else {change.path: (change.old, change.new) for change in diff(mine, theirs)}
+    changed: Changed = {} if same else {change.path: (change.old, change.new) for change in diff(mine, theirs)}
+    if store_view.head is not None and rebuilt_since(place, store_view.head):
+        changed = _distrust(context, changed, store_view.head)
     returning = _returning(context, place.policy)
     observer.look_at([*changed, *returning], observation)
     rest = [path for path in observation.paths if path not in changed]
@@ -32,14 +41,17 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
     for one in store_view.refused:
         report.refused.append(Refusal(one.key, one.reason))
     if store_view.ignored:
-        report.warnings.append(f"{store_view.ignored} keys in the store are not payload and were left alone")
+        report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
     todo: list[Step] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
         if store_view.discovered and store_view.seen is None and new is None and old is not None:
             report.missing.append(path)  # V5: a listing without it is no word that it was deleted
             continue
-        todo.append(steps.step(seen, old, new, hashes, context.policy))
+        decided = steps.step(seen, old, new, hashes, context.policy)
+        if decided.absent == "refused" and new is not None and old != new:
+            report.refused.append(Refusal(path, paths.refusal(path) or ""))
+        todo.append(decided)
     todo = _whole_units(context, observer, observation, store_view, steps.as_units(todo), hashes)
     entries = max(mine.root.entries if mine.root else 0, theirs.root.entries if theirs.root else 0)
     followed = (
@@ -49,12 +61,30 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
     return todo
 
 
+def _distrust(context: Context, changed: Changed, head: Head) -> Changed:
+    """Forget what base says and a rebuilt index does not: that may be lost there, or older than what we have.
+
+    Such files are met as if nobody had ever synced them: none is deleted, and none replaced without a copy of it (V5).
+    """
+    doubtful = [path for path, (old, new) in changed.items() if old is not None and not unchanged(old, new)]
+    if not context.options.dry_run and head.rebuilt is not None:
+        with context.database.transaction() as db:
+            for path in doubtful:
+                base.take(db, context.place, path, None)
+                files.doubt(db, path)
+            base.settle_rebuilt(db, context.place, head.rebuilt)
+    if doubtful:
+        context.report.warnings.append(
+            f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"
+        )
+    return {**changed, **{path: (None, changed[path][1]) for path in doubtful}}
+
+
 def _returning(context: Context, policy: str) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
         return []
-    absent = context.base.absent()
-    return [path for path, why in absent.items() if why != "refused" and context.policy.absent(path) is None]
+    return [path for path, why in context.base.absent().items() if not context.policy.still(path, why)]
 
 
 def _whole_units(

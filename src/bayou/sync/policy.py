@@ -46,6 +46,10 @@ class Policy:
             return "excluded"
         return "lazy" if self.hydrate == "lazy" and is_raw(path) else None
 
+    def still(self, path: str, why: Why) -> bool:
+        """Whether an entry that was left out for this reason, maybe under another policy, stays away under this one."""
+        return why == "refused" or self.absent(path) is not None
+
 
 def is_raw(path: str) -> bool:
     """Whether a path is the content of a version, which a lazy tree fetches when it is read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,23 +81,23 @@ def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> None:
 
 def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
-    report, now = context.report, time.time_ns()
+    report = context.report
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
             base.take(db, context.place, path, entry)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
             one = carry.steps.get(path)
-            still = one is not None and context.stat(path) == one.observed.stat
+            still = one is not None and context.unmoved(one.observed)
             if entry is None:
                 files.forget(db, path)
                 report.pushed.deleted += 1
             else:
                 report.pushed.files += 1
                 if still and one is not None and one.observed.content is not None:
-                    files.remember(db, path, one.observed.content, now, context.place)
+                    files.remember(db, path, one.observed.content, one.observed.looked, context.place)
                 else:
                     files.expect(db, path, context.place)
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.
-            if one is not None and still and not one.observed.open:
+            if one is not None and still:
                 journal.drop(db, context.place, path, one.observed.through)
         db.execute(commit.FORGET, (context.place,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +62,9 @@ def pull(context: Context, items: Sequence[Incoming]) -> set[str]:
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
-    for batch in batches(items, BATCH):
+    for batch in batches(_arrivals(context, items), BATCH):
         staged: list[Staged] = []
-        for item, result in zip(batch, context.store.map(lambda one: fetch(context, one), batch), strict=True):
+        for item, result in batch:
             match result:
                 case Staged():
                     staged.append(result)
@@ -73,22 +73,44 @@ def pull(context: Context, items: Sequence[Incoming]) -> set[str]:
                 case None:
                     context.report.missing.append(item.path)
         moved |= place(context, staged)
-        context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item in batch if item.entry))
+        context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item, _ in batch if item.entry))
+    # V3: names that a power cut could still take away are durable before anybody records "in sync".
+    context.incoming.sync_directories()
     context.progress.end()
     return moved
 
 
-def fetch(context: Context, item: Incoming) -> Staged | Failure | None:
-    """Download one path to the staging directory. None: its object is not there."""
-    entry = item.entry
+Arrival = tuple[Incoming, Staged | Failure | None]
+
+
+def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
+    """Yield every item with what became of it; downloads go on while a batch is put in place."""
+    waiting: list[tuple[Incoming, Entry]] = []
+    for item in items:
+        ready = _ready(context, item)
+        if ready is not None:
+            yield item, ready
+        elif item.entry is not None:
+            waiting.append((item, item.entry))
+    came = context.store.map(lambda one: fetch(context, *one), waiting)
+    yield from zip((item for item, _ in waiting), came, strict=True)
+
+
+def _ready(context: Context, item: Incoming) -> Staged | None:
+    """Settle what needs no download: a deletion, a deliberate absence, a file that is here already."""
+    entry, local = item.entry, item.observed.content
     if entry is None:
         return Staged(item, None, None)
-    why = context.policy.absent(item.path) if item.observed.content is None else None
+    why = context.policy.absent(item.path) if local is None else None
     if why is not None:
         return Staged(item, None, None, why)
-    local = item.observed.content
     if local is not None and entry.sha256 is not None and local.sha256 == entry.sha256:
         return Staged(item, None, entry.sha256)
+    return None
+
+
+def fetch(context: Context, item: Incoming, entry: Entry) -> Staged | Failure | None:
+    """Download one path to the staging directory. None: its object is not there."""
     staged, file = context.incoming.stage()
     try:
         with file:
@@ -118,12 +140,21 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
         _intend(context, staged)
         try:
             with context.database.transaction() as db:
+                # Hot: an empty journal has nothing to say of any path, and nobody can write to it until we are done.
+                said = db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (context.place,)).fetchone()
+                silent = said is None
                 for one in staged:
-                    if not _untouched(context, db, one.item):
-                        moved.add(one.item.path)
-                    else:
+                    if (silent or unsaid(context, db, one.item.observed)) and context.unmoved(one.item.observed):
                         _settle(context, db, one)
-                context.incoming.sync_directories()
+                        if not silent:
+                            journal.drop(db, context.place, one.item.path, one.item.observed.through)
+                    else:
+                        moved.add(one.item.path)
+                db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
+                if any(one.item.observed.content is not None for one in staged):
+                    # A replaced file that came back after a power cut would pass for a change of ours; one that is
+                    # merely missing is pulled again.
+                    context.incoming.sync_directories()
         except StateError as error:
             raise ProofLost(error.message) from error
     finally:
@@ -134,20 +165,25 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
 
 
 def _intend(context: Context, staged: Sequence[Staged]) -> None:
+    """Record what is about to change on the disk; what stays as it is needs no intent."""
     with context.database.transaction() as db:
         db.executemany(
             "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
-            [(context.place, one.item.path, rows.dump(one.item.entry), one.sha256) for one in staged],
+            [
+                (context.place, one.item.path, rows.dump(one.item.entry), one.sha256)
+                for one in staged
+                if one.file is not None or one.item.entry is None
+            ],
         )
 
 
-def _untouched(context: Context, db: sqlite3.Connection, item: Incoming) -> bool:
-    """Whether neither the journal nor the file has moved since the path was looked at."""
+def unsaid(context: Context, db: sqlite3.Connection, observed: Observed) -> bool:
+    """Whether the journal has nothing new of a path since it was looked at."""
     newer = db.execute(
         "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
-        (context.place, item.path, item.observed.through),
+        (context.place, observed.path, observed.through),
     ).fetchone()
-    return newer is None and context.stat(item.path) == item.observed.stat
+    return newer is None
 
 
 def _settle(context: Context, db: sqlite3.Connection, one: Staged) -> None:
@@ -166,7 +202,7 @@ def _settle(context: Context, db: sqlite3.Connection, one: Staged) -> None:
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            files.remember(db, item.path, item.observed.content, time.time_ns(), number)
+            files.remember(db, item.path, item.observed.content, item.observed.looked, number)
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
         _take(context, db, item.path, item.entry, one.sha256)
@@ -174,17 +210,14 @@ def _settle(context: Context, db: sqlite3.Connection, one: Staged) -> None:
         return
     except BayouError as error:
         context.report.failed.append(failure(item.path, error))
-        db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (number, item.path))
         return
     _take(context, db, item.path, item.entry, one.sha256)
     if one.why is not None:
         base.leave_out(db, number, item.path, one.why)
-    journal.drop(db, number, item.path, item.observed.through)
 
 
 def _take(context: Context, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
     base.take(db, context.place, path, entry)
-    db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
     if entry is not None and entry.sha256 is None and sha256 is not None:
         base.learn_hash(db, context.place, entry, sha256)
 
@@ -195,6 +228,7 @@ def settle_intents(context: Context) -> None:
     context.incoming.clear()
     if not left:
         return
+    now = time.time_ns()
     with context.database.transaction() as db:
         for path, text, sha256 in left:
             path = str(path)
@@ -204,7 +238,7 @@ def settle_intents(context: Context) -> None:
             if (entry is None and content is None) or (entry is not None and arrived):
                 _take(context, db, path, entry, content.sha256 if content else None)
                 if content is not None:
-                    files.remember(db, path, content, time.time_ns(), context.place)
+                    files.remember(db, path, content, now, context.place)
                 else:
                     files.forget(db, path)
             db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))

@@ -82,6 +82,11 @@ class SyncReport:
     requests: Requests = field(default_factory=Requests)
     seconds: float = 0.0
 
+    def warn(self, text: str) -> None:
+        """Add a warning; a later pass over the same finding adds nothing."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
     @property
     def exit_code(self) -> int:
         if self.failed or self.missing:
@@ -147,12 +152,15 @@ class VerifyReport:
     trash: int
     repaired: int
     refused: list[Refusal] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """Pieces of the index itself: nodes, and pages of the log."""
     unrecovered: list[str] = field(default_factory=list)
+    """What a rebuilding of the index could not bring back: paths, or how many of a range."""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return not (self.missing or self.changed or self.unrecovered)
+        return not (self.missing or self.changed or self.damaged or self.unrecovered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from bayou.sync.plan import Action
 from bayou.sync.planning import plan
 from bayou.sync.pull import ProofLost, settle_intents
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
+from bayou.sync.tidy import tidy
 from bayou.sync.view import View
 
 _PASSES = 5
@@ -34,8 +35,9 @@ def run(context: Context) -> SyncReport:
             if not _pass(context):
                 break
     except ProofLost as error:
-        report.warnings.append(f"what was pulled is here, but the proof could not be kept: {error}")
+        report.warn(f"what was pulled is here, but the proof could not be kept: {error}")
     finally:
+        report.refused = list({one.path: one for one in report.refused}.values())
         report.requests = context.store.requests - before
         report.seconds = round(time.monotonic() - begin, 3)
     return report
@@ -51,7 +53,7 @@ def _pass(context: Context) -> bool:
         context.place,
         context.policy,
         adopt=context.options.adopt,
-        absent=context.base.absent(),
+        absent={path for path, why in context.base.absent().items() if context.policy.still(path, why)},
     )
     observation = observer.look(context.journal.rows(), walk=context.options.walk or not context.base.known)
     quiet = _quiet(context, observation)
@@ -69,6 +71,8 @@ def _pass(context: Context) -> bool:
         return False
     again, seen = act(context, todo, store_view)
     _prove(context, seen, observation, clean=not again)
+    if not again:
+        tidy(context)
     return again
 
 
@@ -94,19 +98,17 @@ def _view(context: Context, observation: Observation, *, etag: str | None) -> Vi
     except NotFound:
         pushes = context.options.mode == "push" or any(one.state.ours for one in observation.paths.values())
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return view.find(context.store, context.nodes)
+            return view.find(context.store, context.nodes, context.cache)
         return view.create(context.store, context.cache, context.by)
 
 
 def _tell(report: SyncReport, observation: Observation) -> None:
-    """Put into the report what the look at the tree brought; a later pass tells it anew."""
-    report.refused = list(observation.refused)
+    """Put into the report what the look at the tree brought; what failed is tried again by a later pass."""
+    report.refused += observation.refused
     report.failed = list(observation.failed)
     if observation.foreign:
         names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
-        warning = f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}"
-        if warning not in report.warnings:
-            report.warnings.append(warning)
+        report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
 def _settle_pending(context: Context, store_view: View) -> bool:
@@ -132,7 +134,9 @@ def _prove(context: Context, seen: HeadSeen | None, observation: Observation, *,
     _settle_head(context, place, seen)
     if clean and not context.report.failed and context.options.mode != "pull":
         with context.database.transaction() as db:
-            journal.drop_marks(db, context.place, [row.id for row in observation.journaled.marks])
+            # What was open when we looked may have covered changes since, although it is closed by now (T7).
+            closed = [row.id for row in observation.journaled.marks if row.state != "open"]
+            journal.drop_marks(db, context.place, closed)
 
 
 def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> None:

@@ -8,12 +8,12 @@ journal knows what is left, and `datastore sync` goes on with it.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bayou.config import DatastoreConfig, write_datastore
+from bayou.deadline import Deadline
 from bayou.errors import (
     DeadlinePassed,
     NotFound,
@@ -23,18 +23,34 @@ from bayou.errors import (
     SyncError,
     UsageError,
 )
-from bayou.repo import Repo
+from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
-from bayou.sync import view
+from bayou.sync import migrate, view
 from bayou.sync.base import place_url
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context, open_context
-from bayou.sync.hydrate import hydrate
-from bayou.sync.progress import Progress
-from bayou.sync.report import Conflict, Refusal, SetupReport, SyncOptions
+from bayou.sync.hydrate import complete, hydrate
+from bayou.sync.migrate import Migrated
+from bayou.sync.progress import Progress, Silent
+from bayou.sync.report import Conflict, Refusal, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.tree.content import read_content
-from bayou.tree.scan import Found, scan
+from bayou.sync.view import View
+from bayou.tree.draft import temporary_name
+from bayou.tree.failure import explained
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What was asked for, and how long it may take in all."""
+
+    repo: Repo
+    skip_migration: bool
+    deadline: Deadline
+    progress: Progress
+
+    @property
+    def conflicts(self) -> Conflicts:
+        return Conflicts(self.repo.conflicts)
 
 
 def setup(
@@ -49,154 +65,145 @@ def setup(
     progress: Progress | None = None,
 ) -> SetupReport:
     """Make a store or a directory the datastore of this repo, and take along what it holds."""
+    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    move = _Move(repo, skip_migration, deadline, progress or Silent())
     if "://" in target:
-        return _to_store(repo, target, namespace, options, lazy, skip_migration, timeout, progress)
+        place = DatastoreConfig(
+            target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)
+        )
+        return _to_store(move, place)
     if namespace is not None or options or lazy:
         raise UsageError(
             "a directory has no namespace, options or lazy hydration", hint="leave them out, or name a URL"
         )
-    return _to_directory(repo, Path(os.path.abspath(target)), skip_migration, timeout)
+    return _to_directory(move, Path(os.path.abspath(target)))
 
 
-def _to_store(
-    repo: Repo,
-    url: str,
-    namespace: str | None,
-    options: Mapping[str, str],
-    lazy: bool,
-    skip_migration: bool,
-    timeout: float | None,
-    progress: Progress | None,
-) -> SetupReport:
-    old = repo.config.datastore
-    new = DatastoreConfig(url, None, namespace, "lazy" if lazy else "full", old.exclude, dict(options))
-    renewed = replace(repo, config=replace(repo.config, datastore=new))
+def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
+    assert place.url is not None
+    repo, old = move.repo, move.repo.config.datastore
+    renewed = replace(repo, config=replace(repo.config, datastore=place))
     store = renewed.store()
-    moving = old.url is None or place_url(old.url, old.namespace) != place_url(url, namespace)
-    probe(store.within_seconds(timeout or repo.config.sync.timeout))
-    if moving and old.url is not None and not skip_migration:
-        hydrate(repo, None, timeout=timeout)
-    copied = _copy(repo.tree_root, renewed.tree_root, repo, []) if old.path is not None and not skip_migration else 0
-    migrate = moving and not skip_migration
-    sync_options = SyncOptions(mode="sync" if migrate else "pull", adopt=migrate)
+    probe(store.within(move.deadline))
+    moving = old.url is None or place_url(old.url, old.namespace) != place_url(place.url, place.namespace)
+    if moving and old.url is not None and not move.skip_migration:
+        hydrate(repo, None, timeout=move.deadline.remaining())
     unfinished: str | None = None
-    with open_context(renewed, sync_options, timeout=timeout, progress=progress, store=store) as context:
-        discovered, refused = _join(context)
-        migrated = copied or (_count(renewed.tree_root) if migrate else 0)
-        if migrate:
-            # Should time run out, the journal knows that everything here is meant to go up.
-            context.journal.mark().done()
+    moved = Migrated()
+    with open_context(
+        renewed, SyncOptions(mode="pull"), timeout=move.deadline.remaining(), progress=move.progress, store=store
+    ) as context:
+        joined, anew = _join(context)
         try:
-            run(context)
-        except DeadlinePassed as passed:
-            unfinished = passed.message
-        report = context.report
-    if report.failed or report.missing:
-        names = [one.path for one in report.failed] + report.missing
-        raise SyncError(
-            f"{len(names)} files could not be moved, as {names[0]}: "
-            + (report.failed[0].message if report.failed else "its object is missing"),
-            hint="nothing was switched; mend the cause, and run the same command again",
+            if (moving or anew) and not move.skip_migration:
+                moved = _bring(move, context)
+                context.options = SyncOptions(mode="sync")
+            try:
+                run(context)
+            except DeadlinePassed as passed:
+                unfinished = passed.message
+            report = context.report
+            _check(report)
+        except BaseException:
+            # The old directory has them still; left here, they would outlive what happens to them there.
+            migrate.remove(renewed.tree_root, moved.written)
+            raise
+    write_datastore(repo.file, url=place.url, namespace=place.namespace, options=place.options, hydrate=place.hydrate)
+    if joined is not None and joined.ignored:
+        report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
+    if report.missing:
+        report.warn(
+            f"{len(report.missing)} objects are missing in the store, as that of {report.missing[0]}: "
+            "`bayou datastore verify` names them"
         )
-    write_datastore(repo.file, url=url, namespace=namespace, options=options, hydrate=new.hydrate)
-    warnings = list(report.warnings)
     if old.path is not None:
-        warnings.append(f"the old directory {repo.tree_root} was left as it is: others may use it")
+        report.warn(f"the old directory {repo.tree_root} was left as it is: others may use it")
+    refused = [Refusal(one.key, one.reason) for one in joined.refused] if joined is not None else []
     return SetupReport(
         url=store.url,
-        namespace=namespace,
+        namespace=place.namespace,
         pushed=report.pushed.files,
         pulled=report.pulled.files,
         bytes_pushed=report.pushed.bytes,
         bytes_pulled=report.pulled.bytes,
-        discovered=discovered,
-        migrated=migrated,
+        discovered=joined is not None and joined.discovered,
+        migrated=len(moved.paths),
         refused=[*refused, *report.refused],
-        conflicts=report.conflicts,
-        warnings=warnings,
+        conflicts=[*moved.conflicts, *report.conflicts],
+        warnings=report.warnings,
         unfinished=unfinished,
     )
 
 
-def _join(context: Context) -> tuple[bool, list[Refusal]]:
-    """Make sure that there is a head and that what we know is about it; say whether it was discovered."""
+def _join(context: Context) -> tuple[View | None, bool]:
+    """Make sure that there is a head; return what was made if there was none, and whether we knew another store here.
+
+    What was known of that other store is forgotten: it is no reason to delete or to skip anything in this one.
+    """
     try:
         view.look(context.store, context.cache, context.base.place, etag=None)
-        return False, []
+        return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()
-        return _join(context)
+        return _join(context)[0], True
     except NotFound:
-        made = view.create(context.store, context.cache, context.by)
-        return made.discovered, [Refusal(one.key, one.reason) for one in made.refused]
+        return view.create(context.store, context.cache, context.by, proved=True), False
 
 
-def _to_directory(repo: Repo, target: Path, skip_migration: bool, timeout: float | None) -> SetupReport:
-    old_tree = repo.tree_root
-    if target == old_tree:
-        return _directory_report(target, 0, [])
+def _bring(move: _Move, context: Context) -> Migrated:
+    """Have the old tree's payload in this one, and journal it: it goes up, now or with a later push."""
+    if move.repo.tree_root == context.root:
+        moved = Migrated([item.path for item in migrate.payload(context.root)])
+    else:
+        moved = migrate.copy(move.repo.tree_root, context.root, move.conflicts, "source", move.deadline, move.progress)
+    context.journal.close(context.journal.open("write", moved.paths))
+    return moved
+
+
+def _check(report: SyncReport) -> None:
+    """Raise if something could not be moved: then nothing is switched."""
+    if report.failed:
+        one = report.failed[0]
+        raise SyncError(
+            f"{len(report.failed)} files could not be moved, as {one.path}: {one.message}",
+            hint="nothing was switched; mend the cause, and run the same command again",
+        )
+
+
+def _to_directory(move: _Move, target: Path) -> SetupReport:
+    repo, old = move.repo, move.repo.config.datastore
+    own = repo.root / LOCAL / "tree"
+    if old.url is None and target == repo.tree_root:
+        if target != own and not move.skip_migration:
+            # Whoever was killed after the switch did not get to it.
+            migrate.remove_moved(own, target, [item.path for item in migrate.payload(own)])
+        return _directory_report(target, Migrated(), [])
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {target.parent}", hint="create it, or mount what belongs there")
+    if target != own and own.parent in target.parents:
+        raise UsageError(f"{target} lies among the local state of this repo", hint="choose a directory of its own")
+    _prove(target)
+    moved = Migrated()
     conflicts: list[Conflict] = []
-    migrated = 0
-    if not skip_migration:
-        if repo.config.datastore.url is not None:
-            hydrate(repo, None, timeout=timeout, pull=True)
-        migrated = _copy(old_tree, target, repo, conflicts)
-    target.mkdir(exist_ok=True)
-    write_datastore(repo.file, path=str(target))
-    if not skip_migration and repo.config.datastore.path is None:
-        _remove_copies(old_tree, target)
-    return _directory_report(target, migrated, conflicts)
+    if not move.skip_migration:
+        if old.url is not None:
+            conflicts = complete(repo, timeout=move.deadline.remaining()).conflicts
+        if target != repo.tree_root:
+            moved = migrate.copy(repo.tree_root, target, move.conflicts, "target", move.deadline, move.progress)
+    write_datastore(repo.file, path=None if target == own else str(target))
+    if old.path is None and target != repo.tree_root:
+        migrate.remove_moved(repo.tree_root, target, moved.paths)
+    return _directory_report(target, moved, conflicts)
 
 
-def _directory_report(target: Path, migrated: int, conflicts: list[Conflict]) -> SetupReport:
-    return SetupReport(str(target), None, 0, 0, 0, 0, False, migrated, [], conflicts, [])
+def _prove(target: Path) -> None:
+    """Raise unless the directory is there, or can be made, and files can be written to it."""
+    with explained(f"cannot write to {target}"):
+        target.mkdir(exist_ok=True)
+        file = target / temporary_name()
+        file.touch(exist_ok=False)
+        file.unlink()
 
 
-def _copy(source: Path, target: Path, repo: Repo, conflicts: list[Conflict]) -> int:
-    """Copy payload, durably and repeatably; what is there with other bytes stays, ours is kept aside (F060)."""
-    count = 0
-    folder = Conflicts(repo.conflicts)
-    for item in scan(source):
-        if not isinstance(item, Found):
-            continue
-        count += 1
-        here, there = source / item.path, target / item.path
-        if there.exists():
-            if read_content(there).sha256 != read_content(here).sha256:
-                conflicts.append(Conflict(item.path, "remote", str(folder.keep(here, item.path))))
-            continue
-        there.parent.mkdir(parents=True, exist_ok=True)
-        temporary = there.with_name(f".bayou-{item.stat.inode:x}.tmp")
-        shutil.copy2(here, temporary, follow_symlinks=False)
-        _sync(temporary)
-        os.replace(temporary, there)
-        _sync(there.parent)
-    return count
-
-
-def _remove_copies(source: Path, target: Path) -> None:
-    """Remove files whose bytes are safe at the new place, and the directories that this empties."""
-    for item in list(scan(source)):
-        if isinstance(item, Found):
-            here, there = source / item.path, target / item.path
-            if there.exists() and read_content(there).sha256 == read_content(here).sha256:
-                here.unlink(missing_ok=True)
-    for folder in sorted((path for path in source.rglob("*") if path.is_dir()), reverse=True):
-        try:
-            folder.rmdir()
-        except OSError:
-            continue
-
-
-def _count(root: Path) -> int:
-    return sum(isinstance(item, Found) for item in scan(root))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _directory_report(target: Path, moved: Migrated, conflicts: list[Conflict]) -> SetupReport:
+    return SetupReport(str(target), None, 0, 0, 0, 0, False, len(moved.paths), [], [*conflicts, *moved.conflicts], [])

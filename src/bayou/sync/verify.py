@@ -2,7 +2,8 @@
 
 Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes.
 Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
-counted apart: they are no damage, and `gc` takes care of them.
+counted apart: they are no damage, and `gc` takes care of them. Where the index itself is damaged, `--repair` rebuilds
+it first.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayou import paths
-from bayou.errors import NotFound, StoreError
-from bayou.index.check import check
+from bayou.errors import BadAnswer, NotFound, PreconditionFailed
+from bayou.index.check import survey
+from bayou.index.discovery import IN_THE_WAY, directories, discover, entry_of, list_payload
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, read_head
 from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
 from bayou.repo import Repo
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
-from bayou.sync import base, commit, push
+from bayou.sync import base, commit, push, view
 from bayou.sync.context import Context, open_context
-from bayou.sync.observe import Observed
-from bayou.sync.plan import LocalState
+from bayou.sync.rebuild import rebuild
+from bayou.sync.remains import chain
 from bayou.sync.report import Refusal, SyncOptions, VerifyReport
+from bayou.sync.rescue import rescued
 from bayou.sync.run import run
-from bayou.tree.content import read_content
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Found:
     refused: list[Refusal] = field(default_factory=list)
     leftovers: int = 0
     trash: int = 0
-    unrecovered: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
 
 def verify(
@@ -50,16 +50,14 @@ def verify(
 ) -> VerifyReport:
     """Check every entry against the store; mend what can be mended without losing anything; forget what is named."""
     with open_context(repo, SyncOptions(mode="push", walk=False), timeout=timeout) as context:
+        rebuilt = rebuild(context) if repair else None
         if forget:
             _forget(context, forget)
-        seen = read_head(context.store)
-        assert seen is not None
+        seen = _head(context)
         found = _compare(context, seen, deep=deep)
         repaired = _repair(context, seen, found) if repair else 0
         if repaired:
-            seen = read_head(context.store)
-            assert seen is not None
-            found = _compare(context, seen, deep=deep)
+            found = _compare(context, _head(context), deep=deep)
     return VerifyReport(
         checked=found.checked,
         missing=sorted(entry.path for entry in found.missing),
@@ -67,26 +65,61 @@ def verify(
         unindexed=sorted(meta.key for meta in found.unindexed),
         leftovers=found.leftovers,
         trash=found.trash,
-        repaired=repaired,
+        repaired=repaired + (rebuilt.recovered if rebuilt else 0),
         refused=found.refused,
-        unrecovered=found.unrecovered,
+        damaged=found.damaged,
+        unrecovered=rebuilt.unrecovered if rebuilt else [],
+        warnings=rebuilt.warnings if rebuilt else [],
     )
+
+
+def _head(context: Context) -> HeadSeen:
+    """Read the head; where there is none, say whether it was lost."""
+    try:
+        seen = read_head(context.store)
+    except NotFound:
+        discover(context.store)  # HeadLost, if objects of pushes are there
+        if context.base.known:
+            raise view.emptied(context.store, context.base.place) from None
+        raise NotFound(
+            f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
+        ) from None
+    assert seen is not None  # nobody asked whether it is modified
+    return seen
 
 
 def _compare(context: Context, seen: HeadSeen, *, deep: bool) -> _Found:
     store, found = context.store, _Found()
     # The index first: what is committed while we list has its object before its entry (V11).
-    source = StoreNodes(store, context.cache)
-    damage = list(check(Tree(StoreNodes(store), seen.head.root)))
-    found.unrecovered = [f"{one}" for one in damage]
-    entries: dict[str, Entry] = {} if damage else {entry.key: entry for entry in scan(Tree(source, seen.head.root))}
-    trash: set[str] = {entry.key for entry in scan(Tree(source, seen.head.trash))}
-    listed: dict[str, ObjectMeta] = {}
-    for page in store.list():
-        for meta in page:
-            listed[meta.key] = meta
-    for key, meta in listed.items():
-        _classify(key, meta, entries, trash, found)
+    index, trash = (survey(StoreNodes(store), root) for root in (seen.head.root, seen.head.trash))
+    found.damaged = [damage.error.message for damage in (*index.damage, *trash.damage)]
+    found.damaged += chain(store, seen.head.older)[1]
+    hidden = [damage.span for damage in index.damage]
+    entries: dict[str, Entry] = {}
+    for entry in index.rows:
+        why = paths.refusal(entry.path)
+        if why is None:
+            entries[entry.key] = entry
+        else:
+            found.refused.append(Refusal(entry.path, why))
+    listing = list_payload(store)
+    found.refused += [Refusal(one.key, one.reason) for one in listing.refused]
+    listed = {meta.key: meta for meta in listing.objects}
+    wasted: set[str] = {entry.key for entry in trash.rows}
+    plain = [meta.key for meta in listing.objects if keys.parse_payload(meta.key).push is None]
+    crowded = directories([*(entry.path for entry in entries.values()), *plain])
+    for meta in listing.objects:
+        path, pushed = keys.parse_payload(meta.key)
+        if meta.key in entries or any(span.holds(path) for span in hidden):
+            continue
+        if meta.key in wasted:
+            found.trash += 1
+        elif pushed is not None:
+            found.leftovers += 1
+        elif path in crowded:
+            found.refused.append(Refusal(path, IN_THE_WAY))
+        else:
+            found.unindexed.append(meta)
     for key, entry in entries.items():
         found.checked += 1
         at = listed.get(key)
@@ -111,20 +144,6 @@ def _compare(context: Context, seen: HeadSeen, *, deep: bool) -> _Found:
     return found
 
 
-def _classify(key: str, meta: ObjectMeta, entries: Mapping[str, Entry], trash: set[str], found: _Found) -> None:
-    """Say what an object is that the index does not name."""
-    if key in entries or key.partition("/")[0] not in paths.PAYLOAD_ROOTS or key.endswith("/"):
-        return
-    if key in trash:
-        found.trash += 1
-    elif keys.parse_payload(key).push is not None:
-        found.leftovers += 1
-    elif (why := paths.refusal(key)) is None:
-        found.unindexed.append(meta)
-    else:
-        found.refused.append(Refusal(key, why))
-
-
 def _gone(context: Context, entry: Entry) -> bool:
     try:
         context.store.head(entry.key)
@@ -134,10 +153,10 @@ def _gone(context: Context, entry: Entry) -> bool:
 
 
 def _digest(context: Context, entry: Entry) -> bytes | None:
-    """Return the hash of an object's bytes, as they are now; None if they cannot be read."""
+    """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
     try:
         return context.store.download(entry.key, _Nowhere(), entry.size).sha256  # type: ignore[arg-type]
-    except StoreError:
+    except (NotFound, BadAnswer, PreconditionFailed):
         return None
 
 
@@ -150,11 +169,8 @@ class _Nowhere:
 
 def _repair(context: Context, seen: HeadSeen, found: _Found) -> int:
     """Add what is missing, adopt what nobody indexed, record hashes; never drop an entry (T4)."""
-    uploads = push.upload(context, list(_rescued(context, found.missing)), seen.head.gc)
-    adopted = {
-        meta.key: Entry(meta.key, None, meta.size, None, meta.etag, meta.version, meta.modified)
-        for meta in _anew(context, found.unindexed)
-    }
+    uploads = push.upload(context, list(rescued(context, found.missing)), seen.head.gc)
+    adopted = {meta.key: entry_of(meta) for meta in _anew(context, found.unindexed)}
     wanted: dict[str, Entry | None] = {**uploads, **adopted, **found.hashes}
     missing = {entry.path: entry for entry in found.missing}
     hashed = found.hashes
@@ -191,17 +207,6 @@ def _repair(context: Context, seen: HeadSeen, found: _Found) -> int:
         db.execute(commit.FORGET, (context.place,))
     context.base.fold(context.nodes)
     return len(done.changes)
-
-
-def _rescued(context: Context, missing: Iterable[Entry]) -> Iterable[Observed]:
-    """Yield the files of this tree that have the bytes of a missing object."""
-    for entry in missing:
-        if context.stat(entry.path) is None:
-            continue
-        content = read_content(context.root / entry.path)
-        if content.size == entry.size and entry.sha256 in (None, content.sha256):
-            state = LocalState(content.sha256, content.size)
-            yield Observed(entry.path, state, content, context.journal.newest())
 
 
 def _anew(context: Context, unindexed: Iterable[ObjectMeta]) -> Iterable[ObjectMeta]:

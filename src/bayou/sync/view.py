@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from bayou.errors import NotFound, StoreEmptied, StoreRestored, StoreSwapped
+from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
 from bayou.ids import ulid
 from bayou.index.build import build
 from bayou.index.discovery import Refused, discover, publish
@@ -43,15 +43,21 @@ def look(store: Store, cache: NodeFiles, place: Place, *, etag: str | None) -> V
         seen = read_head(store, if_none_match=etag)
     except NotFound:
         if place.commit is not None:
-            raise StoreEmptied(
-                f"{store.url} had commit {place.commit} and has no index any more",
-                hint=f"if it was emptied on purpose, join it anew: bayou datastore setup {place.url}",
-            ) from None
+            raise emptied(store, place) from None
         raise
     if seen is None:
         return None
     check_history(store, place, seen.head)
     return View(Tree(StoreNodes(store, cache), seen.head.root), seen)
+
+
+def emptied(store: Store, place: Place) -> StoreEmptied:
+    """Say that a store which base knows has no head."""
+    return StoreEmptied(
+        f"{store.url} had commit {place.commit} and has no index any more",
+        hint="if its head was lost: bayou datastore verify --repair; "
+        f"if it was emptied on purpose, join it anew: bayou datastore setup {place.url}",
+    )
 
 
 def check_history(store: Store, place: Place, head: Head) -> None:
@@ -62,7 +68,7 @@ def check_history(store: Store, place: Place, head: Head) -> None:
     again = f"if that is what you want, join it anew: bayou datastore setup {place.url}"
     if place.store is not None and head.store != place.store:
         raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {place.store})", hint=again)
-    if place.commit is None or place.seq is None:
+    if place.commit is None or place.seq is None or rebuilt_since(place, head):
         return
     if head.seq >= place.seq:
         for row in iter_log(store, head):
@@ -79,22 +85,34 @@ def check_history(store: Store, place: Place, head: Head) -> None:
     )
 
 
-def find(store: Store, nodes: LocalNodes) -> View:
+def rebuilt_since(place: Place, head: Head) -> bool:
+    """Whether the index was rebuilt since base: then it need not go on from what base knows, nor have all of it."""
+    return head.rebuilt is not None and head.rebuilt != place.rebuilt
+
+
+def find(store: Store, nodes: LocalNodes, cache: NodeFiles) -> View:
     """Discover what a store without a head holds, and keep that to ourselves (V15)."""
-    found = discover(store)
+    try:
+        found = discover(store)
+    except AlreadyExists:
+        return _published(store, cache)
     root = build(found.entries, nodes)
     nodes.flush()
     return View(Tree(nodes, root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored)
 
 
-def create(store: Store, cache: NodeFiles, by: str) -> View:
+def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False) -> View:
     """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
 
     Before anything is uploaded: so objects of pushes without a head always mean that a head was lost. Whoever loses
-    the race goes on from the winner's head (V1).
+    the race goes on from the winner's head (V1). `proved`: the caller has just done the proof.
     """
-    probe(store)
-    found = discover(store)
+    if not proved:
+        probe(store)
+    try:
+        found = discover(store)
+    except AlreadyExists:
+        return _published(store, cache)
     seen = publish(store, found.entries, store_id=str(uuid.uuid4()), commit=ulid(), at=now(), by=by, cache=cache)
     return View(
         Tree(StoreNodes(store, cache), seen.head.root),
@@ -103,6 +121,13 @@ def create(store: Store, cache: NodeFiles, by: str) -> View:
         refused=tuple(found.refused),
         ignored=found.ignored,
     )
+
+
+def _published(store: Store, cache: NodeFiles) -> View:
+    """Return the view of a head that came to be while we listed: its writer's word decides, and not our listing."""
+    seen = read_head(store)
+    assert seen is not None  # nobody asked whether it is modified
+    return View(Tree(StoreNodes(store, cache), seen.head.root), seen)
 
 
 def later(view: View, store: Store, cache: NodeFiles, seen: HeadSeen) -> View:

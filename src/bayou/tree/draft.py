@@ -98,10 +98,9 @@ class Draft:
         """Remove what there is; what cannot be removed is a temporary that everybody ignores."""
         with contextlib.suppress(BayouError, OSError):
             self._close()
-        with contextlib.suppress(BayouError, OSError):
-            with self._ground.spot(self.path) as spot:
-                os.unlink(self._temporary, dir_fd=spot.directory)
-            self._ground.prune(self.path)
+        with contextlib.suppress(BayouError, OSError), self._ground.spot(self.path) as spot:
+            os.unlink(self._temporary, dir_fd=spot.directory)
+        self._ground.prune(self.path)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 _COARSEST_CLOCK_NS = 2_000_000_000
 """FAT stamps files in steps of two seconds; nothing else in use is coarser."""
 
+_FINE_CLOCK_NS = 250_000_000
+"""A stamp with a fraction of a second comes from a clock of 10 ms steps or less; the rest is for a server's clock."""
+
+_SECOND_NS = 1_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
@@ -33,9 +38,10 @@ class FileStat:
         equal content. A file system stamps files by a clock that moves in steps, and a second write within one step
         leaves the stat as the first one did. The step of the last write is over when ctime, stamped by the same
         clock, has moved beyond mtime (as it has when a file is written, synced and then renamed into place), or when
-        both lie further back than the coarsest clock can. (Only a program that rewrites a file and sets its old mtime
-        again, all within one step, could still hide.)
+        both lie further back than a clock of their kind can. (Only a program that rewrites a file and sets its old
+        mtime again, all within one step, could still hide.)
         """
         if self.mtime_ns < self.ctime_ns <= now_ns:
             return True
-        return max(self.mtime_ns, self.ctime_ns) < now_ns - _COARSEST_CLOCK_NS
+        step = _FINE_CLOCK_NS if self.mtime_ns % _SECOND_NS and self.ctime_ns % _SECOND_NS else _COARSEST_CLOCK_NS
+        return max(self.mtime_ns, self.ctime_ns) < now_ns - step

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bayou.errors import PathRefused, TreeError
-from bayou.tree.durable import each, sync_directory
+from bayou.errors import BayouError, PathRefused, TreeError
+from bayou.tree.durable import each, sync_directory, sync_file_system
 from bayou.tree.failure import explained, refused, why
 from bayou.tree.spot import Spot
 from bayou.tree.trail import Trail
 
 _T = TypeVar("_T")
 _TRIES = 100
+_MANY = 64
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
@@ -43,20 +44,11 @@ class Ground:
 
         A delete elsewhere may remove a directory in the moment between; then it is made again.
         """
-        for _ in range(_TRIES):
-            try:
-                with self.spot(path, gained, trail) as spot:
-                    spot.check_free()
-                    return step(spot)
-            except FileNotFoundError:
-                continue
-            except NotADirectoryError:
-                raise _file_above(path) from None
-            except OSError as error:
-                if error.errno not in _NO_SUCH_NAME:
-                    raise
-                raise refused(path, f"this file system does not take the name ({why(error)})") from None
-        raise TreeError(f"cannot write {path}: its directory keeps vanishing", hint="try again")
+        try:
+            return self._make(path, gained, step, trail)
+        except BaseException:
+            self.prune(path)
+            raise
 
     def status(self, path: str) -> os.stat_result | None:
         """Look at what stands at `path`, itself and not what it points to; None if there is nothing."""
@@ -97,7 +89,7 @@ class Ground:
                     os.rmdir(spot.name, dir_fd=spot.directory)
             except (FileNotFoundError, NotADirectoryError):
                 pass  # somebody else was faster
-            except OSError:
+            except (OSError, BayouError):
                 break  # not empty, or not ours to remove: either way it stays
             directory = directory.rpartition("/")[0]
         return directory
@@ -105,7 +97,26 @@ class Ground:
     def sync(self, directories: set[str]) -> None:
         """Make the entries of these directories durable; one that is gone needs nothing."""
         with explained("cannot sync the tree"):
+            # Where every file has a directory of its own, one call for all takes a fiftieth of one call for each.
+            if len(directories) > _MANY and sync_file_system(self.root):
+                return
             each(self._sync_one, sorted(directories))
+
+    def _make(self, path: str, gained: set[str], step: Callable[[Spot], _T], trail: Trail | None) -> _T:
+        for _ in range(_TRIES):
+            try:
+                with self.spot(path, gained, trail) as spot:
+                    spot.check_free()
+                    return step(spot)
+            except FileNotFoundError:
+                continue
+            except NotADirectoryError:
+                raise _file_above(path) from None
+            except OSError as error:
+                if error.errno not in _NO_SUCH_NAME:
+                    raise
+                raise refused(path, f"this file system does not take the name ({why(error)})") from None
+        raise TreeError(f"cannot write {path}: its directory keeps vanishing", hint="try again")
 
     def _check(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self.spot(path) as spot:

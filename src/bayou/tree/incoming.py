@@ -89,7 +89,11 @@ class Incoming:
             self._trail.close()
         with self._touching:
             touched, self._touched = self._touched, set()
-        self._ground.sync(touched)
+        try:
+            self._ground.sync(touched)
+        except BaseException:
+            self._touch(touched)  # still to be done
+            raise
 
     def clear(self) -> None:
         """Remove what earlier runs left in the staging directory. No other run may be under way."""

@@ -11,7 +11,7 @@ Ticket = object
 
 
 class Journal(Protocol):
-    """The durable, ordered rows of V7. Safe to use from many threads and processes."""
+    """The durable, ordered rows of V7. For many threads and processes; what it raises is a `BayouError`."""
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
         """Open a row for each path. They are durable when this returns; if it raises, there are none.

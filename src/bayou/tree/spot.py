@@ -26,7 +26,7 @@ class Spot(NamedTuple):
     def look(self) -> os.stat_result:
         """Look at what has the name, itself and not what it points to; `FileNotFoundError` if nothing has."""
         found = os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-        self._check_spelling()
+        self.check_spelling()
         return found
 
     def check_free(self) -> None:
@@ -51,13 +51,14 @@ class Spot(NamedTuple):
                 raise refused(self.path, f"its directory {self.name!r} is a symbolic link") from None
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.name) from None
         try:
-            self._check_spelling()
+            self.check_spelling()
         except BaseException:
             os.close(inner)
             raise
         return inner
 
-    def _check_spelling(self) -> None:
+    def check_spelling(self) -> None:
+        """Raise `PathRefused` if what was found under the name is really called otherwise."""
         if not self.folds:
             return
         folded = self.name.casefold()

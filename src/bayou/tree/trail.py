@@ -44,12 +44,10 @@ class Trail:
                 break
             kept += 1
         self._cut(kept)
-        if not kept:
-            self._folds = folds_case(self._descriptors[0], directories[0] if directories else name)
         for segment in directories[kept:]:
-            spot = Spot(self._descriptors[-1], segment, path, self._folds)
-            self._descriptors.append(self._enter(spot, gained))
-            self._names.append(segment)
+            self._enter(segment, path, gained)
+        if not directories:
+            self._folds = folds_case(self._descriptors[0], name)
         return Spot(self._descriptors[-1], name, path, self._folds)
 
     def close(self) -> None:
@@ -62,17 +60,25 @@ class Trail:
             self._names.pop()
             os.close(self._descriptors.pop())
 
-    def _enter(self, spot: Spot, gained: set[str] | None) -> int:
+    def _enter(self, segment: str, path: str, gained: set[str] | None) -> None:
         """Open the next directory, or make it."""
+        top = not self._names
+        spot = Spot(self._descriptors[-1], segment, path, folds=self._folds and not top)
         try:
-            return spot.enter()
+            inner = spot.enter()
         except FileNotFoundError:
             if gained is None:
                 raise
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(spot.name, dir_fd=spot.directory)
-        gained.add("/".join(self._names))
-        return spot.enter()
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(segment, dir_fd=spot.directory)
+            gained.add("/".join(self._names))
+            inner = spot.enter()
+        self._names.append(segment)
+        self._descriptors.append(inner)
+        if top:
+            # Now that it is there, the payload root can say whether its other spelling would be found as well.
+            self._folds = folds_case(spot.directory, segment)
+            spot._replace(folds=self._folds).check_spelling()
 
 
 def no_link(root: Path) -> None:

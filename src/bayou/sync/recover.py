@@ -1,0 +1,169 @@
+"""Put an index together again from what can be read of its versions, and from what the store lists.
+
+A version decides the ranges of paths that it shows: these entries are there, and no others. What is out of sight in
+one version is looked for in the one before it. Where only an earlier version can be seen, what was written since may
+have been committed, and the newest of it gets the path: no commit that was acknowledged is lost with the node that
+told of it. The store's own clock says what came later, or a node that came later does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bayou.index.check import Damage, survey
+from bayou.index.discovery import directories, entry_of
+from bayou.index.entry import Entry
+from bayou.index.node import Digest, Pointer, Root
+from bayou.index.span import EVERYTHING, Span
+from bayou.index.tree import NodeSource
+from bayou.store import keys
+from bayou.store.transport import ObjectMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the index, which can be read in parts at least. `at` is when the store got its root, in ms."""
+
+    source: NodeSource
+    root: Root | Pointer | None
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows of a leaf, and when the store got it, in ms."""
+
+    rows: Sequence[Entry]
+    at: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The entries by path; of them, those that are `older` than what was lost, and those `found` to be written since.
+
+    `gone` are entries that should be there and whose object is not; `blocked` are paths that others have as their
+    directory; `damage` is what hides the newest version, in itself and in its copies.
+    """
+
+    rows: dict[str, Entry] = field(default_factory=dict)
+    older: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
+    gone: list[Entry] = field(default_factory=list)
+    blocked: list[str] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Past:
+    """What earlier versions say of lost ranges; `decided`: when each was written, and what it leaves in the dark."""
+
+    rows: dict[str, Entry] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    decided: list[tuple[int, list[Span]]] = field(default_factory=list)
+
+    def known_at(self, path: str) -> int:
+        """Return the time of the version that decides a path; 0 if none does."""
+        return next((at for at, dark in self.decided if not _in(path, dark)), 0)
+
+    @property
+    def earliest(self) -> int:
+        """Return the time of the oldest version that decides anything; 0 if something is left in the dark."""
+        return self.decided[-1][0] if self.decided and not self.decided[-1][1] else 0
+
+
+def recover(
+    newest: Sequence[Version],
+    older: Iterable[Version],
+    mine: Mapping[str, Entry],
+    objects: Sequence[ObjectMeta],
+    trash: set[str],
+    leaves_since: Callable[[int], Iterable[Written]],
+) -> Recovered:
+    """Recover the entries of an index.
+
+    `newest` are the current version and copies of it; without any, all of it is out of sight. `older` come newest
+    first. `mine` are entries that this machine knows, of whatever age; `trash` are keys that have left the index.
+    """
+    made = Recovered()
+    lost: list[Span] = [EVERYTHING]
+    for version in newest:
+        seen = survey(version.source, version.root, lost)
+        made.rows.update({row.path: row for row in seen.rows})
+        made.damage, lost = seen.damage, seen.hidden(lost)
+    if not lost:
+        return made
+    past = _look_back(older, lost)
+    later = ((leaf.at, row) for leaf in leaves_since(past.earliest) for row in leaf.rows)
+    told = {row.key: row for at, row in later if at >= past.known_at(row.path)}
+    listed = {meta.key: meta for meta in objects}
+    since = _written_since(objects, past, trash, lost, told.keys())
+    for path, row in past.rows.items():
+        at = listed.get(row.key)
+        if path in since and (at is None or _rank(since[path]) > _rank(at)):
+            continue
+        since.pop(path, None)
+        if at is not None:
+            made.rows[path] = row
+            made.older.add(path)
+        else:
+            made.gone.append(row)
+    for path, meta in since.items():
+        made.rows[path] = _described(meta, (mine.get(path), told.get(keys.as_listed(meta.key))))
+        made.found.add(path)
+    unknown = (row for row in mine.values() if row.path not in made.rows and row.key not in past.named | listed.keys())
+    made.gone += [row for row in unknown if _in(row.path, lost)]
+    for path in made.found & directories(made.rows):
+        del made.rows[path]
+        made.blocked.append(path)
+    made.found.difference_update(made.blocked)
+    return made
+
+
+def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
+    """Return what the newest readable version says of each lost range, and every key that some version names there."""
+    past = _Past()
+    visited: set[Digest] = set()
+    left = lost
+    for version in older:
+        if left:
+            seen = survey(version.source, version.root, left)
+            past.rows.update({row.path: row for row in seen.rows})
+            left = seen.hidden(left)
+            past.decided.append((version.at, left))
+        past.named.update(row.key for row in survey(version.source, version.root, lost, visited).rows)
+    return past
+
+
+def _written_since(
+    objects: Sequence[ObjectMeta], past: _Past, trash: set[str], lost: list[Span], told: Iterable[str]
+) -> dict[str, ObjectMeta]:
+    """Return, for each lost path, the newest object that came after the version which decides it."""
+    newest: dict[str, ObjectMeta] = {}
+    known, later = past.named | trash, set(told)
+    for meta in objects:
+        path = keys.parse_payload(meta.key).path
+        if meta.key in known or not _in(path, lost):
+            continue
+        if meta.modified < past.known_at(path) and meta.key not in later:
+            continue
+        if path not in newest or _rank(meta) > _rank(newest[path]):
+            newest[path] = meta
+    return newest
+
+
+def _rank(meta: ObjectMeta) -> tuple[bool, int, str]:
+    """Order the objects of one path by age: one that was there before Bayou is the oldest, then the store's clock."""
+    push = keys.parse_payload(meta.key).push
+    return push is not None, meta.modified, push or ""
+
+
+def _described(meta: ObjectMeta, known: Iterable[Entry | None]) -> Entry:
+    """Return the entry of an object: with its hash, if somebody knows that very object."""
+    entry = entry_of(meta)
+    same = (one for one in known if one is not None and one.key == entry.key)
+    return next((one for one in same if entry.push is not None or one.etag == entry.etag), entry)
+
+
+def _in(path: str, spans: Iterable[Span]) -> bool:
+    return any(span.holds(path) for span in spans)

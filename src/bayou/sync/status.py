@@ -1,0 +1,69 @@
+"""`datastore status`: how things stand, here and there."""
+
+from __future__ import annotations
+
+import time
+
+from bayou.deadline import Deadline
+from bayou.errors import BayouError, NotFound
+from bayou.index.head import read_head
+from bayou.index.local import LocalNodes, NodeFiles
+from bayou.repo import Repo
+from bayou.store.store import Store
+from bayou.sync.base import Base
+from bayou.sync.database import Database
+from bayou.sync.journal import Journal
+from bayou.sync.policy import Policy
+from bayou.sync.report import IndexStatus, Status
+
+_STATUS_TIMEOUT_S = 10.0
+
+
+def status(repo: Repo, *, timeout: float | None = None) -> Status:
+    """Tell how things stand, with one request to the store and no change anywhere (V15)."""
+    config = repo.config.datastore
+    if config.url is None:
+        return Status(
+            str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
+            config.hydrate, str(repo.tree_root),
+        )  # fmt: skip
+    store = repo.store().within(Deadline.after(timeout or _STATUS_TIMEOUT_S))
+    begin = time.monotonic()
+    healthy, message, index, etag = True, "", None, None
+    try:
+        seen = read_head(store)
+        if seen is not None:
+            root, etag = seen.head.root, seen.etag
+            index = IndexStatus(
+                seen.head.seq,
+                seen.head.commit,
+                root.entries if root else 0,
+                root.bytes if root else 0,
+                root.digest.hex() if root else None,
+            )
+    except NotFound:
+        message = "the store has no index yet"
+    except BayouError as error:
+        healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
+    latency = round((time.monotonic() - begin) * 1000)
+    with Database(repo.state / "sync.db") as database:
+        base = _base(repo, store, database)
+        place = base.place
+        paths, bulk = Journal(database, base.place_id).counts()
+        policy = Policy.of(config.hydrate, config.exclude)
+        proved = place.etag is not None and place.policy == policy.text and not base.dirty()
+    in_sync = proved and etag == place.etag and not paths
+    return Status(
+        store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
+        paths, bulk, config.hydrate, str(repo.tree_root),
+    )  # fmt: skip
+
+
+def _base(repo: Repo, store: Store, database: Database) -> Base:
+    return Base(database, store.url, store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status"))
+
+
+def _how(in_sync: bool, paths: int) -> str:
+    if in_sync:
+        return "in sync"
+    return f"{paths} changed paths wait to be pushed" if paths else "not compared with this index yet"

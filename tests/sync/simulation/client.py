@@ -1,0 +1,151 @@
+"""One machine of a simulation: a tree, programs that write into it, and commands."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bayou.config.record import Config, DatastoreConfig
+from bayou.index.entry import Entry
+from bayou.index.local import LocalNodes, NodeFiles
+from bayou.repo import Repo
+from bayou.store.store import Store
+from bayou.sync import api
+from bayou.sync.base import Base
+from bayou.sync.conflict import Conflicts
+from bayou.sync.database import Database
+from bayou.sync.journal import Journal
+from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
+from bayou.sync.service import Datastore, Marked
+
+URL = "memory://sim"
+
+
+@dataclass(frozen=True, slots=True)
+class SimRepo(Repo):
+    """A repo whose store is the one it was given."""
+
+    given: Store | None = None
+
+    def store(self) -> Store:
+        assert self.given is not None
+        return self.given
+
+
+@dataclass(eq=False)
+class Busy:
+    """A program that has said that it writes, and has not ended yet."""
+
+    datastore: Datastore
+    marked: Marked
+    under: str | None
+
+
+@dataclass(eq=False)
+class Client:
+    """A clone. Programs act on it from the scheduler's own thread, at once; commands run in threads of their own."""
+
+    name: str
+    repo: SimRepo
+    busy: list[Busy] = field(default_factory=list)
+    dead: bool = False
+    """The running command was killed: nothing that unwinds may touch anything any more."""
+    lost_state: bool = False
+    marked_since_loss: bool = False
+
+    @classmethod
+    def at(cls, name: str, root: Path, store: Store) -> Client:
+        repo = SimRepo(root, Config("sim", DatastoreConfig(url=URL)), given=store)
+        (root / ".bayou").mkdir(parents=True)
+        repo.tree_root.mkdir()
+        return cls(name, repo)
+
+    # ---- programs ----
+
+    def write(self, files: dict[str, bytes]) -> None:
+        with Datastore(self.repo) as datastore:
+            datastore.tree.write_many(list(files.items()))
+
+    def delete(self, paths: list[str]) -> None:
+        with Datastore(self.repo) as datastore:
+            datastore.tree.delete_many(paths)
+
+    def half(self, kind: str, path: str) -> None:
+        """Open a row and die before the change is made."""
+        with Datastore(self.repo) as datastore:
+            assert isinstance(datastore.tree._journal, Journal)
+            datastore.tree._journal.open("write" if kind == "write" else "delete", [path])
+
+    def mark(self, under: str | None) -> Busy:
+        """Say that a program writes by itself; it goes on until `end`."""
+        datastore = Datastore(self.repo)
+        program = Busy(datastore, datastore.sync.mark_dirty(under), under)
+        self.busy.append(program)
+        self.marked_since_loss = True
+        return program
+
+    def scribble(self, path: str, content: bytes) -> None:
+        """Write into the tree without a word, in place, as a program does that has marked it dirty."""
+        file = self.repo.tree_root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+    def end(self, program: Busy, *, clean: bool) -> None:
+        """End a program: it says so, or it dies."""
+        self.busy.remove(program)
+        if clean:
+            program.marked.done()
+        program.datastore.close()
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.repo.tree_root)
+        self.repo.tree_root.mkdir()
+
+    def lose_state(self) -> None:
+        shutil.rmtree(self.repo.state, ignore_errors=True)
+        self.lost_state, self.marked_since_loss = True, False
+
+    # ---- commands ----
+
+    def sync(self, mode: Mode, *, walk: bool) -> SyncReport:
+        return api.sync(self.repo, SyncOptions(mode=mode, walk=walk))
+
+    def gc(self, grace_s: float) -> CollectReport:
+        return api.collect(self.repo, dry_run=False, grace_s=grace_s)
+
+    def verify(self, *, repair: bool, deep: bool = False) -> VerifyReport:
+        return api.verify(self.repo, deep=deep, repair=repair)
+
+    # ---- looking ----
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        root = self.repo.tree_root
+        return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            return (self.repo.tree_root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def kept(self, path: str) -> set[bytes]:
+        """Return what conflicts kept of a path."""
+        return {Path(one.copy).read_bytes() for one in Conflicts(self.repo.conflicts).list() if one.path == path}
+
+    def journaled(self) -> set[str]:
+        """Return the paths that rows name."""
+        if not (self.repo.state / "sync.db").exists():
+            return set()
+        with sqlite3.connect(self.repo.state / "sync.db") as db:
+            found = {path for (path,) in db.execute("SELECT path FROM journal")}
+        db.close()
+        return found
+
+    def base(self, paths: set[str]) -> dict[str, Entry]:
+        """Return what base says of these paths at this moment."""
+        with Database(self.repo.state / "sync.db") as database:
+            nodes = LocalNodes(NodeFiles(self.repo.state / "nodes"), "look")
+            return Base(database, URL, None, nodes).lookup(paths)

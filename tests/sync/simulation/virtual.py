@@ -1,0 +1,146 @@
+"""What makes the real code obey: one clock, one source of ids, one order, and no waiting for a disk.
+
+Nothing of the protocol is replaced. Waiting becomes a step of the scheduler; parallel requests go out one by one in an
+order that the seed gives; the size of nodes and of the log's pages is small, so that few paths make a deep tree.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import bayou.index.chunk
+import bayou.index.codec
+from bayou.deadline import Deadline
+from bayou.index.chunk import Shape
+from bayou.store.store import Store
+from bayou.sync.database import Database
+
+_WINDOW = 4
+_decode = lru_cache(4096)(bayou.index.codec.decode)
+_encode = lru_cache(4096)(bayou.index.codec.encode)
+
+
+class Rules(Protocol):
+    """The world that the code is to live in."""
+
+    rng: random.Random
+    shape: Shape
+    page_rows: int
+
+    def now_ms(self) -> int: ...
+
+    def local_step(self, what: str) -> None:
+        """Called before and after every transaction of a client, in its thread."""
+
+    def wait(self, seconds: float) -> None: ...
+
+
+@contextmanager
+def virtual(rules: Rules) -> Iterator[None]:
+    """Let everything in this process live by these rules."""
+    rng = rules.rng
+    clock = SimpleNamespace(time_ns=lambda: rules.now_ms() * 1_000_000)
+    moment = SimpleNamespace(now=lambda zone: datetime.fromtimestamp(rules.now_ms() / 1000, zone or UTC))
+    patches: list[Any] = [
+        patch("bayou.ids.os", SimpleNamespace(urandom=rng.randbytes)),
+        patch("bayou.ids.time", clock),
+        patch("bayou.sync.view.datetime", moment),
+        # What a store can do is not in question here.
+        patch("bayou.sync.view.probe", lambda store: None),
+        patch("bayou.sync.rebuild.probe", lambda store: None),
+        patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
+        patch("bayou.tree.durable.ThreadPoolExecutor", _Serial),
+        patch("bayou.index.codec.decode", lambda data, level, ref: _decode(bytes(data), level, ref)),
+        patch("bayou.index.codec.encode", _encode),
+        patch.object(os, "fsync", lambda descriptor: None),
+        patch.object(Store, "map", _in_some_order(rng)),
+        patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
+        patch.object(Database, "_open", _opened(Database._open)),
+        patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
+    ]
+    with _shaped(rules.shape):
+        for one in patches:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in reversed(patches):
+                one.stop()
+
+
+@contextmanager
+def _shaped(shape: Shape) -> Iterator[None]:
+    """Give the one shape that everybody has taken by now other sizes."""
+    names = Shape.__slots__
+    before = {name: getattr(bayou.index.chunk.SHAPE, name) for name in names}
+    try:
+        for name in names:
+            object.__setattr__(bayou.index.chunk.SHAPE, name, getattr(shape, name))
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(bayou.index.chunk.SHAPE, name, value)
+
+
+def _in_some_order(rng: random.Random) -> Callable[..., Iterator[Any]]:
+    def ordered(
+        self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None
+    ) -> Iterator[Any]:
+        """Do a few at a time, in any order, and yield their results in theirs."""
+        source = iter(items)
+        while window := list(islice(source, _WINDOW)):
+            futures: list[Future[Any]] = [Future() for _ in window]
+            for at in rng.sample(range(len(window)), len(window)):
+                try:
+                    futures[at].set_result(function(window[at]))
+                except Exception as error:  # noqa: BLE001  (raised in its item's turn)
+                    futures[at].set_exception(error)
+            for future in futures:
+                yield future.result()
+
+    return ordered
+
+
+def _opened(real: Callable[[Database], sqlite3.Connection]) -> Callable[[Database], sqlite3.Connection]:
+    def opened(self: Database) -> sqlite3.Connection:
+        connection = real(self)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    return opened
+
+
+def _stepped(rules: Rules, real: Callable[[Database], Any]) -> Callable[[Database], Any]:
+    @contextmanager
+    def stepped(self: Database) -> Iterator[sqlite3.Connection]:
+        rules.local_step("transaction")
+        with real(self) as connection:
+            yield connection
+        rules.local_step("committed")
+
+    return stepped
+
+
+class _Serial:
+    """A pool of no threads: nothing here waits for a disk."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> _Serial:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [function(item) for item in items]

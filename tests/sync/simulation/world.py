@@ -1,0 +1,462 @@
+"""One scenario: two or three clients on one bucket, and everything that may happen to them, drawn from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayou.errors import AlreadyExists, IndexDamaged, NotFound, PreconditionFailed, StoreError, Unavailable
+from bayou.index.chunk import Shape
+from bayou.store import keys
+from bayou.store.retry import RetryPolicy
+from bayou.store.scope import Scope
+from bayou.store.store import Store
+from bayou.sync import api
+from bayou.sync.report import SyncReport
+from bayou.testing.faulty import Crash
+from tests.sync.simulation.bucket import Bucket, SimTransport
+from tests.sync.simulation.client import Client
+from tests.sync.simulation.oracle import Oracle, Violation
+from tests.sync.simulation.scheduler import Actor, Scheduler
+from tests.sync.simulation.virtual import virtual
+
+PATHS = ("files/a", "files/b", "audit/c/d", "outputs/e")
+UNIT = ("data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml")
+FOUND = ("files/a", "files/old")
+SMALL = Shape(leaf_mod=2, leaf_max=3, branch_mod=2, branch_max=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a scenario is about: how often each thing goes wrong, of a thousand requests or steps."""
+
+    clients: int
+    lose: int
+    late: int
+    crash: int
+    programs: int
+    gc: bool
+    mishaps: bool
+    found: bool
+    episodes: int
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Kind:
+        return cls(
+            clients=rng.choice((2, 2, 3)),
+            lose=rng.choice((0, 0, 10, 60)),
+            late=rng.choice((0, 0, 20, 80)),
+            crash=rng.choice((0, 5, 20, 40)),
+            programs=rng.choice((0, 20, 80)),
+            gc=rng.random() < 0.5,
+            mishaps=rng.random() < 0.3,
+            found=rng.random() < 0.3,
+            episodes=rng.choice((3, 5, 8)),
+        )
+
+
+@dataclass(eq=False)
+class Late:
+    """A request that is still on its way, although nobody waits for its answer."""
+
+    who: str
+    what: str
+    act: Callable[[], object]
+
+
+class World:
+    """A scenario. `run` raises `Violation`; `trace` tells what happened."""
+
+    def __init__(self, seed: int, directory: Path, kind: Kind | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.kind = kind or Kind.draw(self.rng)
+        self.shape = SMALL if self.rng.random() < 0.4 else Shape()
+        self.page_rows = self.rng.choice((2, 3, 50))
+        self.scheduler = Scheduler(self.rng)
+        self.bucket = Bucket(
+            unique_etags=self.rng.random() < 0.5,
+            page=self.rng.choice((2, 5, 1000)),
+            delete_batch=self.rng.choice((1, 3, 1000)),
+        )
+        self.trace: list[str] = []
+        self.late: list[Late] = []
+        self.interleavings: set[int] = set()
+        self.calm = False
+        self.clients: dict[str, Client] = {}
+        self.collected = False
+        self._directory = directory
+        self._contents = 0
+        for number in range(self.kind.clients):
+            name = "ABC"[number]
+            policy = RetryPolicy(attempts=4, first_contact_attempts=4)
+            store = Store(SimTransport(self.bucket, name, _Gate(self, name)), Scope.of("", None), policy=policy)
+            self.clients[name] = Client.at(name, directory / name, store)
+        self.oracle = Oracle(self.bucket, self.clients)
+        self.bucket.watcher = self.oracle
+
+    # ---- the rules of the virtual world ----
+
+    def now_ms(self) -> int:
+        return self.bucket.clock
+
+    def local_step(self, what: str) -> None:
+        """Before and after a transaction: programs may act, and the process may be killed."""
+        if not self.scheduler.inside:
+            return
+        client = self.clients[self._running()]
+        if client.dead:
+            raise Crash("a dead process writes nothing")
+        self.scheduler.step(what)
+        if not self.calm and self._chance(self.kind.crash // 4):
+            self._tell(f"{client.name} is killed at {what}")
+            client.dead = True
+            raise Crash(what)
+
+    def wait(self, seconds: float) -> None:
+        self.bucket.clock += round(seconds * 1000)
+        self.scheduler.step("wait")
+
+    # ---- a scenario ----
+
+    def run(self) -> None:
+        """Play the scenario to its end."""
+        with virtual(self):
+            try:
+                self._set_up()
+                for _ in range(self.kind.episodes):
+                    self._episode()
+                self._converge()
+            finally:
+                self._tear_down()
+
+    def _set_up(self) -> None:
+        self._tell(f"{self.kind} {self.shape} unique_etags={self.bucket.unique_etags} rows={self.page_rows}")
+        if self.kind.found:
+            for path in FOUND:
+                self.bucket.put("nobody", path, f"found {path}".encode(), None)
+
+    def _episode(self) -> None:
+        """Let several clients run commands at once, to the end of all."""
+        self.scheduler.mood(self.rng.choice((0.0, 0.5, 0.9, 0.98)))
+        for client in self.clients.values():
+            for _ in range(self.rng.randrange(3)):
+                self._program(client)
+            if self.kind.mishaps and self._chance(60):
+                self._mishap(client)
+        left = {name: self.rng.choice((1, 1, 1, 2, 3)) for name in self.clients}
+        for name in self.rng.sample(sorted(left), self.rng.choice((0, 0, 0, 1))):
+            left[name] = 0
+        order: list[str] = []
+        for name in left:
+            self._next_command(name, left)
+        while self.scheduler.actors:
+            self._between()
+            actor = self.scheduler.choose()
+            order.append(f"{actor.name} {actor.at}")
+            self.scheduler.resume(actor)
+            if actor.done:
+                self._ended(actor)
+                self._next_command(actor.name, left)
+        if len({step.split(" ")[0] for step in order}) > 1:
+            self.interleavings.add(hash((id(self), tuple(order))))
+
+    def _next_command(self, name: str, left: dict[str, int]) -> None:
+        if left[name] > 0:
+            left[name] -= 1
+            client = self.clients[name]
+            client.dead = False
+            before = self.oracle.number
+            what, call = self._command(client)
+            self._tell(f"{name} begins {what}")
+            actor = self.scheduler.start(name, call)
+            actor.about = (what, before, len(self.oracle.versions))
+
+    def _command(self, client: Client) -> tuple[str, Callable[[], Any]]:
+        rng = self.rng
+        drawn = rng.random()
+        if self.kind.gc and drawn < 0.2:
+            grace = rng.choice((0, 0, 3, 60))
+            self.oracle.graces[client.name] = grace * 1000
+            self.collected = True
+            return f"gc {grace}", lambda: client.gc(grace)
+        if drawn < 0.27:
+            deep = rng.random() < 0.3
+            return f"verify repair deep={deep}", lambda: client.verify(repair=True, deep=deep)
+        mode = rng.choice(("sync", "sync", "push", "push", "pull"))
+        walk = rng.random() < 0.6
+        return f"{mode} walk={walk}", lambda: client.sync(mode, walk=walk)
+
+    def _between(self) -> None:
+        """Between two steps of clients, other things happen."""
+        if self.late and self._chance(60):
+            self._deliver(self.rng.choice(self.late))
+        if self._chance(self.kind.programs):
+            self._program(self.rng.choice(list(self.clients.values())))
+        if self._chance(200):
+            self.bucket.clock += self.rng.choice((1, 1, 10, 1000, 5000))
+
+    def _deliver(self, one: Late) -> None:
+        self.late.remove(one)
+        self._tell(f"late: {one.who} {one.what}")
+        try:
+            one.act()
+        except StoreError:
+            pass
+
+    # ---- programs ----
+
+    def _program(self, client: Client) -> None:
+        """Let a program do something to a tree, while nobody, or a sync, is under way."""
+        rng = self.rng
+        path = rng.choice(PATHS)
+        drawn = rng.random()
+        if drawn < 0.40:
+            self._write(client, {path: self._content(client)})
+        elif drawn < 0.55:
+            self._delete(client, [path])
+        elif drawn < 0.65:
+            tag = self._content(client)
+            self._write(client, {name: tag + b" " + name.encode() for name in UNIT})
+        elif drawn < 0.70:
+            self._delete(client, list(UNIT))
+        elif drawn < 0.75:
+            under = rng.choice((None, path, path.rpartition("/")[0]))
+            self._tell(f"{client.name}: a program marks {under or 'everything'}")
+            client.mark(under)
+        elif drawn < 0.90:
+            if client.busy:
+                self._go_on(client)
+        elif drawn < 0.93:
+            self._tell(f"{client.name}: a program dies before it writes {path}")
+            client.half("write", path)
+        elif drawn < 0.96:
+            self._tell(f"{client.name}: a program dies before it deletes {path}")
+            client.half("delete", path)
+            self.oracle.deleted(client, path)
+
+    def _go_on(self, client: Client) -> None:
+        program = self.rng.choice(client.busy)
+        if self.rng.random() < 0.6:
+            under = program.under or ""
+            path = self.rng.choice([one for one in PATHS if one == under or one.startswith(f"{under}/") or not under])
+            content = self._content(client)
+            self._tell(f"{client.name}: a program scribbles {path} = {content!r}")
+            client.scribble(path, content)
+            self.oracle.wrote(client, path, content)
+        else:
+            clean = self.rng.random() < 0.7
+            self._tell(f"{client.name}: the program on {program.under or 'everything'} {'ends' if clean else 'dies'}")
+            client.end(program, clean=clean)
+
+    def _write(self, client: Client, files: dict[str, bytes]) -> None:
+        self._tell(f"{client.name}: writes {files}")
+        client.write(files)
+        for path, content in files.items():
+            self.oracle.wrote(client, path, content)
+
+    def _delete(self, client: Client, paths: list[str]) -> None:
+        self._tell(f"{client.name}: deletes {paths}")
+        client.delete(paths)
+        for path in paths:
+            self.oracle.deleted(client, path)
+
+    def _mishap(self, client: Client) -> None:
+        if self.rng.random() < 0.5:
+            self._tell(f"{client.name}: its tree is wiped")
+            client.wipe()
+            self.oracle.wiped(client)
+        elif not client.busy:
+            self._tell(f"{client.name}: its state is lost")
+            client.lose_state()
+            self.oracle.forgot(client)
+
+    def _content(self, client: Client) -> bytes:
+        """Return new content; now and then one that others have too. All have one size: only the hash tells."""
+        if self._chance(150):
+            return b"same-%03d" % self.rng.randrange(3)
+        self._contents += 1
+        return b"%s-%06d" % (client.name.encode(), self._contents)
+
+    # ---- ends ----
+
+    def _ended(self, actor: Actor) -> None:
+        what, before, heads = actor.about
+        client = self.clients[actor.name]
+        error = actor.error
+        if isinstance(error, Crash):
+            self._tell(f"{actor.name} is dead ({what})")
+        elif error is not None:
+            self._tell(f"{actor.name} fails at {what}: {error!r}")
+            self._forgive(what, error, heads)
+        else:
+            self._tell(f"{actor.name} has done {what}: {_brief(actor.result)}")
+            if isinstance(actor.result, SyncReport) and actor.result.mode != "pull":
+                self.oracle.acknowledged(client, actor.result, before)
+        self.oracle.check_tree(client)
+
+    def _forgive(self, what: str, error: BaseException, heads: int) -> None:
+        """A command may fail only for what the store did to it."""
+        if isinstance(error, Unavailable) and not self.calm and (self.kind.lose or self.kind.late):
+            return
+        if isinstance(error, IndexDamaged) and self.collected and not self.calm:
+            return  # a reader of an older root, and a collection without grace
+        if what.startswith(("gc", "verify")) and isinstance(error, NotFound) and not heads:
+            return  # there is no store yet
+        raise error
+
+    def _converge(self) -> None:
+        """Let everything arrive and end, sync everybody, and look whether all is one."""
+        self._tell("all is calm from here")
+        self.calm = True
+        self.rng.shuffle(self.late)
+        while self.late:
+            self._deliver(self.late[0])
+        for client in self.clients.values():
+            client.dead = False
+            while client.busy:
+                client.end(client.busy[0], clean=True)
+        for turn in range(3):
+            for client in self.clients.values():
+                before = self.oracle.number
+                report = client.sync("sync", walk=True)
+                self._tell(f"{client.name} has done sync: {_brief(report)}")
+                self.oracle.acknowledged(client, report, before)
+                self.oracle.check_tree(client)
+                if report.failed or report.missing:
+                    raise Violation(f"{client.name} cannot sync in peace: {report.failed} {report.missing}")
+                if turn == 2 and (report.engine, report.requests.total) != ("fast", 1):
+                    raise Violation(f"{client.name} is not at rest: {_brief(report)}")
+        self.oracle.check_all()
+        self._all_equal()
+        if self.rng.random() < 0.25:
+            self._clean()
+
+    def _all_equal(self) -> None:
+        if not self.oracle.versions:
+            return
+        head = self.oracle.versions[-1]
+        truth = {path: self.bucket.objects[entry.key].data for path, entry in head.entries.items()}
+        for client in self.clients.values():
+            files = client.files
+            extra = {path for path in files if path not in truth}
+            loose = set(client.sync("sync", walk=True).untracked)
+            if extra - loose:
+                raise Violation(f"{client.name} has {extra - loose}, and the store has not")
+            if loose and not client.lost_state:
+                raise Violation(f"{client.name} lists {loose} as untracked, and it never lost its state")
+            if {path: files[path] for path in files if path in truth} != truth:
+                raise Violation(f"{client.name} has {files}, and the store {truth}")
+            status = api.status(client.repo)
+            if not status.in_sync or status.journal_paths:
+                raise Violation(f"{client.name} says that it is not in sync: {status}")
+
+    def _clean(self) -> None:
+        """Collect everything, and look whether exactly what the head names is left."""
+        client = next(iter(self.clients.values()))
+        self.oracle.graces[client.name] = 0
+        for _ in range(2):  # the list of the trash itself is trash only once it is empty
+            self.bucket.clock += 1000
+            client.gc(0)
+        report = client.verify(repair=False, deep=True)
+        if not report.ok or report.leftovers or report.trash:
+            raise Violation(f"after a collection: {report}")
+        head = self.oracle.versions[-1]
+        extra = self.bucket.objects.keys() - head.keys - {keys.HEAD}
+        expected = {path for path in FOUND if self.kind.found}
+        if extra - expected:
+            raise Violation(f"a collection leaves {extra}")
+
+    def _tear_down(self) -> None:
+        self.calm = True
+        for client in self.clients.values():
+            client.dead = True
+        while self.scheduler.actors:
+            self.scheduler.resume(self.scheduler.actors[0])
+        for client in self.clients.values():
+            while client.busy:
+                client.end(client.busy[0], clean=False)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    # ---- small things ----
+
+    def _running(self) -> str:
+        actor = self.scheduler.current
+        assert actor is not None
+        return actor.name
+
+    def _chance(self, of_a_thousand: int) -> bool:
+        return of_a_thousand > 0 and self.rng.randrange(1000) < of_a_thousand
+
+    def _tell(self, line: str) -> None:
+        self.trace.append(line)
+
+
+class _Gate:
+    """Where requests of one client wait for their turn and meet their fate."""
+
+    def __init__(self, world: World, who: str) -> None:
+        self._world = world
+        self._who = who
+
+    def sending(self, key: str, data: bytes, etag: str | None) -> None:
+        if key == keys.HEAD:
+            self._world.oracle.sending_head(self._who, data, etag)
+
+    def pass_through(self, verb: str, key: str, act: Callable[[], object]) -> object:
+        world, client = self._world, self._world.clients[self._who]
+        if not world.scheduler.inside:
+            return act()
+        if client.dead:
+            raise Crash("a dead process sends nothing")
+        world.scheduler.step(f"{verb} {key}")
+        if client.dead:
+            raise Crash("a dead process sends nothing")
+        fate = self._fate(verb)
+        world._tell(f"{self._who} {verb} {_short(key)}{f' ({fate})' if fate else ''}")
+        if fate is None:
+            return act()
+        when, _, end = fate.partition(", ")
+        if when == "late":
+            world.late.append(Late(self._who, f"{verb} {_short(key)}", act))
+        elif when == "after":
+            try:
+                act()
+            except (AlreadyExists, NotFound, PreconditionFailed):
+                pass
+        if end == "killed":
+            client.dead = True
+            raise Crash(fate)
+        raise Unavailable(f"no answer ({fate})")
+
+    def _fate(self, verb: str) -> str | None:
+        world = self._world
+        if world.calm:
+            return None
+        for end, chance in (("killed", world.kind.crash), ("lost", world.kind.lose)):
+            if world._chance(chance):
+                return f"{world.rng.choice(('before', 'after'))}, {end}"
+        if verb in ("put", "delete") and world._chance(world.kind.late):
+            return f"late, {world.rng.choice(('lost', 'lost', 'killed' if world.kind.crash else 'lost'))}"
+        return None
+
+
+def _short(key: str) -> str:
+    """Shorten digests and ids, for people."""
+    if len(key) > 60 and key.startswith(f"{keys.NODES}/"):
+        return f"node …{hashlib.sha256(key.encode()).hexdigest()[:5]}"
+    return key if len(key) < 100 else f"{key[:80]}…"
+
+
+def _brief(report: object) -> str:
+    if isinstance(report, SyncReport):
+        return (
+            f"pulled {report.pulled.files}-{report.pulled.deleted} pushed {report.pushed.files}-{report.pushed.deleted}"
+            f" conflicts {[one.path for one in report.conflicts]} untracked {report.untracked} failed {report.failed}"
+            f" missing {report.missing} {report.engine} {report.requests.total} {report.warnings or ''}"
+        )
+    return str(report)
