@@ -68,11 +68,15 @@ class Tools:
         return run(BIN / "bayou", "datastore", *arguments, env=self.env, cwd=repo)
 
     def repo(self, name: str, prefix: str) -> Path:
-        """Make a repo whose configuration names the store; nothing is synced yet."""
+        """Make a repo and set it up against the store, as is done once in its life; nothing is moved yet."""
         repo = self.folder / name
         run(BIN / "bayou", "init", repo, env=self.env)
-        with open(repo / "bayou.toml", "a") as file:
-            file.write(f'url = "s3://bench/{prefix}"\n[datastore.options]\nendpoint = "{self.url}"\n')
+        if not (self.folder / f"{prefix}.made").exists():
+            self.bayou(repo, "setup", f"s3://bench/{prefix}", "--option", f"endpoint={self.url}")
+            (self.folder / f"{prefix}.made").touch()
+        else:  # joining by `setup` would pull everything; the pull is to be measured
+            with open(repo / "bayou.toml", "a") as file:
+                file.write(f'url = "s3://bench/{prefix}"\n[datastore.options]\nendpoint = "{self.url}"\n')
         return repo
 
     def rclone(self, verb: str, source: str | Path, target: str | Path) -> tuple[float, float]:
@@ -86,7 +90,7 @@ class Tools:
 def one_round(tools: Tools, source: Path, turn: int, note: Callable[[str, str, tuple[float, float]], None]) -> None:
     folder = tools.folder
     repo = tools.repo(f"a{turn}", f"bayou{turn}")
-    shutil.copytree(source, repo / ".bayou/tree")
+    shutil.copytree(source, repo / ".bayou/tree", dirs_exist_ok=True)
     note("cold push", "bayou", tools.bayou(repo, "sync", "--push", "--adopt", "--engine", "point"))
     note("cold push", "rclone", tools.rclone("copy", source, f"S:bench/rclone{turn}"))
     note("cold push", "s5cmd", tools.s5cmd("cp", f"{source}/", f"s3://bench/s5cmd{turn}/"))
@@ -117,7 +121,7 @@ def one_round(tools: Tools, source: Path, turn: int, note: Callable[[str, str, t
 
 def large(tools: Tools, mib: int) -> bool:
     repo = tools.repo("large-a", "large")
-    (repo / ".bayou/tree/files").mkdir(parents=True)
+    (repo / ".bayou/tree/files").mkdir(parents=True, exist_ok=True)
     with open(repo / ".bayou/tree/files/large", "wb") as file:
         block = os.urandom(1 << 20)
         for number in range(mib):

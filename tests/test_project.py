@@ -47,8 +47,10 @@ def calls(tree: ast.Module, name: str) -> Iterator[int]:
                 yield node.lineno
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+def run(
+    *command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=env)
 
 
 def own_files() -> list[Path]:
@@ -166,15 +168,22 @@ def test_the_readme_names_the_two_commands():
 
 
 def test_the_readmes_first_session_runs_as_written(tmp_path):
-    (session,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    readme = (ROOT / "README.md").read_text()
+    (session,) = [
+        block for block in re.findall(r"^```console\n(.*?)^```", readme, re.MULTILINE | re.DOTALL) if "init" in block
+    ]
+    (program,) = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    script = "\n".join(line.removeprefix("$ ") for line in session.splitlines())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-    ran = run(sys.executable, "-c", session, cwd=tmp_path)
+    typed = run("bash", "-euc", script, cwd=tmp_path, env={**os.environ, "PATH": path})
+    ran = run(sys.executable, "-c", program, cwd=tmp_path)
 
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    assert "hello" in typed.stdout
+    assert "in sync" in typed.stdout
     assert ran.stderr == ""
-    first, second, third = ran.stdout.splitlines()
-    assert first == repr(b"42 orders\n")
-    assert "has changed" in second
-    assert "put=4" in third
+    assert ran.stdout.split() == ["1", "1", "3"]
 
 
 def test_no_file_names_somebodys_home():
