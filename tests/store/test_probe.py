@@ -9,7 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from bayou.deadline import Deadline
-from bayou.errors import AccessDenied, Cancelled, NoConditionalWrites, Rejected, StoreError, Unavailable
+from bayou.errors import (
+    AccessDenied,
+    Cancelled,
+    DeleteFailed,
+    NoConditionalWrites,
+    Rejected,
+    StoreError,
+    Unavailable,
+)
 from bayou.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store.open import open_transport
@@ -178,14 +186,21 @@ def test_a_good_store_is_found_good_with_a_bounded_number_of_requests(store: Sto
 
 @pytest.mark.parametrize("error", [AccessDenied, Unavailable])
 def test_whichever_request_fails_it_is_an_error_and_nothing_is_left_behind(error: type[StoreError]) -> None:
-    last = requests_of_a_probe()
-    for number in range(1, last + 1):
+    for number in range(1, requests_of_a_probe()):  # the last one is the delete itself
         faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
         faulty.faults.append(Fault(nth=number, error=lambda: error("no")))
-        with pytest.raises(error if number < last or error is AccessDenied else StoreError):
+        with pytest.raises(error):
             probe(Store(faulty, Scope.of("p", None), policy=ONCE))
-        kept = left(faulty)
-        assert not kept or number == last, f"after request {number}, {faulty.seen[number - 1]}: {kept}"
+        assert left(faulty) == [], f"after request {number}, {faulty.seen[number - 1]}"
+
+
+@pytest.mark.parametrize("error", [AccessDenied, Unavailable])
+def test_what_cannot_be_deleted_at_the_end_is_an_error(
+    store: Store, faulty: FaultyTransport, error: type[StoreError]
+) -> None:
+    faulty.faults.append(Fault("delete", error=lambda: error("no")))
+    with pytest.raises(AccessDenied if error is AccessDenied else DeleteFailed):
+        probe(store)
 
 
 def test_whichever_answer_is_lost_nothing_is_left_behind() -> None:

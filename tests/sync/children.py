@@ -48,7 +48,7 @@ def run(body: str, *arguments: object) -> None:
 def output(body: str, *arguments: object) -> str:
     """Run a process that must end well, and return what it prints."""
     process = start(body, *arguments)
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
     return printed.decode()
 

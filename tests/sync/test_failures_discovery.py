@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bayou.sync.setup as setup_code
+import bayou.sync.view as view_code
 from bayou.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.store import keys
 from bayou.store.retry import RetryPolicy
@@ -137,6 +138,29 @@ def test_f051_of_two_that_create_the_head_one_wins_and_both_go_on_from_it(
     assert a.files == b.files == {**FOUND, **ours}
     assert head_of(s3_team.store()).head.store == store_id
     assert entries_of(s3_team.store()).keys() == a.files.keys()
+
+
+@pytest.mark.parametrize("verb", ["push", "pull", "setup"])
+def test_f051_a_head_that_appears_before_the_listing_is_read(
+    team: Team, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """B creates the head and uploads while A, who saw none, is about to list."""
+    lay_files(team, *FOUND)
+    b = team.clone("b")
+    b.write("files/of-b", "b")
+    real = view_code.discover
+
+    def overtaken(store: Any) -> Any:
+        monkeypatch.setattr(view_code, "discover", real)
+        b.sync()
+        return real(store)
+
+    monkeypatch.setattr(view_code, "discover", overtaken)
+    a = newcomer(team, "a") if verb == "setup" else team.clone("a")
+    set_up(a, team) if verb == "setup" else a.sync(mode=verb)
+    a.sync()
+    assert a.files.keys() == b.files.keys() == {*FOUND, "files/of-b"}
+    assert entries_of(team.store()).keys() == a.files.keys()
 
 
 def test_f052_only_our_own_payload_is_taken_in(team: Team) -> None:

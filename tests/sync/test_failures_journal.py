@@ -39,15 +39,31 @@ with Datastore(open_repo(root)) as datastore:
     datastore.tree.write(path, content.encode())
 """
 
-PUSH = """
+# A process for each put and each push; forks of one that has loaded everything already.
+ROUNDS = """
 from bayou.repo import open_repo
-from bayou.sync import api
+from bayou.sync import api, run, status
 from bayou.sync.report import SyncOptions
+from bayou.sync.service import Datastore
 
-report = api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push", walk=False))
-assert (report.engine, report.pushed.files) == ("point", 1), report
-status = api.status(open_repo(sys.argv[1]))
-assert (status.journal_paths, status.journal_bulk, status.in_sync) == (0, False, True), status
+def put(number):
+    with Datastore(open_repo(sys.argv[1])) as datastore:
+        datastore.tree.write(f"data/t/m/n/{number}/raw", f"round {number}".encode())
+
+def push(_):
+    repo = open_repo(sys.argv[1])
+    report = api.sync(repo, SyncOptions(mode="push", walk=False))
+    assert (report.engine, report.pushed.files) == ("point", 1), report
+    now = api.status(repo)
+    assert (now.journal_paths, now.journal_bulk, now.in_sync) == (0, False, True), now
+
+for number in range(1, int(sys.argv[2]) + 1):
+    for step in (put, push):
+        child = os.fork()
+        if child == 0:
+            step(number)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, (step, number)
 """
 
 
@@ -95,14 +111,12 @@ def test_f034_a_put_that_is_killed_after_its_rename_is_pushed(team: Team) -> Non
 def put_and_push(team: Team, rounds: int) -> None:
     a = team.clone("a")
     a.sync()
-    for number in range(rounds):
-        children.run(PUT, a.repo.root, f"data/t/m/n/{number + 1}/raw", f"round {number}", "never")
-        children.run(PUSH, a.repo.root)
+    children.run(ROUNDS, a.repo.root, rounds)
     assert len(fresh(team)) == rounds
 
 
 def test_f035_the_journal_is_empty_after_every_push(team: Team) -> None:
-    put_and_push(team, 8)
+    put_and_push(team, 12)
 
 
 @pytest.mark.soak

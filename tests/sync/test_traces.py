@@ -162,7 +162,7 @@ def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
         b.delete("files/deleted")
         b.sync()
 
-    meanwhile(monkeypatch, verify_module, "_repair", commit_elsewhere)
+    meanwhile(monkeypatch, verify_module, "mend", commit_elsewhere)
     first = api.verify(a.repo, deep=True, repair=True)
     assert first.repaired == 0
     second = api.verify(a.repo, deep=True, repair=True)

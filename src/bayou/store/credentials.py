@@ -110,7 +110,7 @@ def aws(options: Mapping[str, str]) -> BotoCredentials | None:
     """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
     if options.get("skip_signature", "").lower() == "true":
         return None
-    plain = "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ
+    plain = bool(os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"))
     if plain and "profile" not in options:
         return None
     return BotoCredentials(options.get("profile"))

@@ -25,7 +25,7 @@ from bayou.store.fetch import fetch
 _STORAGE = "https://storage.googleapis.com"
 _TOKENS = "https://oauth2.googleapis.com/token"
 _METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"
-_SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _VALID_S = 3600
 _PEM = re.compile(r"-----BEGIN PRIVATE KEY-----(.+?)-----END PRIVATE KEY-----", re.DOTALL)
 _SHA256_INFO = bytes.fromhex("3031300d060960864801650304020105000420")

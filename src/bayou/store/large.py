@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TreeError
@@ -35,6 +35,19 @@ class Downloaded:
 
     meta: ObjectMeta
     sha256: bytes
+
+
+class Sink(Protocol):
+    """What a download is written to: an open file, or anything else that takes bytes."""
+
+    def write(self, data: Any, /) -> object: ...
+
+
+class Nowhere:
+    """A sink that keeps nothing: for whoever only wants the hash of an object."""
+
+    def write(self, data: Any, /) -> None:
+        return
 
 
 def part_size(size: int) -> int:
@@ -66,11 +79,13 @@ def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadlin
         yield data
 
 
-def download(store: Store, key: Key, target: BinaryIO, size: int, if_match: str | None) -> Downloaded:
+def download(store: Store, key: Key, target: Sink, size: int, if_match: str | None) -> Downloaded:
     """Read an object into a file; see `Store.download`."""
     digest = hashlib.sha256()
     spans: list[tuple[int, int] | None]
-    spans = [None] if size <= THRESHOLD else [(at, min(at + _SPAN, size)) for at in range(0, size, _SPAN)]
+    # A span also where one request will do: an object that has grown since is then not read whole.
+    step = _SPAN if size > THRESHOLD else THRESHOLD
+    spans = [(at, min(at + step, size)) for at in range(0, size, step)] or [None]
     first = _fetch(store, key, spans[0], if_match, size)
     # V2: all parts are of the object whose metadata we report.
     rest = store.map(lambda span: _fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)

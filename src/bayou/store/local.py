@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from filelock import FileLock, Timeout
 
 from bayou.errors import (
-    AccessDenied,
     AlreadyExists,
     BadAnswer,
     DeleteFailed,
-    NoSuchBucket,
     NotFound,
     PreconditionFailed,
     Rejected,
@@ -37,6 +35,7 @@ from bayou.errors import (
     Unavailable,
 )
 from bayou.ids import ulid
+from bayou.store.local_errors import a_link, from_os, no_directory, why
 from bayou.store.local_files import is_ours, make_newer, our_name, sync_directory, walk
 from bayou.store.transport import Condition, Create, Fetched, ObjectMeta, Stored
 
@@ -45,15 +44,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _LOCKS = our_name("locks")
-_PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTDOWN)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_NEXT = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-    errno.EROFS: "mount it so that it can be written",
-    errno.ENOLCK: "use a file system that has locks",
-    errno.ENOSYS: "use a file system that has locks",
-}
 
 
 class LocalTransport:
@@ -160,6 +151,8 @@ class LocalTransport:
     def _write(self, key: str, chunks: Iterable[Buffer], condition: Condition | None, timeout: float) -> Stored:
         with self._errors("PUT", key):
             target = self._path(key)
+            if condition is not None:
+                self._require(target, condition, key)  # who has lost already need not write
             temporary = target.with_name(our_name(ulid()))
             try:
                 with self._create(temporary) as file:
@@ -188,23 +181,34 @@ class LocalTransport:
 
     def _swap(self, temporary: Path, target: Path, condition: Condition, key: str) -> Stored:
         """Put the new file in place if the condition holds. Called under the object's lock (V1)."""
+        make_newer(temporary, self._require(target, condition, key))
         if isinstance(condition, Create):
-            make_newer(temporary, 0)  # finer than the clock that a file system uses by itself
             _create_as(temporary, target, key)
         else:
-            try:
-                current = os.lstat(target)
-            except FileNotFoundError:
-                raise PreconditionFailed(f"{key} is gone") from None
-            if _etag(current) != condition.etag:
-                raise PreconditionFailed(f"{key} has changed")
-            make_newer(temporary, current.st_mtime_ns)
             os.replace(temporary, target)
         try:
             sync_directory(target.parent)
             return _stored(os.lstat(target))
         except OSError as error:  # too late for a plain no: everybody sees the new object
-            raise Unavailable(f"PUT {key}: {_why(error)}", hint="check the file system, and try again") from None
+            raise Unavailable(f"PUT {key}: {why(error)}", hint="check the file system, and try again") from None
+
+    def _require(self, target: Path, condition: Condition, key: str) -> int:
+        """Return the mtime that the next version must exceed, or raise if the condition does not hold."""
+        try:
+            current = os.lstat(target)
+        except FileNotFoundError:
+            if isinstance(condition, Create):
+                return 0
+            if not self._root.is_dir():
+                raise no_directory(self._root) from None
+            raise PreconditionFailed(f"{key} is gone") from None
+        if stat.S_ISDIR(current.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "a directory", str(target))
+        if isinstance(condition, Create):
+            raise AlreadyExists(f"{key} exists already")
+        if _etag(current) != condition.etag:
+            raise PreconditionFailed(f"{key} has changed")
+        return current.st_mtime_ns
 
     @contextlib.contextmanager
     def _locked(self, key: str, timeout: float) -> Iterator[None]:
@@ -246,7 +250,9 @@ class LocalTransport:
                 return open(temporary, "xb")
             except FileNotFoundError:
                 self._require_parent()
-                with contextlib.suppress(FileNotFoundError):
+                # Both may be said of a directory that is there and gone again; if something else is in the way, `open`
+                # says so.
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
                     temporary.parent.mkdir(parents=True, exist_ok=True)
         raise Unavailable(f"{temporary.parent.name} keeps vanishing", hint="try again")
 
@@ -259,7 +265,7 @@ class LocalTransport:
         for name in names[:-1]:
             path /= name
             if os.path.islink(path):
-                raise _a_link(key)
+                raise a_link(key)
         return path / names[-1]
 
     def _prune(self, directory: Path) -> None:
@@ -288,77 +294,38 @@ class LocalTransport:
     def _identity(self) -> tuple[int, int]:
         status = os.stat(self._root)
         if not stat.S_ISDIR(status.st_mode):
-            raise self._no_root()
+            raise no_directory(self._root)
         return status.st_dev, status.st_ino
 
     def _require_parent(self) -> None:
         if not self._root.parent.is_dir():
-            raise self._no_root()
-
-    def _no_root(self) -> NoSuchBucket:
-        return NoSuchBucket(f"there is no directory {self._root}", hint="check the path, or mount or create it")
+            raise no_directory(self._root)
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-            # V4: a directory that is not mounted is not an empty store.
-            if not self._root.is_dir():
-                raise self._no_root() from None
-            if verb != "PUT":
-                raise NotFound(f"no such key: {key}") from None
-            if isinstance(error, FileNotFoundError):
-                raise Unavailable(f"PUT {key}: its directory vanished", hint="try again") from None
-            raise Rejected(f"PUT {key}: in a directory, no name can be both an object and a prefix of one") from None
-        except PermissionError:
-            raise AccessDenied(
-                f"{verb} {key} in {self._root}: permission denied", hint="give this user access to the directory"
-            ) from None
         except OSError as error:
-            raise _os_error(error, verb, key) from None
+            raise from_os(error, verb, key, self._root) from None
 
 
 def _create_as(temporary: Path, target: Path, key: str) -> None:
+    """Give the new file its name, if nobody has it; also not one who writes here without our lock."""
     try:
         os.link(temporary, target)
     except FileExistsError:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "a directory", str(target)) from None
         raise AlreadyExists(f"{key} exists already") from None
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # A file system without links. The lock alone then keeps others out.
-        if os.path.lexists(target):
-            raise AlreadyExists(f"{key} exists already") from None
-        os.rename(temporary, target)
+        os.rename(temporary, target)  # a file system without links: there the lock alone keeps others out
 
 
 def _require_file(status: os.stat_result, key: str) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise _a_link(key)
+        raise a_link(key)
     if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a file", key)
-
-
-def _a_link(key: str) -> Rejected:
-    return Rejected(
-        f"{key} is, or lies behind, a symbolic link, and a store follows none",
-        hint="put the files themselves there, or mount their directory",
-    )
-
-
-def _os_error(error: OSError, verb: str, key: str) -> StoreError:
-    if error.errno == errno.ELOOP:
-        return _a_link(key)
-    if error.errno in _PASSING:
-        return Unavailable(f"{verb} {key}: {_why(error)}", hint="check the file system, and try again")
-    return Rejected(f"{verb} {key}: {_why(error)}", hint=_NEXT.get(error.errno or 0))
-
-
-def _why(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _encodable(key: str) -> bool:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PAGE = 1000
+_WHOLE = 256 << 20
+"""More than any object that is read whole has: files come in spans, and nothing of the index is nearly as large."""
+_ENDPOINT_HINT = "check that the endpoint is an object store, and that nobody else writes there"
 
 Connect = Callable[[float], "ObjectStore"]
 """Make a client whose every request ends after so many seconds, and which never repeats one by itself."""
@@ -86,6 +89,8 @@ class RemoteTransport:
         try:
             result = obstore.get(self._client(timeout), key, options=options or None)  # type: ignore[arg-type]
             meta = self._real(_meta(result.meta, key), "GET")
+            if span is None and meta.size > _WHOLE:
+                raise BadAnswer(f"GET {key} on {self._url} would bring {meta.size} bytes at once", hint=_ENDPOINT_HINT)
             data = result.bytes()
         except obs.NotModifiedError:
             return None

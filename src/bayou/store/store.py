@@ -168,7 +168,8 @@ class Store:
                 raise
 
         try:
-            return self._send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            stored = self._send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            return replace(stored, repeated=doubtful)
         except (AlreadyExists, PreconditionFailed):
             own = self._own_write(key, data, deadline) if doubtful else None
             if own is None:
@@ -182,7 +183,7 @@ class Store:
             return None
         if found is None or memoryview(found.data) != memoryview(data):
             return None
-        return Stored(found.meta.etag, found.meta.version)
+        return Stored(found.meta.etag, found.meta.version, repeated=True)
 
     def upload(self, key: Key, source: BinaryIO, size: int, sha256: bytes) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
@@ -195,15 +196,19 @@ class Store:
         full = self._scope.full(key)
         part = large.part_size(size)
         deadline = self._bound()
+        attempts = 0
 
         def attempt(timeout: float) -> Stored:
+            nonlocal attempts
+            attempts += 1
             chunks = large.checked_parts(source, size, sha256, part, deadline)
             return self._transport.put_chunks(full, chunks, part_size=part, parallel=large.PARALLEL, timeout=timeout)
 
         # One request to begin, one for each part, one to complete.
-        return self._send("put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline)
+        stored = self._send("put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline)
+        return replace(stored, repeated=attempts > 1)
 
-    def download(self, key: Key, target: BinaryIO, size: int, *, if_match: str | None = None) -> large.Downloaded:
+    def download(self, key: Key, target: large.Sink, size: int, *, if_match: str | None = None) -> large.Downloaded:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
         Return its hash and the metadata that came with its bytes (V2). An object of another size is `BadAnswer`,

@@ -8,7 +8,7 @@ nowhere else. Everything that cuts across (faults in tests, recording) is a tran
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -37,10 +37,14 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The fingerprint that our own write returned (V2)."""
+    """The fingerprint that our own write returned (V2).
+
+    `repeated`: it took more than one request, and an earlier one may still be under way to write the same bytes again.
+    """
 
     etag: str | None
     version: str | None
+    repeated: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

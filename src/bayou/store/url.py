@@ -83,8 +83,8 @@ def _split(text: str) -> SplitResult | None:
 
 
 def _shown(text: str) -> str:
-    """Return what was typed, for a message; nothing where an @ says that there may be a password before it."""
-    return f": {text!r}" if "@" not in text else ""
+    """Return what was typed, for a message; nothing where an @ or a ? says that there may be a secret in it."""
+    return f": {text!r}" if set("@?").isdisjoint(text) else ""
 
 
 def _directory(parts: SplitResult, text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from bayou.sync.view import View
 def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool, HeadSeen | None]:
     """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with."""
     report, mode = context.report, context.options.mode
-    conflicts = [one for one in todo if one.action in (Action.CONFLICT, Action.COMPARE)]
-    if context.options.on_conflict == "fail" and any(one.action is Action.CONFLICT for one in conflicts):
+    conflicts = [one for one in todo if one.action is Action.CONFLICT]
+    if context.options.on_conflict == "fail" and conflicts:
         names = ", ".join(one.path for one in conflicts[:3])
         raise ConflictRefused(f"conflict in {names}; nothing was changed", hint="bayou datastore sync keeps both sides")
     todo, touched = _finish_deletes(context, todo)
@@ -43,6 +42,7 @@ def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool,
     if pushes or incoming or kept:
         report.engine = "point"
     moved = touched | vanished | pull(context, [*incoming, *kept])
+    _forget_copies(context, [one for one in kept if one.path in moved])
     report.conflicts = [one for one in report.conflicts if one.path not in moved]
     if not pushes or store_view.seen is None:
         return bool(moved), store_view.seen
@@ -118,12 +118,14 @@ def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], 
     vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
     for one in conflicts:
-        if one.action is Action.COMPARE and _equal_to_store(context, one):
-            _record(context, [replace(one, action=Action.RECORD)])
-        elif context.options.on_conflict == "ours":
+        if context.options.on_conflict == "ours" and _has_ours(one):
             # As if we had known the store's side all along: then ours is the change.
-            ours.append(replace(one, action=Action.PUSH, base=one.remote))
+            action = Action.PUSH if one.observed.state.present else Action.DELETE_REMOTE
+            ours.append(replace(one, action=action, base=one.remote))
             context.report.conflicts.append(Conflict(one.path, "local", None))
+        elif not one.observed.state.present:
+            # Part of a version that is in conflict, and nothing of ours to keep.
+            kept.append(Incoming(one.path, one.remote, one.observed))
         else:
             copy: Path | None = None
             if context.options.on_conflict == "keep":
@@ -137,9 +139,18 @@ def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], 
     return kept, ours, vanished
 
 
-def _equal_to_store(context: Context, one: Step) -> bool:
-    """Read an object that discovery left without a hash, and compare it with the file."""
-    assert one.remote is not None
-    found = context.store.get(one.remote.key, if_match=one.remote.etag)
-    content = one.observed.content
-    return found is not None and content is not None and hashlib.sha256(found.data).digest() == content.sha256
+def _forget_copies(context: Context, moved: Iterable[Incoming]) -> None:
+    """Drop copies of files that were not replaced after all, since somebody wrote them anew: those are met again."""
+    folder = Conflicts(context.repo.conflicts)
+    for one in moved:
+        if one.copied is not None:
+            folder.drop(one.copied)
+
+
+def _has_ours(one: Step) -> bool:
+    """Whether this machine has a side of its own: a file, a journaled delete, or a version without that file.
+
+    What is merely not here, by policy or because it was lost, says nothing (V5).
+    """
+    state = one.observed.state
+    return state.present or state.deleted or (one.base is None and not state.absent)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayou.deadline import Deadline
@@ -89,7 +90,7 @@ def take_conflict(repo: Repo, path: str) -> KeptCopy:
     kept = folder.find(path)
     with open_journal(repo) as journal, open(kept.copy, "rb") as source:
         Tree(repo.tree_root, journal).write(kept.path, source)
-    folder.drop(kept)
+    folder.drop(Path(kept.copy))
     return kept
 
 
@@ -97,5 +98,5 @@ def drop_conflict(repo: Repo, path: str) -> KeptCopy:
     """Drop a kept copy: the store's side was right."""
     folder = Conflicts(repo.conflicts)
     kept = folder.find(path)
-    folder.drop(kept)
+    folder.drop(Path(kept.copy))
     return kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -18,6 +18,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Root
 from bayou.index.tree import NodeSink, NodeSource, Tree
 from bayou.repo import Repo
+from bayou.store.store import Store
 from bayou.store.url import parse_url
 from bayou.sync import rows
 from bayou.sync.database import Database
@@ -142,9 +143,27 @@ class Base:
 
 def take(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
     """Make base say this of a path."""
-    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump(entry)))
+    restate(db, place, path, entry)
     db.execute("DELETE FROM absent WHERE place = ? AND path = ?", (place, path))
     db.execute("DELETE FROM untracked WHERE place = ? AND path = ?", (place, path))
+
+
+def take_many(db: sqlite3.Connection, place: int, entries: Mapping[str, Entry | None]) -> None:
+    """Make base say this of many paths."""
+    db.executemany(
+        "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
+        [(place, path, rows.dump(entry)) for path, entry in entries.items()],
+    )
+    for table in ("absent", "untracked"):
+        db.executemany(
+            f"DELETE FROM {table} WHERE place = ? AND path = ?",
+            [(place, path) for path in entries],
+        )
+
+
+def restate(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
+    """Make base say in other words what it says of a path: whether the file is here is as it was."""
+    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump(entry)))
 
 
 def leave_out(db: sqlite3.Connection, place: int, path: str, why: Why) -> None:
@@ -199,8 +218,14 @@ def place_of(database: Database, repo: Repo) -> int:
     return _place_id(database, place_url(config.url, config.namespace), config.namespace or "")
 
 
+def repo_place(repo: Repo, store: Store) -> str:
+    """Return what identifies the place that a repo syncs with: its own words, whatever a plug-in calls its bucket."""
+    url = repo.config.datastore.url
+    return place_url(url, store.namespace) if url is not None else store.url
+
+
 def place_url(url: str, namespace: str | None) -> str:
-    """Return what identifies a store's place: the same as the URL of the store once it is open."""
+    """Return what identifies a store's place."""
     return f"{parse_url(url)}/{namespace or ''}".rstrip("/")
 
 

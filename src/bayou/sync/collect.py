@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import compress
 
 from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, NodeMissing, NotFound, PreconditionFailed
+from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, Head, HeadSeen, advance, iter_log, read_head, swap_head
@@ -56,10 +57,10 @@ def collect(repo: Repo, *, dry_run: bool, grace_s: float, timeout: float | None 
     doomed = [meta for meta in listed if meta.modified < before and _ours(meta.key) and not _is_kept(meta.key, kept)]
     once = _walk_all(store, (row.root for row in seen.head.log), _Named())
     objects = [meta for meta in doomed if not meta.key.startswith(f"{keys.INTERNAL}/")]
-    trash = _trash(store, seen.head, kept)
+    trash, replaced = _trash(store, seen.head, kept)
     if not dry_run:
         store.delete([keys.as_listed(meta.key) for meta in doomed])
-        _empty_trash(store, seen, trash)
+        _empty_trash(store, seen, trash, replaced)
     old = sum(meta.key in once.objects for meta in objects)
     return CollectReport(
         objects_deleted=old,
@@ -72,7 +73,12 @@ def collect(repo: Repo, *, dry_run: bool, grace_s: float, timeout: float | None 
 
 
 def _head(store: Store) -> HeadSeen:
-    seen = read_head(store)
+    try:
+        seen = read_head(store)
+    except NotFound:
+        raise NotFound(
+            f"{store.url} has no index, so nothing can be collected", hint="bayou datastore status"
+        ) from None
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
     return seen
@@ -150,7 +156,7 @@ def _walk_all(store: Store, roots: Iterable[Pointer | None], named: _Named) -> _
     source = StoreNodes(store)
     for root in roots:
         if root is not None:
-            with suppress(NodeMissing):
+            with suppress(NodeMissing, NodeDamaged):
                 _walk(source, root.level, [root], named)
     return named
 
@@ -179,15 +185,17 @@ def _is_kept(key: str, kept: _Named) -> bool:
     return node in kept.nodes if node is not None else key in kept.objects
 
 
-def _trash(store: Store, head: Head, kept: _Named) -> list[Entry]:
-    """Return the discovered objects whose entry left the index longer ago than the grace, and that nobody changed.
+def _trash(store: Store, head: Head, kept: _Named) -> tuple[list[Entry], list[Entry]]:
+    """Return the discovered objects whose entry left the index longer ago than the grace: those that nobody changed
+    since, and those that somebody has put anew, which are not ours to delete.
 
     Had it left within the grace, a retained root would still name it.
     """
     if head.trash is None:
-        return []
-    listed = scan(Tree(StoreNodes(store), head.trash))
-    return [entry for entry in listed if entry.key not in kept.objects and _unchanged(store, entry)]
+        return [], []
+    old = [entry for entry in scan(Tree(StoreNodes(store), head.trash)) if entry.key not in kept.objects]
+    same = [_unchanged(store, entry) for entry in old]
+    return list(compress(old, same)), [entry for entry, one in zip(old, same, strict=True) if not one]
 
 
 def _unchanged(store: Store, entry: Entry) -> bool:
@@ -197,16 +205,19 @@ def _unchanged(store: Store, entry: Entry) -> bool:
         return True
 
 
-def _empty_trash(store: Store, seen: HeadSeen, gone: Iterable[Entry]) -> None:
-    """Delete objects of the trash, then take them off its list: a crash in between leaves rows, and no orphans."""
-    gone = list(gone)
-    if not gone:
+def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: Sequence[Entry]) -> None:
+    """Delete objects of the trash, then take them off its list: a crash in between leaves rows, and no orphans.
+
+    What was replaced leaves the list too: it is payload that nobody has indexed, and `verify` says so.
+    """
+    if not gone and not replaced:
         return
     store.delete([entry.key for entry in gone])
+    listed = {entry.path: None for entry in (*gone, *replaced)}
     while True:
         head, number = seen.head, ulid()
         source = StoreNodes(store)
-        trash = merge(Tree(source, head.trash), {entry.path: None for entry in gone}, StoreSink(store, number))
+        trash = merge(Tree(source, head.trash), listed, StoreSink(store, number))
         new, page = advance(head, commit=number, at=now(), by=identity(), root=head.root, trash=trash, tally=Tally())
         try:
             swap_head(store, new, seen.match, page)

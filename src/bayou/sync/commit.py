@@ -7,8 +7,8 @@ head is read again: if its log has one of our ids, that attempt was the one; els
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from bayou.deadline import Deadline
@@ -26,7 +26,7 @@ from bayou.index.trash import trash_changes
 from bayou.index.tree import Tree
 from bayou.store.retry import RetryPolicy
 from bayou.store.store import Store
-from bayou.sync import rows
+from bayou.sync import base, files, rows
 from bayou.sync.database import Database
 from bayou.sync.view import now
 
@@ -67,29 +67,36 @@ def commit(
     by: str,
     deadline: Deadline,
     mass_delete: bool = False,
+    here: Container[str] | None = None,
 ) -> Committed | None:
     """Commit what `choose` makes of the head for `paths`, until it is in or time is up; None if there is nothing left.
 
-    `choose` may drop paths that turn out to be in conflict with a head that came in between.
+    `choose` may drop paths that turn out to be in conflict with a head that came in between. `here` are the paths
+    whose files base is about (None: all of them).
     """
-    attempt = 0
+    mine: dict[str, Mapping[str, Entry | None]] = {}
     while True:
-        attempt += 1
         tree = Tree(StoreNodes(store, cache), seen.head.root)
         changes = choose(seen, find_many(tree, paths))
         if not changes:
             return None
-        made = _attempt(store, cache, database, place, seen, tree, changes, by=by, mass_delete=mass_delete)
+        number = ulid()
+        mine[number] = changes
+        base_takes = {path: entry for path, entry in changes.items() if here is None or path in here}
+        intended = Pending(number, seen.head.seq, base_takes)
+        made = _attempt(store, cache, database, place, seen, tree, changes, intended, by=by, mass_delete=mass_delete)
         if isinstance(made, Committed):
             return made
         again = read_head(store)
         if again is None:
             raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
         done = resolve(store, database, place, again)
+        if done is not None and done.commit in mine:
+            return replace(done, changes=mine[done.commit])
         if done is not None:
-            return done
+            settle(database, place, done)  # of an earlier run: it is part of what we merge into, and not what we made
         seen = again
-        deadline.sleep(_BACKOFF.pause(attempt))
+        deadline.sleep(_BACKOFF.pause(len(mine)))
 
 
 def _attempt(
@@ -100,12 +107,13 @@ def _attempt(
     seen: HeadSeen,
     tree: Tree,
     changes: Mapping[str, Entry | None],
+    intended: Pending,
     *,
     by: str,
     mass_delete: bool,
 ) -> Committed | None:
     """Try once. None: somebody else was faster, or the answer was lost."""
-    head, number = seen.head, ulid()
+    head, number = seen.head, intended.commit
     old = find_many(tree, changes)
     sink = StoreSink(store, number, cache)
     root = merge(tree, changes, sink)
@@ -119,7 +127,7 @@ def _attempt(
     new, page = advance(
         head, commit=number, at=now(), by=by, root=root, trash=trash_root, tally=tally, mass_delete=mass_delete
     )
-    _record(database, place, Pending(number, head.seq, changes))
+    _record(database, place, intended)
     try:
         stored = swap_head(store, new, seen.match, page)
     except PreconditionFailed:
@@ -134,7 +142,7 @@ def _attempt(
 def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Committed | None:
     """Find out, from a head, what became of the commits that we intended (T5); forget those that can never land.
 
-    The one that did is returned; the caller brings base up to it, and calls `forget` in that transaction.
+    The one that did is returned; the caller brings base up to it (`settle`) before it plans anything.
     """
     waiting = {one.commit: one for one in pending(database, place)}
     if not waiting:
@@ -153,6 +161,16 @@ def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Com
         with database.transaction() as db:
             db.executemany("DELETE FROM pending WHERE commit_id = ?", [(number,) for number in lost])
     return done
+
+
+def settle(database: Database, place: int, done: Committed) -> None:
+    """Bring base up to a commit of ours whose answer was lost; what the files are by now is for the next look."""
+    with database.transaction() as db:
+        for path, entry in done.changes.items():
+            base.take(db, place, path, entry)
+            files.expect(db, path, place) if entry is not None else files.forget(db, path)
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
+        db.execute(FORGET, (place,))
 
 
 def pending(database: Database, place: int) -> list[Pending]:

@@ -29,7 +29,8 @@ class Conflicts:
         target = self._directory / self._stamp / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
-        for name in (target, target.parent):
+        made = [target, *(parent for parent in target.parents if self._directory in (parent, *parent.parents))]
+        for name in (*made, self._directory.parent):
             descriptor = os.open(name, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -48,11 +49,10 @@ class Conflicts:
                 return kept
         raise UsageError(f"no conflict copy of {path}", hint="bayou datastore conflicts lists them")
 
-    def drop(self, kept: KeptCopy) -> None:
+    def drop(self, copy: Path) -> None:
         """Remove a copy, and the directories that this empties."""
-        file = Path(kept.copy)
-        file.unlink(missing_ok=True)
-        for parent in file.parents:
+        copy.unlink(missing_ok=True)
+        for parent in copy.parents:
             if parent == self._directory or self._directory not in parent.parents:
                 return
             try:

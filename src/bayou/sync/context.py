@@ -9,23 +9,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
+from bayou import paths
 from bayou.deadline import Deadline
-from bayou.errors import AlreadySyncing
+from bayou.errors import AlreadySyncing, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo
 from bayou.store.store import Store
-from bayou.sync.base import Base
+from bayou.sync.base import Base, repo_place
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
 from bayou.sync.lock import FileLock
+from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Policy
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.tree.filestat import FileStat
+from bayou.tree.ground import Ground
 from bayou.tree.incoming import Incoming
 
 
@@ -34,6 +38,7 @@ class Context:
     """One sync of one repo with one store."""
 
     repo: Repo
+    root: Path
     store: Store
     deadline: Deadline
     database: Database
@@ -49,10 +54,6 @@ class Context:
     by: str
 
     @property
-    def root(self) -> Path:
-        return self.repo.tree_root
-
-    @property
     def place(self) -> int:
         return self.base.place_id
 
@@ -61,14 +62,33 @@ class Context:
         return file_stat(self.root, path)
 
     def unmoved(self, observed: Observed) -> bool:
-        """Whether the file is still the one that was looked at, or still missing.
+        """Whether the file is still the one that was looked at, or still missing; something that is no file is none.
 
         Hot, and safe with a plain look: a file that a link leads to has another inode than the one that was seen.
         """
         try:
-            return FileStat.of(os.lstat(os.path.join(self.root, observed.path))) == observed.stat
+            status = os.lstat(os.path.join(self.root, observed.path))
         except (FileNotFoundError, NotADirectoryError):
             return observed.stat is None
+        return (FileStat.of(status) if S_ISREG(status.st_mode) else None) == observed.stat
+
+    def absent(self) -> set[str]:
+        """Return what is not here on purpose, under today's policy; what something stood in the way of may come now."""
+        return {
+            path
+            for path, why in self.base.absent().items()
+            if self.policy.still(path, why) and (why != "refused" or self._blocked(path))
+        }
+
+    def _blocked(self, path: str) -> bool:
+        """Whether a file cannot be at `path`: for its name, or for what is in the way (V21)."""
+        if paths.refusal(path) is not None:
+            return True
+        try:
+            Ground(self.root).check_free(path)
+        except (PathRefused, OSError):
+            return True
+        return False
 
 
 @contextmanager
@@ -87,12 +107,13 @@ def open_context(
     repo.tree_root.mkdir(parents=True, exist_ok=True)
     with Database(repo.state / "sync.db") as database, _alone(repo.state / "sync.lock", deadline):
         cache = NodeFiles(repo.state / "nodes")
-        nodes = LocalNodes(cache, ulid())
-        base = Base(database, bounded.url, bounded.namespace, nodes)
+        nodes = BaseNodes(cache, ulid())
+        base = Base(database, repo_place(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.place_id)
         try:
             yield Context(
                 repo=repo,
+                root=repo.tree_root,
                 store=bounded,
                 deadline=deadline,
                 database=database,

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from bayou.errors import StateError
 from bayou.sync.lock import FileLock
@@ -93,6 +94,7 @@ CREATE TABLE upload (
     done INTEGER NOT NULL DEFAULT 0,
     etag TEXT,
     version TEXT,
+    repeated INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (place, path)
 ) WITHOUT ROWID;
 CREATE TABLE pending (
@@ -108,6 +110,8 @@ _OPEN_WITHIN_S = 60.0
 
 class Database:
     """The open state of one repo. Close it, or use it as a context manager."""
+
+    pragmas: ClassVar[tuple[str, ...]] = ("journal_mode = WAL", "synchronous = FULL")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,8 +130,8 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        for pragma in self.pragmas:
+            connection.execute(f"PRAGMA {pragma}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")

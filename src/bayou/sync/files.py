@@ -60,12 +60,23 @@ def known(database: Database, paths: Iterable[str]) -> dict[str, Known]:
 
 
 def remember(db: sqlite3.Connection, path: str, content: Content, now_ns: int, matches: int | None) -> None:
-    """Keep a file's hash, inside a transaction."""
+    """Keep a file's hash, inside a transaction. `now_ns` is from before the content was read."""
+    db.execute(_REMEMBER, row(path, content, now_ns, matches))
+
+
+_REMEMBER = "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+Row = tuple[str, int, int, int, int, bytes, bool, int | None]
+
+
+def row(path: str, content: Content, now_ns: int, matches: int | None) -> Row:
+    """Return what `remember` keeps of a file."""
     stat = content.stat
-    db.execute(
-        "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, content.sha256, stat.settled(now_ns), matches),
-    )
+    settled = stat.settled(now_ns)
+    return path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, content.sha256, settled, matches
+
+
+def remember_many(db: sqlite3.Connection, kept: Iterable[Row]) -> None:
+    db.executemany(_REMEMBER, kept)
 
 
 def expect(db: sqlite3.Connection, path: str, matches: int) -> None:

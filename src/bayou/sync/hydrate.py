@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from bayou.errors import NotFound, SyncError
+from bayou.index.read import scan
 from bayou.repo import Repo
 from bayou.sync.context import Context, open_context
 from bayou.sync.observe import Observed
@@ -54,8 +55,8 @@ def _whole(report: SyncReport) -> SyncReport:
 def fetch(context: Context, target: str | None) -> None:
     """Fetch absent entries of base into the tree; base itself does not change."""
     wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _belongs(path, target)]
-    if target is not None and not wanted and context.stat(target) is None:
-        raise NotFound(f"nothing is absent at {target}", hint="bayou datastore sync --pull brings what is new")
+    if not wanted and not _is_here(context, target):
+        raise NotFound(f"there is nothing at {target}", hint="bayou datastore sync --pull brings what is new")
     entries = context.base.lookup(wanted)
     through = context.journal.newest()
     bring(
@@ -63,6 +64,14 @@ def fetch(context: Context, target: str | None) -> None:
         [Incoming(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
     )
     context.base.fold(context.nodes)
+
+
+def _is_here(context: Context, target: str | None) -> bool:
+    """Whether what is asked for is known, so that having nothing to fetch means that it is all here."""
+    if target is None or context.stat(target) is not None:
+        return True
+    context.base.fold(context.nodes)
+    return any(_belongs(entry.path, target) for entry in scan(context.base.tree()))
 
 
 def _belongs(path: str, target: str | None) -> bool:

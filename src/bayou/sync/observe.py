@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bayou.errors import BayouError, ContentChanged
+from bayou.deadline import Deadline
+from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.sync import files
 from bayou.sync.database import Database
 from bayou.sync.files import Known, file_stat
@@ -107,6 +108,7 @@ class Observer:
         *,
         adopt: bool,
         absent: Container[str],
+        deadline: Deadline | None = None,
     ) -> None:
         self._root = root
         self._database = database
@@ -114,6 +116,7 @@ class Observer:
         self._policy = policy
         self._adopt = adopt
         self._absent = absent
+        self._deadline = deadline
         self._untracked = {
             path: (size, mtime)
             for path, size, mtime in database.rows("SELECT path, size, mtime FROM untracked WHERE place = ?", (place,))
@@ -213,11 +216,13 @@ class Observer:
                 if row is None and before is not None and before.still(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
-                    content = read_content(self._root / path)
+                    content = read_content(self._root / path, self._deadline)
         except ContentChanged:
             unsettled = True
         except FileNotFoundError:
             pass
+        except (DeadlinePassed, Cancelled):
+            raise
         except BayouError as error:
             return Failure(path, error.code, error.message)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from bayou import paths
@@ -11,10 +12,11 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.read import find_many, scan
 from bayou.index.span import Span
+from bayou.store.large import Nowhere
 from bayou.sync import base, files, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation, Observer
-from bayou.sync.plan import unchanged
+from bayou.sync.plan import Action, unchanged
 from bayou.sync.report import Refusal
 from bayou.sync.steps import Step
 from bayou.sync.view import View, rebuilt_since
@@ -52,7 +54,8 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
         if decided.absent == "refused" and new is not None and old != new:
             report.refused.append(Refusal(path, paths.refusal(path) or ""))
         todo.append(decided)
-    todo = _whole_units(context, observer, observation, store_view, steps.as_units(todo), hashes)
+    todo = [_compared(context, one) for one in todo]
+    todo = _whole_units(context, observer, observation, store_view, todo, hashes)
     entries = max(mine.root.entries if mine.root else 0, theirs.root.entries if theirs.root else 0)
     followed = (
         any(row.mass_delete and row.seq > (place.seq or 0) for row in store_view.head.log) if store_view.head else False
@@ -80,6 +83,15 @@ def _distrust(context: Context, changed: Changed, head: Head) -> Changed:
     return {**changed, **{path: (None, changed[path][1]) for path in doubtful}}
 
 
+def _compared(context: Context, one: Step) -> Step:
+    """Settle a file that meets an object of unknown hash, by reading that: they are the same, or in conflict."""
+    content = one.observed.content
+    if one.action is not Action.COMPARE or one.remote is None or content is None:
+        return one
+    came = context.store.download(one.remote.key, Nowhere(), one.remote.size, if_match=one.remote.etag)
+    return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
+
+
 def _returning(context: Context, policy: str) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
@@ -95,8 +107,8 @@ def _whole_units(
     todo: list[Step],
     hashes: Mapping[str, Entry],
 ) -> list[Step]:
-    """Bring every file of a conflicting version directory into the plan, also those that nobody changed."""
-    units = steps.conflicting_units(todo)
+    """Bring every file of a version directory that both sides changed into the plan, and decide it whole."""
+    units = steps.contested(todo)
     if not units:
         return todo
     known = {one.path for one in todo}
@@ -112,8 +124,8 @@ def _whole_units(
     observer.look_at(extra, observation)
     bases = context.base.lookup(extra)
     more = [
-        steps.step(observation.paths[path], bases.get(path), entry, hashes, context.policy)
+        _compared(context, steps.step(observation.paths[path], bases.get(path), entry, hashes, context.policy))
         for path, entry in extra.items()
         if path in observation.paths
     ]
-    return steps.as_units([*todo, *more])
+    return steps.settle_units([*todo, *more], units)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bayou.errors import NodeMissing
+from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
+from bayou.index.nodes import StoreNodes
+from bayou.index.tree import Tree
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
 from bayou.sync.plan import Action, decide
 from bayou.sync.report import CommitId
 from bayou.sync.steps import Step
+from bayou.sync.units import unit_of
 
 
 @dataclass(slots=True)
@@ -22,6 +27,20 @@ class _Carry:
     entries: dict[str, Entry | None]
     gc: int
 
+    def hold_back(self, lost: Iterable[str]) -> None:
+        """Leave out files that could not be uploaded, and with each the version that it belongs to."""
+        lost = set(lost)
+        units = {unit_of(path) for path in lost} - {None}
+        self.entries = {
+            path: entry
+            for path, entry in self.entries.items()
+            if path not in lost and (not units or unit_of(path) not in units)
+        }
+
+    @property
+    def units(self) -> set[str]:
+        return {unit for path in self.entries if (unit := unit_of(path)) is not None}
+
 
 def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[set[str], HeadSeen]:
     """Upload and commit; return the paths that turned out to need another decision, and the newest head."""
@@ -30,6 +49,8 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
     uploaded = push.upload(context, uploads, gc)
     carry = _Carry({one.path: one for one in pushes}, dict(uploaded), gc.count)
     carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
+    lost = {one.path for one in uploads} - uploaded.keys()
+    carry.hold_back(lost)
     deletes = sum(one.action is Action.DELETE_REMOTE for one in pushes)
     entries = seen.head.root.entries if seen.head.root else 0
     leftover: set[str] = set()
@@ -37,11 +58,13 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         leftover.clear()
         if head.head.gc.count != carry.gc:
-            _make_again(context, carry, head)
+            lost.update(_make_again(context, carry, head))
+        torn = _changed_units(context, carry.units, seen, head)
         changes: dict[str, Entry | None] = {}
         for path, entry in carry.entries.items():
             one, there = carry.steps[path], remote.get(path)
-            if there == one.remote or decide(one.base, one.observed.state, there).pushes:
+            same = there == one.remote or decide(one.base, one.observed.state, there).pushes
+            if same and not (torn and unit_of(path) in torn):
                 changes[path] = entry
             else:
                 leftover.add(path)
@@ -59,6 +82,8 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
         deadline=context.deadline,
         mass_delete=context.options.allow_mass_delete and steps.is_mass(deletes, entries),
     )
+    # What failed is told; what changed while it was read is looked at again.
+    leftover |= lost - {one.path for one in context.report.failed}
     if done is None:
         return leftover, seen
     _finish(context, done, carry)
@@ -66,17 +91,29 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
     return leftover, done.seen
 
 
-def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> None:
-    """A collection ran since: what it may have taken is uploaded again, under a new id (T13)."""
+def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
+    """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
     gc = head.head.gc
-    lost = push.recheck(context, [entry for entry in carry.entries.values() if entry is not None], gc)
-    again = push.upload(context, [carry.steps[path].observed for path in lost], gc)
-    for path in lost:
-        if path in again:
-            carry.entries[path] = again[path]
-        else:
-            del carry.entries[path]
+    uploads = {path: entry for path, entry in carry.entries.items() if entry is not None}
+    files_of = {path: carry.steps[path].observed for path in uploads}
+    renewed = push.renew(context, uploads, files_of, gc)
+    carry.entries.update(renewed)
     carry.gc = gc.count
+    lost = uploads.keys() - renewed.keys()
+    carry.hold_back(lost)
+    return lost
+
+
+def _changed_units(context: Context, units: set[str], planned: HeadSeen, head: HeadSeen) -> set[str]:
+    """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
+    if not units or planned.head.commit == head.head.commit:
+        return set()
+    source = StoreNodes(context.store, context.cache)
+    try:
+        changes = diff(Tree(source, planned.head.root), Tree(source, head.head.root))
+        return units & {unit for change in changes if (unit := unit_of(change.path)) is not None}
+    except NodeMissing:
+        return units  # the older root was collected: nobody can tell
 
 
 def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayou.errors import (
     AccessDenied,
     BadAnswer,
     BayouError,
+    Cancelled,
+    DeadlinePassed,
     NotFound,
     PathRefused,
     PreconditionFailed,
@@ -143,13 +145,17 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
                 # Hot: an empty journal has nothing to say of any path, and nobody can write to it until we are done.
                 said = db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (context.place,)).fetchone()
                 silent = said is None
+                settled = _Settled()
                 for one in staged:
                     if (silent or unsaid(context, db, one.item.observed)) and context.unmoved(one.item.observed):
-                        _settle(context, db, one)
-                        if not silent:
-                            journal.drop(db, context.place, one.item.path, one.item.observed.through)
+                        _settle(context, one, settled)
                     else:
                         moved.add(one.item.path)
+                settled.write(db, context.place)
+                if not silent:
+                    through = {one.item.path: one.item.observed.through for one in staged}
+                    for path in settled.entries:
+                        journal.drop(db, context.place, path, through[path])
                 db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
                 if any(one.item.observed.content is not None for one in staged):
                     # A replaced file that came back after a power cut would pass for a change of ours; one that is
@@ -159,7 +165,7 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
             raise ProofLost(error.message) from error
     finally:
         for one in staged:
-            if one.file is not None:
+            if one.file is not None and (one.item.path in moved or one.file.exists()):
                 one.file.unlink(missing_ok=True)
     return moved
 
@@ -186,34 +192,63 @@ def unsaid(context: Context, db: sqlite3.Connection, observed: Observed) -> bool
     return newer is None
 
 
-def _settle(context: Context, db: sqlite3.Connection, one: Staged) -> None:
-    """Rename one file into place, or remove it, and make that base; all of it inside the caller's transaction."""
-    item, number = one.item, context.place
+@dataclass(slots=True)
+class _Settled:
+    """What a batch has put in place, to be written down together."""
+
+    entries: dict[str, Entry | None] = field(default_factory=dict)
+    files: list[files.Row] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    absent: list[tuple[str, Why]] = field(default_factory=list)
+    hashes: list[tuple[Entry, bytes]] = field(default_factory=list)
+
+    def write(self, db: sqlite3.Connection, place: int) -> None:
+        """Make it base, inside the transaction that renames."""
+        base.take_many(db, place, self.entries)
+        files.remember_many(db, self.files)
+        for path in self.gone:
+            files.forget(db, path)
+        for path, why in self.absent:
+            base.leave_out(db, place, path, why)
+            if why == "refused":
+                files.expect(db, path, place)  # what is in the way may go away
+        for entry, sha256 in self.hashes:
+            base.learn_hash(db, place, entry, sha256)
+
+
+def _settle(context: Context, one: Staged, settled: _Settled) -> None:
+    """Rename one file into place, or remove it; all of it inside the caller's transaction."""
+    item, entry = one.item, one.item.entry
+    why = one.why
     try:
-        if item.entry is None:
+        if entry is None:
             context.incoming.remove(item.path)
-            files.forget(db, item.path)
+            settled.gone.append(item.path)
             if item.observed.content is not None:
                 context.report.pulled.deleted += 1
         elif one.file is not None:
             stat = context.incoming.place(one.file, item.path)
             assert one.sha256 is not None
-            files.remember(db, item.path, Content(one.sha256, stat.size, stat), time.time_ns(), number)
+            content = Content(one.sha256, stat.size, stat)
+            settled.files.append(files.row(item.path, content, time.time_ns(), context.place))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            files.remember(db, item.path, item.observed.content, item.observed.looked, number)
+            settled.files.append(files.row(item.path, item.observed.content, item.observed.looked, context.place))
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
-        _take(context, db, item.path, item.entry, one.sha256)
-        base.leave_out(db, number, item.path, "refused")
-        return
+        if entry is None:
+            settled.gone.append(item.path)  # there is no such file here, whatever has its name
+        else:
+            why = "refused"
     except BayouError as error:
         context.report.failed.append(failure(item.path, error))
         return
-    _take(context, db, item.path, item.entry, one.sha256)
-    if one.why is not None:
-        base.leave_out(db, number, item.path, one.why)
+    settled.entries[item.path] = entry
+    if why is not None:
+        settled.absent.append((item.path, why))
+    if entry is not None and entry.sha256 is None and one.sha256 is not None:
+        settled.hashes.append((entry, one.sha256))
 
 
 def _take(context: Context, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
@@ -246,6 +281,8 @@ def settle_intents(context: Context) -> None:
 
 def _content(context: Context, path: str) -> Content | None:
     try:
-        return read_content(context.root / path) if context.stat(path) is not None else None
+        return read_content(context.root / path, context.deadline) if context.stat(path) is not None else None
+    except (DeadlinePassed, Cancelled):
+        raise
     except (BayouError, OSError):
         return None

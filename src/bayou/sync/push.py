@@ -7,8 +7,8 @@ what it may have begun goes to the same key with the same bytes; a file that has
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import TypeVar, cast
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One object that is to be written, or was."""
+    """One object that is to be written, or was. `resumed`: an earlier run may have begun to, and not be done yet."""
 
     path: str
     push: str
@@ -39,6 +39,7 @@ class Upload:
     sha256: bytes
     gc: int
     stored: Stored | None = None
+    resumed: bool = False
 
 
 def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
@@ -55,7 +56,7 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
         if old is not None and same and old.stored is not None and old.gc == gc.count:
             entries[path] = _entry(one, old, old.stored)
         elif old is not None and same and old.stored is None and old.gc == gc.count:
-            todo.append(old)
+            todo.append(replace(old, resumed=True))
         else:
             todo.append(Upload(path, push, one.content.size, one.content.sha256, gc.count))
     context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
@@ -76,10 +77,15 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
 def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
     """After a collection, return the paths whose upload is gone, or may be (T13): they must be made again.
 
-    The store's own clock decides, and each object is looked at once.
+    The store's own clock decides, and each object is looked at once. One that was written by more than one request may
+    have been deleted and then written anew by the late one; another DELETE of it may follow.
     """
+    uploads = recorded(context)
 
     def lost(entry: Entry) -> str | None:
+        sent = uploads.get(entry.path)
+        if sent is None or sent.push != entry.push or sent.stored is None or sent.stored.repeated:
+            return entry.path
         try:
             meta = context.store.head(entry.key)
         except NotFound:
@@ -89,14 +95,23 @@ def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
     return {path for path in context.store.map(lost, entries) if path is not None}
 
 
+def renew(context: Context, entries: Mapping[str, Entry], files: Mapping[str, Observed], gc: Gc) -> dict[str, Entry]:
+    """After a collection, return entries whose objects are there to stay: those that are, and those made again under a
+    new id. A path that could not be made again is left out."""
+    lost = recheck(context, entries.values(), gc)
+    again = upload(context, [files[path] for path in lost], gc)
+    return {**{path: entry for path, entry in entries.items() if path not in lost}, **again}
+
+
 def recorded(context: Context) -> dict[str, Upload]:
     """Return the uploads, begun or done, that no commit has carried yet."""
     found = context.database.rows(
-        "SELECT path, push, size, sha256, gc, done, etag, version FROM upload WHERE place = ?", (context.place,)
+        "SELECT path, push, size, sha256, gc, done, etag, version, repeated FROM upload WHERE place = ?",
+        (context.place,),
     )
     return {
-        cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version) if done else None)  # type: ignore[arg-type]
-        for path, push, size, sha256, gc, done, etag, version in found
+        cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version, bool(again)) if done else None)  # type: ignore[arg-type]
+        for path, push, size, sha256, gc, done, etag, version, again in found
     }
 
 
@@ -122,7 +137,7 @@ def _send(context: Context, one: Upload) -> Upload | Failure | None:
         return failure(one.path, error)
     except OSError as error:
         return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+    return replace(one, stored=replace(stored, repeated=stored.repeated or one.resumed))
 
 
 def _without_links(path: str, flags: int) -> int:
@@ -132,8 +147,12 @@ def _without_links(path: str, flags: int) -> int:
 def _record(context: Context, done: Sequence[Upload]) -> None:
     with context.database.transaction() as db:
         db.executemany(
-            "UPDATE upload SET done = 1, etag = ?, version = ? WHERE place = ? AND path = ? AND push = ?",
-            [(one.stored.etag, one.stored.version, context.place, one.path, one.push) for one in done if one.stored],
+            "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",
+            [
+                (one.stored.etag, one.stored.version, one.stored.repeated, context.place, one.path, one.push)
+                for one in done
+                if one.stored
+            ],
         )
 
 

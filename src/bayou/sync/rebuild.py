@@ -9,14 +9,14 @@ recovered is named. The new head replaces exactly the one that was found damaged
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
 from bayou.ids import ulid
 from bayou.index.build import build
 from bayou.index.check import survey
-from bayou.index.discovery import IN_THE_WAY, Listing, list_payload
+from bayou.index.discovery import Listing, list_payload
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, create_head, swap_head
 from bayou.index.log import LogRow, Tally
@@ -31,7 +31,6 @@ from bayou.sync import push
 from bayou.sync.context import Context
 from bayou.sync.recover import Recovered, Version, Written, recover
 from bayou.sync.remains import Remains, chain, look
-from bayou.sync.report import Refusal
 from bayou.sync.rescue import rescued
 from bayou.sync.view import now
 
@@ -39,6 +38,7 @@ _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 _HISTORY = 200
 """Earlier versions that are looked at, at most: older ones are mostly collected."""
 _FEW = 5
+_TRASH_LOST = "it is not known any more which discovered objects were deleted: such objects may be indexed again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class Rebuilt:
 
     recovered: int
     unrecovered: list[str]
-    refused: list[Refusal]
     warnings: list[str]
 
 
@@ -58,13 +57,12 @@ def rebuild(context: Context) -> Rebuilt | None:
         listing = list_payload(context.store)
         if remains.over is None:
             _check_lost(context, listing)
-        made = _recover(context, remains, listing)
+        trash = survey(StoreNodes(context.store, context.cache), remains.parts.trash)
+        made = _recover(context, remains, listing, trash.rows)
         unrecovered = _bring_back(context, remains, made)
-        if _publish(context, remains, made):
-            refused = [Refusal(one.key, one.reason) for one in listing.refused]
-            refused += [Refusal(path, IN_THE_WAY) for path in made.blocked]
-            recovered = max(1, len(made.rows) - remains.visible)
-            return Rebuilt(recovered, unrecovered, refused, list(_doubts(made)))
+        if _publish(context, remains, made, trash.rows):
+            doubts = [*_doubts(made), *([_TRASH_LOST] if trash.damage else [])]
+            return Rebuilt(max(1, len(made.rows) - remains.visible), unrecovered, doubts)
         # Somebody has written another head since: look at that one (T4).
         attempt += 1
         context.deadline.sleep(_BACKOFF.pause(attempt))
@@ -78,7 +76,7 @@ def _check_lost(context: Context, listing: Listing) -> None:
         raise NotFound(f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one")
 
 
-def _recover(context: Context, remains: Remains, listing: Listing) -> Recovered:
+def _recover(context: Context, remains: Remains, listing: Listing, wasted: Sequence[Entry]) -> Recovered:
     """Recover the entries, from the newest word on each."""
     parts, place = remains.parts, context.base.fold(context.nodes)
     nodes = StoreNodes(context.store, context.cache)
@@ -96,7 +94,7 @@ def _recover(context: Context, remains: Remains, listing: Listing) -> Recovered:
         elif place.etag is not None and place.seq is not None:
             older.append((place.seq, base))
     older.sort(key=lambda pair: pair[0], reverse=True)
-    trash: set[str] = {row.key for row in survey(nodes, parts.trash).rows}
+    trash: set[str] = {row.key for row in wasted}
 
     def leaves_since(at: int) -> Iterator[Written]:
         for name, modified in written.items():
@@ -134,7 +132,7 @@ def _bring_back(context: Context, remains: Remains, made: Recovered) -> list[str
             gone.append(row)
     made.rows.update(push.upload(context, list(rescued(context, gone)), remains.gc))
     lost = {row.path for row in gone} - made.rows.keys()
-    unrecovered = sorted(lost)
+    unrecovered = sorted({*lost, *made.blocked})
     for damage in made.damage:
         named = sum(damage.span.holds(path) for path in (*made.rows, *lost))
         if damage.entries is not None and named < damage.entries:
@@ -151,14 +149,14 @@ def _exists(context: Context, row: Entry) -> bool:
     return True
 
 
-def _publish(context: Context, remains: Remains, made: Recovered) -> bool:
+def _publish(context: Context, remains: Remains, made: Recovered, wasted: Sequence[Entry]) -> bool:
     """Build the tree anew, sharing no node with the damaged one, and swap the head; False if another one is there."""
     store, number = context.store, ulid()
     sink = StoreSink(store, number, context.cache)
     root = build((made.rows[path] for path in sorted(made.rows)), sink)
     indexed = {row.key for row in made.rows.values()}
-    wasted = survey(StoreNodes(store, context.cache), remains.parts.trash).rows
-    trash = build((row for row in wasted if row.key not in indexed), sink)
+    doomed = {row.path: row for row in (*made.wasted, *wasted) if row.key not in indexed}
+    trash = build((doomed[path] for path in sorted(doomed)), sink)
     tally = Tally(changed=max(0, len(made.rows) - remains.visible))
     row = LogRow.of(0, number, now(), f"{context.by} (rebuilt the index)", root, tally, mass_delete=False)
     page = None
@@ -175,6 +173,9 @@ def _publish(context: Context, remains: Remains, made: Recovered) -> bool:
             swap_head(store, head, remains.over, page)
     except (AlreadyExists, PreconditionFailed):
         return False
+    with context.database.transaction() as db:
+        carried = [(context.place, row.path, row.push) for row in made.rows.values() if row.push is not None]
+        db.executemany("DELETE FROM upload WHERE place = ? AND path = ? AND push = ?", carried)
     return True
 
 

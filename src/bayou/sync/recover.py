@@ -42,14 +42,16 @@ class Written:
 class Recovered:
     """The entries by path; of them, those that are `older` than what was lost, and those `found` to be written since.
 
-    `gone` are entries that should be there and whose object is not; `blocked` are paths that others have as their
-    directory; `damage` is what hides the newest version, in itself and in its copies.
+    `gone` are entries that should be there and whose object is not; `wasted` are discovered objects that had left the
+    index; `blocked` are paths that others have as their directory; `damage` is what hides the newest version, in itself
+    and in its copies.
     """
 
     rows: dict[str, Entry] = field(default_factory=dict)
     older: set[str] = field(default_factory=set)
     found: set[str] = field(default_factory=set)
     gone: list[Entry] = field(default_factory=list)
+    wasted: list[Entry] = field(default_factory=list)
     blocked: list[str] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
@@ -59,7 +61,7 @@ class _Past:
     """What earlier versions say of lost ranges; `decided`: when each was written, and what it leaves in the dark."""
 
     rows: dict[str, Entry] = field(default_factory=dict)
-    named: set[str] = field(default_factory=set)
+    named: dict[str, Entry] = field(default_factory=dict)
     decided: list[tuple[int, list[Span]]] = field(default_factory=list)
 
     def known_at(self, path: str) -> int:
@@ -111,12 +113,16 @@ def recover(
     for path, meta in since.items():
         made.rows[path] = _described(meta, (mine.get(path), told.get(keys.as_listed(meta.key))))
         made.found.add(path)
-    unknown = (row for row in mine.values() if row.path not in made.rows and row.key not in past.named | listed.keys())
+    heard_of = past.named.keys() | listed.keys()
+    unknown = (row for row in mine.values() if row.path not in made.rows and row.key not in heard_of)
     made.gone += [row for row in unknown if _in(row.path, lost)]
     for path in made.found & directories(made.rows):
         del made.rows[path]
         made.blocked.append(path)
     made.found.difference_update(made.blocked)
+    indexed = {row.key for row in made.rows.values()}
+    left = (row for key, row in past.named.items() if row.push is None and key in listed and key not in indexed)
+    made.wasted = [row for row in left if listed[row.key].etag == row.etag]
     return made
 
 
@@ -131,7 +137,7 @@ def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
             past.rows.update({row.path: row for row in seen.rows})
             left = seen.hidden(left)
             past.decided.append((version.at, left))
-        past.named.update(row.key for row in survey(version.source, version.root, lost, visited).rows)
+        past.named.update({row.key: row for row in survey(version.source, version.root, lost, visited).rows})
     return past
 
 
@@ -140,7 +146,7 @@ def _written_since(
 ) -> dict[str, ObjectMeta]:
     """Return, for each lost path, the newest object that came after the version which decides it."""
     newest: dict[str, ObjectMeta] = {}
-    known, later = past.named | trash, set(told)
+    known, later = past.named.keys() | trash, set(told)
     for meta in objects:
         path = keys.parse_payload(meta.key).path
         if meta.key in known or not _in(path, lost):

@@ -17,7 +17,7 @@ def rescued(context: Context, missing: Sequence[Entry]) -> Iterator[Observed]:
     for entry in missing:
         if context.stat(entry.path) is None:
             continue
-        content = read_content(context.root / entry.path)
+        content = read_content(context.root / entry.path, context.deadline)
         if content.sha256 == known.get(entry.path, entry).sha256:
             state = LocalState(content.sha256, content.size)
             yield Observed(entry.path, state, content, context.journal.newest())

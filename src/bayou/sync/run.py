@@ -10,9 +10,10 @@ import time
 
 from bayou.errors import NotFound
 from bayou.index.head import HeadSeen
-from bayou.sync import base, commit, files, journal, view
+from bayou.sync import base, commit, journal, view
 from bayou.sync.act import act
 from bayou.sync.context import Context
+from bayou.sync.nodes import BaseLost
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
 from bayou.sync.planning import plan
@@ -32,8 +33,10 @@ def run(context: Context) -> SyncReport:
         if not context.options.dry_run:
             settle_intents(context)
         for _ in range(_PASSES):
-            if not _pass(context):
+            if not _whole_pass(context):
                 break
+        else:
+            report.warn("some files kept changing meanwhile, here or in the store; the next sync goes on with them")
     except ProofLost as error:
         report.warn(f"what was pulled is here, but the proof could not be kept: {error}")
     finally:
@@ -41,6 +44,18 @@ def run(context: Context) -> SyncReport:
         report.requests = context.store.requests - before
         report.seconds = round(time.monotonic() - begin, 3)
     return report
+
+
+def _whole_pass(context: Context) -> bool:
+    """Make a pass; if base turns out to be damaged, forget it, so that the next one compares everything anew (V3)."""
+    try:
+        return _pass(context)
+    except BaseLost as lost:
+        if context.options.dry_run:
+            raise
+        context.base.forget()
+        context.report.warn(f"{lost.message}; tree and store were compared anew")
+        return True
 
 
 def _pass(context: Context) -> bool:
@@ -53,7 +68,8 @@ def _pass(context: Context) -> bool:
         context.place,
         context.policy,
         adopt=context.options.adopt,
-        absent={path for path, why in context.base.absent().items() if context.policy.still(path, why)},
+        absent=context.absent(),
+        deadline=context.deadline,
     )
     observation = observer.look(context.journal.rows(), walk=context.options.walk or not context.base.known)
     quiet = _quiet(context, observation)
@@ -96,7 +112,9 @@ def _view(context: Context, observation: Observation, *, etag: str | None) -> Vi
     try:
         return view.look(context.store, context.cache, place, etag=etag)
     except NotFound:
-        pushes = context.options.mode == "push" or any(one.state.ours for one in observation.paths.values())
+        pushes = context.options.mode == "push" or any(
+            one.state.ours or one.state.deleted for one in observation.paths.values()
+        )
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
             return view.find(context.store, context.nodes, context.cache)
         return view.create(context.store, context.cache, context.by)
@@ -118,12 +136,7 @@ def _settle_pending(context: Context, store_view: View) -> bool:
     done = commit.resolve(context.store, context.database, context.place, store_view.seen)
     if done is None:
         return False
-    with context.database.transaction() as db:
-        for path, entry in done.changes.items():
-            base.take(db, context.place, path, entry)
-            files.expect(db, path, context.place) if entry is not None else files.forget(db, path)
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
-        db.execute(commit.FORGET, (context.place,))
+    commit.settle(context.database, context.place, done)
     context.report.commit = CommitId(done.seq, done.commit)
     return True
 

@@ -10,7 +10,7 @@ from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo
 from bayou.store.store import Store
-from bayou.sync.base import Base
+from bayou.sync.base import Base, repo_place
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
 from bayou.sync.policy import Policy
@@ -60,7 +60,9 @@ def status(repo: Repo, *, timeout: float | None = None) -> Status:
 
 
 def _base(repo: Repo, store: Store, database: Database) -> Base:
-    return Base(database, store.url, store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status"))
+    return Base(
+        database, repo_place(repo, store), store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status")
+    )
 
 
 def _how(in_sync: bool, paths: int) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bayou import paths
 from bayou.errors import MassDelete
 from bayou.index.entry import Entry
 from bayou.sync.observe import Observed
-from bayou.sync.plan import Action, decide
+from bayou.sync.plan import Action, decide, unchanged
 from bayou.sync.policy import Policy, Why
 from bayou.sync.units import unit_of
 
@@ -46,56 +46,58 @@ def step(
     return Step(path, action, base, remote, observed)
 
 
-def as_units(steps: Iterable[Step]) -> list[Step]:
-    """Make version directories move, conflict and be deleted whole.
-
-    A unit that one side changed and the other changed too, be it in other files, is in conflict; one that is partly
-    pushed back is pushed back whole; one that is partly kept is kept whole.
-    """
-    alone: list[Step] = []
-    units: dict[str, list[Step]] = defaultdict(list)
+def contested(steps: Iterable[Step]) -> set[str]:
+    """Return the version directories that both sides have changed, be it in different files."""
+    here: set[str] = set()
+    there: set[str] = set()
     for one in steps:
         unit = unit_of(one.path) if one.absent is None else None
         if unit is None:
-            alone.append(one)
+            continue
+        if one.action in _CHANGED_HERE:
+            here.add(unit)
+        if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one)):
+            there.add(unit)
+    return here & there
+
+
+def settle_units(steps: Iterable[Step], units: Container[str]) -> list[Step]:
+    """Decide contested version directories whole, by the rows of the table that hold for single files.
+
+    `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
+    here and changed there, it is kept; else the two are in conflict, and no file of one gets into the other.
+    """
+    alone: list[Step] = []
+    members: dict[str, list[Step]] = defaultdict(list)
+    for one in steps:
+        unit = unit_of(one.path) if one.absent is None and one.action is not Action.UNTRACKED else None
+        if unit is not None and unit in units:
+            members[unit].append(one)
         else:
-            units[unit].append(one)
-    for members in units.values():
-        alone.extend(_one_unit(members))
+            alone.append(one)
+    for unit_steps in members.values():
+        alone.extend(_one_unit(unit_steps))
     return alone
 
 
-def conflicting_units(steps: Iterable[Step]) -> set[str]:
-    """Return the units in conflict: every file of theirs, here and there, takes part."""
-    return {unit for one in steps if one.action is Action.CONFLICT and (unit := unit_of(one.path)) is not None}
+_CHANGED_HERE = {Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE, Action.KEEP_REMOTE, Action.CONFLICT}
+_CHANGED_THERE = {Action.DELETE_LOCAL, Action.PUSH_BACK, Action.KEEP_REMOTE, Action.CONFLICT}
+_AGREED = {Action.NOTHING, Action.RECORD}
+
+
+def _lost_here(one: Step) -> bool:
+    """Whether a pull only brings back what this tree has lost."""
+    return one.base is not None and unchanged(one.base, one.remote)
 
 
 def _one_unit(members: list[Step]) -> Iterator[Step]:
-    actions = {one.action for one in members}
-    if Action.CONFLICT in actions or (actions & _OUTWARD and actions & _INWARD):
-        return (_in_conflict(one) for one in members)
-    if Action.PUSH_BACK in actions:
-        return (_turn(one, Action.DELETE_LOCAL, Action.PUSH_BACK) for one in members)
-    if Action.KEEP_REMOTE in actions:
-        return (_turn(one, Action.DELETE_REMOTE, Action.KEEP_REMOTE) for one in members)
-    return iter(members)
-
-
-_OUTWARD = {Action.PUSH}
-_INWARD = {Action.PULL}
-
-
-def _in_conflict(one: Step) -> Step:
-    """Let the store's side of a unit win a path, keeping what is here if that is something else."""
-    if one.action in (Action.NOTHING, Action.RECORD, Action.COMPARE, Action.DELETE_LOCAL, Action.KEEP_REMOTE):
-        return one
-    if one.action is Action.DELETE_REMOTE:
-        return replace(one, action=Action.KEEP_REMOTE)
-    return replace(one, action=Action.CONFLICT if one.observed.state.present else Action.PULL)
-
-
-def _turn(one: Step, was: Action, becomes: Action) -> Step:
-    return replace(one, action=becomes) if one.action is was else one
+    present = [one for one in members if one.observed.state.present]
+    elsewhere = [one for one in members if one.observed.state.absent and not one.observed.state.present]
+    if not elsewhere and not any(one.remote is not None for one in members):
+        return (replace(one, action=Action.PUSH_BACK) if one in present else one for one in members)
+    if not elsewhere and not present:
+        return (replace(one, action=Action.KEEP_REMOTE) if one.action in _CHANGED_HERE else one for one in members)
+    return (one if one.action in _AGREED else replace(one, action=Action.CONFLICT) for one in members)
 
 
 def guard(steps: Iterable[Step], entries: int, *, allowed: bool, followed: bool) -> None:

@@ -1,6 +1,7 @@
 """`datastore verify`: compare what the index says with what the store has; `--repair` only adds.
 
-Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes.
+Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes; one
+that Bayou wrote is read before another ETag is held against it.
 Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
 counted apart: they are no damage, and `gc` takes care of them. Where the index itself is damaged, `--repair` rebuilds
 it first.
@@ -8,25 +9,26 @@ it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from bayou import paths
 from bayou.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.check import survey
-from bayou.index.discovery import IN_THE_WAY, directories, discover, entry_of, list_payload
+from bayou.index.discovery import IN_THE_WAY, directories, discover, list_payload
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.repo import Repo
 from bayou.store import keys
+from bayou.store.large import Nowhere
 from bayou.store.transport import ObjectMeta
-from bayou.sync import base, commit, push, view
+from bayou.sync import view
 from bayou.sync.context import Context, open_context
+from bayou.sync.mend import mend, settle_pending
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
 from bayou.sync.report import Refusal, SyncOptions, VerifyReport
-from bayou.sync.rescue import rescued
 from bayou.sync.run import run
 
 
@@ -54,8 +56,10 @@ def verify(
         if forget:
             _forget(context, forget)
         seen = _head(context)
+        if repair:
+            settle_pending(context, seen)
         found = _compare(context, seen, deep=deep)
-        repaired = _repair(context, seen, found) if repair else 0
+        repaired = mend(context, seen, found.missing, found.unindexed, found.hashes) if repair else 0
         if repaired:
             found = _compare(context, _head(context), deep=deep)
     return VerifyReport(
@@ -120,27 +124,30 @@ def _compare(context: Context, seen: HeadSeen, *, deep: bool) -> _Found:
             found.refused.append(Refusal(path, IN_THE_WAY))
         else:
             found.unindexed.append(meta)
+    doubtful: list[Entry] = []
     for key, entry in entries.items():
         found.checked += 1
         at = listed.get(key)
         if at is None:
             found.missing.append(entry)
-        elif at.size != entry.size or (entry.etag is not None and at.etag != entry.etag):
+        elif at.size != entry.size:
             found.changed.append(entry)
+        elif entry.etag is not None and at.etag != entry.etag:
+            # A PUT that was repeated, or came late, wrote the same bytes to the same key (V11); only they can tell.
+            (found.changed if entry.push is None or entry.sha256 is None else doubtful).append(entry)
     # V4: a listing that does not have it is looked at once more, by name.
     found.missing = [
         entry
         for entry, gone in zip(found.missing, store.map(lambda e: _gone(context, e), found.missing), strict=True)
         if gone
     ]
-    if deep:
-        bad = {entry.path for entry in (*found.missing, *found.changed)}
-        good = [entry for entry in entries.values() if entry.path not in bad]
-        for entry, digest in zip(good, store.map(lambda e: _digest(context, e), good), strict=True):
-            if entry.sha256 is None and digest is not None:
-                found.hashes[entry.path] = replace(entry, sha256=digest)
-            elif digest != entry.sha256:
-                found.changed.append(entry)
+    bad = {entry.path for entry in (*found.missing, *found.changed)}
+    read = [entry for entry in entries.values() if entry.path not in bad] if deep else doubtful
+    for entry, digest in zip(read, store.map(lambda e: _digest(context, e), read), strict=True):
+        if entry.sha256 is None and digest is not None:
+            found.hashes[entry.path] = replace(entry, sha256=digest)
+        elif digest != entry.sha256:
+            found.changed.append(entry)
     return found
 
 
@@ -155,67 +162,9 @@ def _gone(context: Context, entry: Entry) -> bool:
 def _digest(context: Context, entry: Entry) -> bytes | None:
     """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
     try:
-        return context.store.download(entry.key, _Nowhere(), entry.size).sha256  # type: ignore[arg-type]
+        return context.store.download(entry.key, Nowhere(), entry.size).sha256
     except (NotFound, BadAnswer, PreconditionFailed):
         return None
-
-
-class _Nowhere:
-    """A file that keeps nothing: only the hash matters."""
-
-    def write(self, data: object) -> int:
-        return len(memoryview(data))  # type: ignore[arg-type]
-
-
-def _repair(context: Context, seen: HeadSeen, found: _Found) -> int:
-    """Add what is missing, adopt what nobody indexed, record hashes; never drop an entry (T4)."""
-    uploads = push.upload(context, list(rescued(context, found.missing)), seen.head.gc)
-    adopted = {meta.key: entry_of(meta) for meta in _anew(context, found.unindexed)}
-    wanted: dict[str, Entry | None] = {**uploads, **adopted, **found.hashes}
-    missing = {entry.path: entry for entry in found.missing}
-    hashed = found.hashes
-
-    def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
-        # Only where the index still says what it said when we looked: a commit since then knows better.
-        return {
-            path: entry
-            for path, entry in wanted.items()
-            if (path in missing and remote.get(path) == missing[path])
-            or (path in hashed and remote.get(path) == replace(hashed[path], sha256=None))
-            or (path in adopted and path not in missing and path not in hashed and path not in remote)
-        }
-
-    done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.place,
-        seen,
-        list(wanted),
-        choose,
-        by=context.by,
-        deadline=context.deadline,
-    )
-    if done is None:
-        return 0
-    known = context.base.lookup(done.changes)
-    with context.database.transaction() as db:
-        for path, entry in done.changes.items():
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
-            if path in known:
-                base.take(db, context.place, path, entry)
-        db.execute(commit.FORGET, (context.place,))
-    context.base.fold(context.nodes)
-    return len(done.changes)
-
-
-def _anew(context: Context, unindexed: Iterable[ObjectMeta]) -> Iterable[ObjectMeta]:
-    """Look at each object once more: a listing is old by the time it is used (F007)."""
-    for meta in unindexed:
-        try:
-            yield replace(context.store.head(keys.payload(meta.key, None)), key=meta.key)
-        except NotFound:
-            continue
 
 
 def _forget(context: Context, forgotten: Sequence[str]) -> None:

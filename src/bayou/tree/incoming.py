@@ -68,12 +68,12 @@ class Incoming:
                 before = os.fstat(descriptor)
                 with self._placing:
                     self._ground.make(path, touched, lambda spot: _rename(staged, spot), self._trail)
+                self._touch(touched)  # only now: what was refused has left nothing to sync
                 # V2: size and mtime of the bytes that arrived, should a program write to the file at this very moment.
                 after = os.fstat(descriptor)
                 return FileStat(before.st_size, before.st_mtime_ns, after.st_ctime_ns, after.st_ino)
             finally:
                 os.close(descriptor)
-                self._touch(touched)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty."""

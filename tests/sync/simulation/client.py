@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from dataclasses import dataclass, field
@@ -54,13 +55,17 @@ class Client:
     """The running command was killed: nothing that unwinds may touch anything any more."""
     lost_state: bool = False
     marked_since_loss: bool = False
+    _kept: tuple[frozenset[str], list[tuple[str, bytes]]] = (frozenset(), [])
 
     @classmethod
     def at(cls, name: str, root: Path, store: Store) -> Client:
-        repo = SimRepo(root, Config("sim", DatastoreConfig(url=URL)), given=store)
-        (root / ".bayou").mkdir(parents=True)
-        repo.tree_root.mkdir()
-        return cls(name, repo)
+        (root / ".bayou" / "tree").mkdir(parents=True)
+        return cls.reopened(name, root, store)
+
+    @classmethod
+    def reopened(cls, name: str, root: Path, store: Store) -> Client:
+        """Return a clone that is there already."""
+        return cls(name, SimRepo(root, Config("sim", DatastoreConfig(url=URL)), given=store))
 
     # ---- programs ----
 
@@ -127,13 +132,19 @@ class Client:
 
     def content(self, path: str) -> bytes | None:
         try:
-            return (self.repo.tree_root / path).read_bytes()
+            with open(f"{self.repo.tree_root}/{path}", "rb") as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
     def kept(self, path: str) -> set[bytes]:
-        """Return what conflicts kept of a path."""
-        return {Path(one.copy).read_bytes() for one in Conflicts(self.repo.conflicts).list() if one.path == path}
+        """Return what conflicts kept of a path; ask while no command runs here."""
+        folder = self.repo.conflicts
+        stamps = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+        if stamps != self._kept[0]:
+            copies = [(one.path, Path(one.copy).read_bytes()) for one in Conflicts(folder).list()]
+            self._kept = stamps, copies
+        return {content for name, content in self._kept[1] if name == path}
 
     def journaled(self) -> set[str]:
         """Return the paths that rows name."""

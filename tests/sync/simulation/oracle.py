@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bayou.errors import BayouError
-from bayou.index.codec import decode
+from bayou.index import codec
+from bayou.index import head as heads
 from bayou.index.entry import Entry
-from bayou.index.head import Head, parse_head
+from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
 from bayou.store import keys
 from bayou.sync.plan import same_object
@@ -51,6 +52,9 @@ class Version:
     since: int
     entries: Mapping[str, Entry]
     keys: frozenset[str]
+    """All that the head names."""
+    readable: frozenset[str]
+    """What a reader of its root needs."""
     etag: str | None = None
 
     def sha256(self, path: str) -> bytes | None:
@@ -68,12 +72,23 @@ class Oracle:
     ops: dict[tuple[str, str], Op] = field(default_factory=dict)
     written: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
     deletes: set[tuple[str, str]] = field(default_factory=set)
+    spent: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
+    """Of what was written, what a commit of this clone has carried since."""
+    had: dict[str, set[bytes]] = field(default_factory=dict)
+    """The hashes of all that a clone has ever had in its hands: what it wrote, and what it downloaded into its tree."""
     pushers: dict[str, str] = field(default_factory=dict)
     proofs: dict[str, int] = field(default_factory=dict)
     graces: dict[str, int] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     number: int = 0
     _nodes: dict[str, Node] = field(default_factory=dict)
+
+    def begin_with(self, objects: Mapping[str, Blob]) -> None:
+        """Take what is in the bucket for granted, and watch from here on."""
+        found = objects.get(keys.HEAD)
+        if found is not None:
+            self.putting("somebody", keys.HEAD, found.data, None)
+            self.put_done(keys.HEAD, found.meta.etag)
 
     # ---- what programs do ----
 
@@ -82,6 +97,8 @@ class Oracle:
         self.ops[client.name, path] = op = Op(self.number, content, len(self.versions))
         assert op.sha256 is not None
         self.written.setdefault((client.name, path), set()).add(op.sha256)
+        self.spent.get((client.name, path), set()).discard(op.sha256)
+        self.had.setdefault(client.name, set()).add(op.sha256)
 
     def deleted(self, client: Client, path: str) -> None:
         self.number += 1
@@ -105,15 +122,18 @@ class Oracle:
 
     # ---- what clients do to the bucket ----
 
+    def downloaded(self, who: str, data: bytes) -> None:
+        self.had.setdefault(who, set()).add(hashlib.sha256(data).digest())
+
     def sending_head(self, who: str, data: bytes, etag: str | None) -> None:
         """Check that whoever commits knew what the commit replaces, and brings only what is new here."""
-        new = parse_head(data, "the simulation")
+        new = heads.parse_head(data, "memory://sim")
         if new.commit in self.checked:
             return
         self.checked.add(new.commit)
-        before = next((one for one in reversed(self.versions) if one.etag == etag), None)
-        if before is None:
-            return  # the first
+        before = self.versions[-1] if self.versions else None
+        if before is None or before.etag != etag:
+            return  # the first; or one that comes too late, and will be refused
         after = self._entries(new.root)
         changed = {p for p in before.entries.keys() | after.keys() if before.entries.get(p) != after.get(p)}
         if not changed:
@@ -125,7 +145,13 @@ class Oracle:
     def _legitimate(self, who: str, path: str, base: Entry | None, old: Entry | None, new: Entry | None) -> None:
         client = self.clients[who]
         told = f"{who} commits {path}: {_show(old)} becomes {_show(new)}, and base has {_show(base)}"
-        knew = old is not None and base is not None and (same_object(base, old) or base.sha256 == old.sha256 != None)  # noqa: E711
+        # Base must say so, and it must be true: such bytes were in this tree once.
+        knew = (
+            old is not None
+            and base is not None
+            and (same_object(base, old) or base.sha256 == old.sha256 is not None)
+            and hashlib.sha256(self.bucket.objects[old.key].data).digest() in self.had.get(who, ())
+        )
         if new is None:
             if not knew:
                 raise Violation(f"a delete of what was not known: {told}")
@@ -140,8 +166,8 @@ class Oracle:
             if new.sha256 != old.sha256 and new.sha256 not in self.written.get((who, path), ()):
                 raise Violation(f"bytes that were not written there: {told}")
             return
-        op = self.ops.get((who, path))
-        if new.sha256 in self.written.get((who, path), ()) and (op is None or not op.settled or op.sha256 != new.sha256):
+        fresh = self.written.get((who, path), set()) - self.spent.get((who, path), set())
+        if new.sha256 in fresh:
             return
         if client.lost_state and client.marked_since_loss:
             return  # somebody said that everything here is to go up
@@ -149,7 +175,7 @@ class Oracle:
 
     def putting(self, who: str, key: str, data: bytes, old: Blob | None) -> None:
         if key == keys.HEAD:
-            self._new_head(who, parse_head(data, "the simulation"))
+            self._new_head(who, heads.parse_head(data, "memory://sim"))
             return
         if old is not None and old.data != data and not key.startswith(f"{keys.PROBES}/"):
             raise Violation(f"{key} is written a second time, with other bytes")
@@ -175,12 +201,12 @@ class Oracle:
             if until < horizon:
                 break
             # Where an earlier collection, of a shorter grace, has taken nodes, nobody can read that root anyway.
-            if key in version.keys and not key.startswith(f"{keys.LOGS}/") and self._readable(version):
+            if key in version.readable and self._readable(version):
                 raise Violation(f"{who} deletes {key}, which a root names that was current within the grace")
             until = ms(version.head.at)
 
     def _readable(self, version: Version) -> bool:
-        return all(key in self.bucket.objects for key in version.keys if key.startswith(f"{keys.NODES}/"))
+        return all(key in self.bucket.objects for key in version.readable if key.startswith(f"{keys.NODES}/"))
 
     def _new_head(self, who: str, head: Head) -> None:
         before = self.versions[-1] if self.versions else None
@@ -190,17 +216,18 @@ class Oracle:
             if claim != truth:
                 raise Violation(f"{who}'s head follows {claim}, and the one before it is {truth}")
         entries = self._entries(head.root)
-        names = set(self._nodes_of(head.root)) | set(self._nodes_of(head.trash))
         trash = self._entries(head.trash)
         for path, entry in entries.items():
             self._has_bytes(who, entry)
             if path in trash and trash[path].key == entry.key:
                 raise Violation(f"{path} is in the index and in the trash, with one object")
         self._whole_units(who, entries)
-        objects = {entry.key for entry in entries.values()}
-        pages = self._pages(head)
-        self.versions.append(Version(head, self.bucket.clock, entries, frozenset(objects | names | pages)))
+        readable = frozenset({entry.key for entry in entries.values()} | self._nodes_of(head.root))
+        named = readable | self._nodes_of(head.trash) | self._pages(head)
+        self.versions.append(Version(head, self.bucket.clock, entries, named, readable))
         for path, entry in entries.items():
+            if entry.sha256 is not None and (before is None or before.sha256(path) != entry.sha256):
+                self.spent.setdefault((who, path), set()).add(entry.sha256)
             op = self.ops.get((who, path))
             if op is not None and op.content is not None and op.sha256 == entry.sha256:
                 op.settled = True
@@ -260,7 +287,6 @@ class Oracle:
     def acknowledged(self, client: Client, report: SyncReport, before: int) -> None:
         """A push has ended well: what was there when it began is in the store."""
         failed = {one.path for one in report.failed}
-        journaled = client.journaled()
         for (name, path), op in self.ops.items():
             if name != client.name or op.number > before or op.settled or path in failed:
                 continue
@@ -269,8 +295,9 @@ class Oracle:
                 gone = not since or any(path not in one.entries for one in since)
                 if not gone and client.content(path) is None:
                     raise Violation(f"{name} deleted {path}; the push says nothing, and it is still there")
+                op.settled = True
             elif not op.loose and not self._safe(client, path, op):
-                where = "in the journal still" if path in journaled else "in no journal"
+                where = "in the journal still" if path in client.journaled() else "in no journal"
                 raise Violation(f"{name} pushed {path} = {op.content!r} with success; it is in no head, and {where}")
         for conflict in report.conflicts:
             self._not_with_oneself(client, conflict.path, before)
@@ -284,8 +311,8 @@ class Oracle:
             raise Violation(f"{client.name} is in conflict with itself about {path}")
 
     def _safe(self, client: Client, path: str, op: Op) -> bool:
-        """Whether a head has had these bytes since, or a copy is kept."""
-        if any(one.sha256(path) == op.sha256 for one in self.versions[max(0, op.head - 1) :]):
+        """Whether a head has had these bytes (before: then to write them again was no change), or a copy is kept."""
+        if any(one.sha256(path) == op.sha256 for one in self.versions):
             return True
         return op.content in client.kept(path)
 
@@ -333,7 +360,7 @@ class Oracle:
             raise Violation(f"a head names the node {ref.node}, and there is none")
         if ref.node not in self._nodes:
             try:
-                self._nodes[ref.node] = decode(blob.data, level, ref)
+                self._nodes[ref.node] = codec.decode(blob.data, level, ref)
             except BayouError as error:
                 raise Violation(f"a head names a node that is damaged: {error}") from error
         return self._nodes[ref.node]

@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import bayou.index.chunk
 import bayou.index.codec
+import bayou.index.head
 from bayou.deadline import Deadline
 from bayou.index.chunk import Shape
 from bayou.store.store import Store
@@ -29,6 +30,7 @@ from bayou.sync.database import Database
 _WINDOW = 4
 _decode = lru_cache(4096)(bayou.index.codec.decode)
 _encode = lru_cache(4096)(bayou.index.codec.encode)
+_parse_head = lru_cache(1024)(bayou.index.head.parse_head)
 
 
 class Rules(Protocol):
@@ -63,13 +65,14 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.tree.durable.ThreadPoolExecutor", _Serial),
         patch("bayou.index.codec.decode", lambda data, level, ref: _decode(bytes(data), level, ref)),
         patch("bayou.index.codec.encode", _encode),
+        patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
-        patch.object(Database, "_open", _opened(Database._open)),
+        patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
     ]
-    with _shaped(rules.shape):
+    with shaped(rules.shape):
         for one in patches:
             one.start()
         try:
@@ -80,7 +83,7 @@ def virtual(rules: Rules) -> Iterator[None]:
 
 
 @contextmanager
-def _shaped(shape: Shape) -> Iterator[None]:
+def shaped(shape: Shape) -> Iterator[None]:
     """Give the one shape that everybody has taken by now other sizes."""
     names = Shape.__slots__
     before = {name: getattr(bayou.index.chunk.SHAPE, name) for name in names}
@@ -110,15 +113,6 @@ def _in_some_order(rng: random.Random) -> Callable[..., Iterator[Any]]:
                 yield future.result()
 
     return ordered
-
-
-def _opened(real: Callable[[Database], sqlite3.Connection]) -> Callable[[Database], sqlite3.Connection]:
-    def opened(self: Database) -> sqlite3.Connection:
-        connection = real(self)
-        connection.execute("PRAGMA synchronous = OFF")
-        return connection
-
-    return opened
 
 
 def _stepped(rules: Rules, real: Callable[[Database], Any]) -> Callable[[Database], Any]:

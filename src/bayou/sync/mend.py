@@ -1,0 +1,108 @@
+"""What `verify --repair` does to an index that is whole: it only adds, and never drops an entry (T4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bayou.errors import NotFound
+from bayou.index.discovery import entry_of
+from bayou.index.entry import Entry
+from bayou.index.head import HeadSeen
+from bayou.index.nodes import StoreNodes
+from bayou.index.read import find_many
+from bayou.index.tree import Tree
+from bayou.store import keys
+from bayou.store.transport import ObjectMeta
+from bayou.sync import base, commit, push
+from bayou.sync.context import Context
+from bayou.sync.plan import same_object
+from bayou.sync.rescue import rescued
+
+
+def settle_pending(context: Context, seen: HeadSeen) -> None:
+    """Bring base up to a commit of ours whose answer was lost, before anything is planned (T5)."""
+    done = commit.resolve(context.store, context.database, context.place, seen)
+    if done is not None:
+        commit.settle(context.database, context.place, done)
+
+
+def mend(
+    context: Context,
+    seen: HeadSeen,
+    gone: Sequence[Entry],
+    unindexed: Sequence[ObjectMeta],
+    hashed: Mapping[str, Entry],
+) -> int:
+    """Give back what is gone, adopt what nobody indexed, record hashes; return how many entries that made."""
+    offered = {one.path: one for one in rescued(context, gone)}
+    uploads = push.upload(context, list(offered.values()), seen.head.gc)
+    adopted = _anew(context, seen, unindexed)
+    missing = {entry.path: entry for entry in gone}
+    wanted = [*uploads, *adopted, *hashed]
+    # Base follows where it was about this very object; of others the next sync learns.
+    known = context.base.lookup(wanted)
+    here = {
+        path
+        for path, entry in known.items()
+        if entry == missing.get(path) or (path in hashed and same_object(entry, hashed[path]))
+    }
+    met = seen
+
+    def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
+        # Only where the index still says what it said when we looked: a commit since then knows better.
+        nonlocal met, uploads, adopted
+        if head.head.gc.count != met.head.gc.count:
+            uploads = push.renew(context, uploads, offered, head.head.gc)
+        if head.head.commit != met.head.commit:
+            adopted = _anew(context, head, unindexed)
+        met = head
+        return {
+            **{path: entry for path, entry in adopted.items() if path not in remote},
+            **{path: entry for path, entry in hashed.items() if remote.get(path) == _unhashed(entry)},
+            **{path: entry for path, entry in uploads.items() if remote.get(path) == missing[path]},
+        }
+
+    done = commit.commit(
+        context.store,
+        context.cache,
+        context.database,
+        context.place,
+        seen,
+        wanted,
+        choose,
+        by=context.by,
+        deadline=context.deadline,
+        here=here,
+    )
+    if done is None:
+        return 0
+    with context.database.transaction() as db:
+        for path, entry in done.changes.items():
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
+            if path in here:
+                base.restate(db, context.place, path, entry)
+        db.execute(commit.FORGET, (context.place,))
+    context.base.fold(context.nodes)
+    return len(done.changes)
+
+
+def _anew(context: Context, head: HeadSeen, unindexed: Sequence[ObjectMeta]) -> dict[str, Entry]:
+    """Look at each object once more: a listing is old by the time it is used (F007).
+
+    What somebody has indexed and deleted since is gone, or in the trash: it must not come back (T4).
+    """
+    trash = find_many(Tree(StoreNodes(context.store), head.head.trash), [meta.key for meta in unindexed])
+    found: dict[str, Entry] = {}
+    for meta in unindexed:
+        if meta.key in trash:
+            continue
+        try:
+            found[meta.key] = entry_of(replace(context.store.head(keys.payload(meta.key, None)), key=meta.key))
+        except NotFound:
+            continue
+    return found
+
+
+def _unhashed(entry: Entry) -> Entry:
+    return replace(entry, sha256=None)

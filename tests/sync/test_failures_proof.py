@@ -1,0 +1,391 @@
+"""Section 2 of failures.md: "in sync" is said only with proof.
+
+F019 is about a scoped pull, which comes with `model run`; here is its half that sync can show.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bayou.sync.pull as pull_module
+from bayou.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
+from bayou.ids import ulid
+from bayou.store import keys
+from bayou.sync import api
+from bayou.sync.database import Database
+from bayou.testing.proxy import HttpProxy
+from tests.sync.conftest import Clone, Team
+from tests.sync.indexes import entries_of, head_of
+from tests.sync.setups import newcomer, set_up
+
+HEAD = r"head\.json$"
+UPLOADS = "/~[0-9A-Z]{26}/"
+TWENTY = {f"data/t/m/n{number:02}/1/raw": f"content {number}".encode() for number in range(20)}
+
+
+def payload(proxy: HttpProxy, method: str) -> int:
+    """Count the requests about payload."""
+    return sum("/.bayou/" not in row.path and "list-type" not in row.query for row in proxy.log.rows(method=method))
+
+
+def reconfigure(clone: Clone, pattern: str, by: str) -> None:
+    """Change the configuration file, as a person would."""
+    text = clone.repo.file.read_text()
+    changed = re.sub(pattern, by, text)
+    assert changed != text
+    clone.repo.file.write_text(changed)
+    clone.reopen()
+
+
+@pytest.mark.parametrize("new", [{}, {"files/mine": b"new"}], ids=["empty", "one new file"])
+def test_f011_nothing_to_push_is_no_proof_of_being_in_sync(s3_team: Team, new: dict[str, bytes]) -> None:
+    a, b = s3_team.clone("a"), s3_team.clone("b")
+    a.write_all(TWENTY)
+    a.sync()
+    b.write_all(new)
+
+    assert b.push().pushed.files == len(new)
+
+    assert not b.status().in_sync
+    report = b.pull()
+    assert report.pulled.files == 20
+    assert b.status().in_sync
+    assert b.files == TWENTY | new
+
+
+def test_f012_a_lost_state_is_found_out_once(s3_team: Team, proxy: HttpProxy) -> None:
+    a = s3_team.clone("a")
+    a.write_all(TWENTY)
+    a.sync()
+    a.lose_state()
+    proxy.log.clear()
+
+    report = a.sync()
+
+    assert (payload(proxy, "GET"), payload(proxy, "PUT")) == (0, 0)
+    assert (report.pulled.files, report.pushed.files, report.untracked, report.exit_code) == (0, 0, [], 0)
+    assert a.status().in_sync
+    proxy.log.clear()
+    assert a.sync().engine == "fast"
+    assert len(proxy.log.rows()) == 1
+
+
+@pytest.mark.parametrize("origin", ["pushed", "discovered"])
+def test_f013_whoever_only_pulls_has_the_quick_check_too(s3_team: Team, proxy: HttpProxy, origin: str) -> None:
+    if origin == "pushed":
+        a = s3_team.clone("a")
+        a.write_all(TWENTY)
+        a.sync()
+    else:
+        for path, data in TWENTY.items():
+            s3_team.store().put(keys.payload(path, None), data)
+        assert set_up(newcomer(s3_team, "a"), s3_team).discovered
+        assert all(entry.sha256 is None for entry in entries_of(s3_team.store()).values())
+    reader = s3_team.clone("reader")
+    assert reader.pull().pulled.files == 20
+    proxy.log.clear()
+
+    report = reader.pull()
+
+    assert report.engine == "fast"
+    (only,) = proxy.log.rows()
+    assert (only.method, only.status) == ("GET", 304)
+    assert re.search(HEAD, only.path)
+
+
+def test_f014_a_namespace_costs_no_more_requests(s3_team: Team, proxy: HttpProxy) -> None:
+    counts = []
+    for name, namespace in (("solo", None), ("named", "infra")):
+        writer = s3_team.clone(f"{name}-writer", namespace=namespace)
+        writer.write_all(TWENTY)
+        writer.sync()
+        clone = s3_team.clone(name, namespace=namespace)
+        clone.sync()
+        clone.write("files/new", "new")
+        for push in range(2):
+            proxy.log.clear()
+            report = clone.push()
+            counts.append((name, push, len(proxy.log.rows()), proxy.log.count(query="list-type"), report.engine))
+            assert report.requests.total == len(proxy.log.rows())
+            assert report.requests.list == 0
+    solo, named = ([row[1:] for row in counts if row[0] == name] for name in ("solo", "named"))
+    assert solo == named
+    assert named[1] == (1, 1, 0, "fast")
+
+
+def model(number: int) -> dict[str, bytes]:
+    """The files of a model: content, and what describes it."""
+    place = f"data/t/m{number}/n/1"
+    return {f"{place}/raw": f"raw {number}".encode(), f"{place}/metadata.yaml": b"about: it\n"}
+
+
+@pytest.mark.parametrize("first", [None, "m1"], ids=["all", "one model, then all"])
+def test_f015_from_lazy_to_full_everything_comes(s3_team: Team, first: str | None) -> None:
+    """(b) with `hydrate` of one model; a scoped pull comes with `model run`."""
+    a, lazy = s3_team.clone("a"), s3_team.clone("lazy", hydrate="lazy")
+    a.write_all(model(1) | model(2) | model(3))
+    a.sync()
+    lazy.sync()
+    assert {path.rpartition("/")[2] for path in lazy.files} == {"metadata.yaml"}
+    assert lazy.status().in_sync
+    reconfigure(lazy, 'hydrate = "lazy"', 'hydrate = "full"')
+    assert not lazy.status().in_sync
+    if first is not None:
+        assert api.hydrate(lazy.repo, first).files == 1
+        assert not lazy.status().in_sync
+        assert lazy.files.keys() - model(2).keys() - model(3).keys() == model(1).keys()
+
+    report = lazy.pull()
+
+    assert report.pulled.files == (3 if first is None else 2)
+    assert lazy.files == a.files
+    assert lazy.status().in_sync
+
+
+def behind(clone: Clone, team: Team, seq: int) -> None:
+    """Commit until the head stands at `seq`."""
+    while head_of(team.store()).head.seq < seq:
+        clone.write("files/counter", ulid())
+        clone.sync()
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["by us", "by whoever"])
+def test_f016_a_rebuilt_head_of_the_same_number_is_never_nothing_to_do(team: Team, marked: bool) -> None:
+    """`marked`: with the word of a rebuilding in it, as ours have; else it looks like a restored backup."""
+    a, b, ahead = team.clone("a"), team.clone("b"), team.clone("ahead")
+    a.write_all({"files/f0": b"0", "files/f1": b"1"})
+    a.sync()
+    b.sync()
+    behind(a, team, 6)
+    ahead.sync()
+    mine = ahead.files
+    store = team.store()
+    store.put(keys.HEAD, b"garbage")
+    assert api.verify(b.repo, deep=False, repair=True).repaired
+    assert head_of(store).head.seq < 6, "whoever rebuilt it did not know how far the store had come"
+    b.pull()
+    b.write("files/of-b", "b's")
+    b.delete("files/f1")
+    b.sync()
+    behind(b, team, 6)
+    if not marked:
+        head = json.loads(_read(team, keys.HEAD))
+        head.pop("rebuilt")
+        store.put(keys.HEAD, json.dumps(head).encode())
+    assert head_of(store).head.seq == ahead.status().base_seq == 6
+
+    if marked:
+        report = ahead.pull()
+        assert report.engine != "fast"
+        assert report.pulled.deleted == 0
+        assert ahead.files.keys() == mine.keys() | {"files/of-b"}
+        assert report.untracked == ["files/f1"], "what is gone there is kept here, and nobody's change"
+        kept = {one.path: one.copy for one in report.conflicts}
+        assert kept.keys() == {"files/counter"}, "what differs is kept aside"
+        assert kept["files/counter"] is not None
+        with open(kept["files/counter"], "rb") as copy:
+            assert copy.read() == mine["files/counter"]
+        assert ahead.sync().exit_code == 0
+        assert ahead.files.keys() == mine.keys() | {"files/of-b"}, "nor does a later sync delete it"
+    else:
+        with pytest.raises(StoreRestored):
+            ahead.pull()
+        assert ahead.files == mine
+
+
+@pytest.mark.parametrize("how", ["another store", "an older copy", "none at all"])
+def test_f016_a_head_that_does_not_go_on_from_base_is_an_error_that_says_so(team: Team, how: str) -> None:
+    a = team.clone("a")
+    a.write_all({"files/f0": b"0", "files/f1": b"1"})
+    a.sync()
+    store = team.store()
+    old = _read(team, keys.HEAD)
+    a.write("files/f2", "2")
+    a.sync()
+    mine = a.files
+    head = json.loads(_read(team, keys.HEAD))
+    error: type[SyncError]
+    if how == "another store":
+        error, said = StoreSwapped, "another store"
+        store.put(keys.HEAD, json.dumps({**head, "store": "11111111-2222-3333-4444-555555555555"}).encode())
+    elif how == "an older copy":
+        error, said = StoreRestored, "older copy"
+        store.put(keys.HEAD, old)
+    else:
+        error, said = StoreEmptied, "no index any more"
+        store.delete([keys.HEAD])
+
+    for attempt in (a.pull, a.sync, a.push):
+        with pytest.raises(error, match=said) as raised:
+            attempt()
+        assert "bayou datastore setup" in (raised.value.hint or "")
+
+    assert a.files == mine
+    assert not a.status().in_sync
+
+
+def _read(team: Team, key: Any) -> bytes:
+    fetched = team.store().get(key)
+    assert fetched is not None
+    return bytes(fetched.data)
+
+
+def test_f017_what_was_known_of_one_namespace_is_not_applied_to_another(team: Team) -> None:
+    a = team.clone("a", namespace="a")
+    other = team.clone("other", namespace="b")
+    a.write_all({"files/of-a": b"a", "files/both": b"same"})
+    a.sync()
+    other.write_all({"files/of-b": b"b", "files/both": b"same"})
+    other.sync()
+    for clone, namespace in ((a, "a"), (other, "b")):
+        while head_of(team.store(namespace)).head.seq < 7:
+            clone.write("files/counter", namespace + ulid())
+            clone.sync()
+    before = team.keys("b")
+    reconfigure(a, 'namespace = "a"', 'namespace = "b"')
+
+    report = a.sync()
+
+    assert report.engine != "fast"
+    assert report.pulled.deleted == 0
+    assert a.files["files/of-b"] == b"b", "b's files arrive"
+    assert a.files["files/of-a"] == b"a", "no local file is deleted"
+    assert report.untracked == ["files/of-a"]
+    assert [one.path for one in report.conflicts] == ["files/counter"]
+    assert team.keys("b") == before, "nothing of a is pushed into b"
+    assert a.sync().pulled.deleted == 0
+
+
+def test_f018_what_is_known_of_one_store_is_not_applied_to_another(
+    s3_team: Team, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = s3_team.clone("a")
+    thirty = {f"files/{number:02}": f"{number}".encode() for number in range(30)}
+    a.write_all(thirty)
+    a.sync()
+    elsewhere = Team(s3_team.root, f"s3://sync-tests/{ulid()}", s3_team.options)
+    with monkeypatch.context() as patch:
+        patch.setenv("BAYOU_DATASTORE", elsewhere.url)
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        a.reopen()
+
+        report = a.sync()
+
+    assert a.files == thirty
+    assert report.pulled.deleted == 0
+    assert len(report.untracked) == 30
+    assert not elsewhere.payload_keys()
+    a.reopen()
+    proxy.log.clear()
+    back = a.sync()
+    assert (back.pulled.files, back.pushed.files, back.untracked, back.exit_code) == (0, 0, [], 0)
+    assert a.files == thirty
+    assert (payload(proxy, "GET"), payload(proxy, "PUT")) == (0, 0)
+    assert a.status().in_sync
+
+
+def test_f019_asking_for_what_nobody_stored_proves_nothing_about_the_rest(s3_team: Team) -> None:
+    a, b = s3_team.clone("a"), s3_team.clone("b", hydrate="lazy")
+    a.write_all(model(1))
+    a.sync()
+    b.pull()
+    with pytest.raises(NotFound):
+        api.hydrate(b.repo, "nobody")
+    a.write_all(model(2))
+    a.sync()
+
+    assert b.pull().pulled.files == 1
+
+    assert "data/t/m2/n/1/metadata.yaml" in b.files
+
+
+class FullDisk:
+    """A connection to SQLite on a volume that has no room left whenever `full` says so."""
+
+    def __init__(self, inner: sqlite3.Connection, full: Callable[[str], bool]) -> None:
+        self._inner = inner
+        self._full = full
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def execute(self, statement: str, *rest: Any) -> Any:
+        self._check(statement)
+        return self._inner.execute(statement, *rest)
+
+    def executemany(self, statement: str, *rest: Any) -> Any:
+        self._check(statement)
+        return self._inner.executemany(statement, *rest)
+
+    def _check(self, statement: str) -> None:
+        if self._full(statement):
+            raise sqlite3.OperationalError("database or disk is full")
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, full: Callable[[str], bool]) -> None:
+    real = Database._open
+
+    def opened(self: Database) -> Any:
+        return FullDisk(real(self), full)
+
+    monkeypatch.setattr(Database, "_open", opened)
+
+
+def three(team: Team) -> tuple[Clone, dict[str, bytes]]:
+    a, b = team.clone("a"), team.clone("b")
+    a.write_all({f"files/{number}": b"old" for number in range(3)})
+    a.sync()
+    b.sync()
+    new = {f"files/{number}": b"new" for number in range(3)}
+    a.write_all(new)
+    a.sync()
+    return b, new
+
+
+def test_f020_files_that_came_are_counted_though_the_proof_could_not_be_kept(
+    team: Team, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, new = three(team)
+    intended: list[bool] = []
+    real = pull_module._intend
+
+    def intend(*arguments: Any) -> None:
+        real(*arguments)
+        intended.append(True)
+
+    monkeypatch.setattr(pull_module, "_intend", intend)
+    with monkeypatch.context() as patch:
+        fill(patch, lambda statement: bool(intended) and statement == "COMMIT")
+
+        report = b.pull()
+
+    assert b.files == new
+    assert (report.pulled.files, report.exit_code) == (3, 0)
+    assert any("proof could not be kept" in warning for warning in report.warnings)
+    assert not b.status().in_sync
+    wire.seen.clear()
+    again = b.pull()
+    assert (again.pulled.files, again.warnings, again.untracked) == (0, [], [])
+    assert not wire.sent("get", UPLOADS)
+    assert b.status().in_sync
+
+
+def test_f020_without_room_for_the_intents_no_file_is_replaced(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, new = three(team)
+    before = b.files
+    with monkeypatch.context() as patch:
+        fill(patch, lambda statement: "INTO intent" in statement)
+
+        with pytest.raises(StateError, match="full") as raised:
+            b.pull()
+
+    assert "space" in (raised.value.hint or "")
+    assert b.files == before
+    assert b.pull().pulled.files == 3
+    assert b.files == new

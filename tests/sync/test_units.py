@@ -1,0 +1,225 @@
+"""Version directories are units: they move, conflict and are deleted whole, and nothing is torn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bayou.errors import AccessDenied, ConflictRefused
+from bayou.sync.report import SyncReport
+from bayou.testing.faulty import Fault
+from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.indexes import entries_of
+
+V = "data/t/m/n/1"
+RAW, META, NOTE = f"{V}/raw", f"{V}/metadata.yaml", f"{V}/note"
+BASE = {RAW: b"raw", META: b"meta"}
+
+
+@pytest.fixture
+def pair(team: Team) -> tuple[Clone, Clone]:
+    """Two clones in step, with one version of one item, and a file that is in no version."""
+    a, b = team.clone("a"), team.clone("b")
+    a.write_all({**BASE, "files/x": b"x"})
+    a.sync()
+    b.sync()
+    return a, b
+
+
+def version(clone: Clone) -> dict[str, bytes]:
+    return {path: content for path, content in clone.files.items() if path.startswith(f"{V}/")}
+
+
+def kept(report: SyncReport) -> dict[str, str]:
+    return {one.path: Path(one.copy or "").read_text() for one in report.conflicts}
+
+
+def test_both_sides_changed_different_files_and_the_whole_version_is_in_conflict(pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write(META, "meta of b")
+    b.sync()
+    a.write(RAW, "raw of a")
+    report = a.sync()
+    # What was ours is kept whole, the file that only they have changed included.
+    assert (kept(report), report.exit_code) == ({RAW: "raw of a", META: "meta"}, 3)
+    assert version(a) == {RAW: b"raw", META: b"meta of b"}
+    assert b.sync().engine == "fast"
+    assert a.sync().engine == "fast"
+
+
+def test_a_file_that_only_we_added_goes_aside_with_the_rest_of_our_version(pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write(RAW, "raw of b")
+    b.sync()
+    a.write_all({RAW: b"raw of a", NOTE: b"note of a"})
+    a.write("files/x", "changed too")
+    report = a.sync()
+    assert kept(report) == {RAW: "raw of a", NOTE: "note of a"}
+    assert version(a) == {RAW: b"raw of b", META: b"meta"}
+    assert report.pushed.files == 1
+
+
+def test_two_that_make_the_same_number_do_not_mix_their_files(team: Team, pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    second = "data/t/m/n/2"
+    b.write_all({f"{second}/raw": b"of b", f"{second}/metadata.yaml": b"of b"})
+    b.sync()
+    a.write_all({f"{second}/raw": b"of a", f"{second}/metadata.yaml": b"of a", f"{second}/more": b"of a"})
+    report = a.sync()
+    assert kept(report) == {f"{second}/{name}": "of a" for name in ("raw", "metadata.yaml", "more")}
+    c = team.clone("c")
+    c.sync()
+    assert c.files == a.files
+    assert {path for path in c.files if path.startswith(second)} == {f"{second}/raw", f"{second}/metadata.yaml"}
+
+
+@pytest.mark.parametrize("ours", ["a change", "a new file"])
+def test_a_version_that_was_deleted_there_and_changed_here_is_pushed_back_whole(
+    team: Team, pair: tuple[Clone, Clone], ours: str
+) -> None:
+    a, b = pair
+    b.delete(RAW, META)
+    b.sync()
+    a.write(META if ours == "a change" else NOTE, "of a")
+    report = a.sync()
+    assert (report.conflicts, bool(report.warnings)) == ([], True)
+    expected = {**BASE, META if ours == "a change" else NOTE: b"of a"}
+    assert version(a) == expected
+    b.sync()
+    assert version(b) == expected
+
+
+@pytest.mark.parametrize("theirs", ["a change", "a new file"])
+def test_a_version_that_was_deleted_here_and_changed_there_is_kept_whole(
+    pair: tuple[Clone, Clone], theirs: str
+) -> None:
+    a, b = pair
+    b.write(META if theirs == "a change" else NOTE, "of b")
+    b.sync()
+    a.delete(RAW, META)
+    report = a.sync()
+    assert (report.conflicts, report.pushed.deleted, bool(report.warnings)) == ([], 0, True)
+    assert version(a) == version(b) == {**BASE, META if theirs == "a change" else NOTE: b"of b"}
+    assert b.sync().engine == "fast"
+
+
+def test_a_part_that_was_deleted_here_and_another_that_was_changed_there_are_a_conflict(
+    pair: tuple[Clone, Clone],
+) -> None:
+    a, b = pair
+    b.write(META, "of b")
+    b.sync()
+    a.delete(RAW)
+    report = a.sync()
+    assert report.pushed.deleted == 0
+    assert version(a) == version(b) == {RAW: b"raw", META: b"of b"}
+
+
+def test_a_part_that_was_deleted_there_and_another_that_was_changed_here_are_a_conflict(
+    team: Team, pair: tuple[Clone, Clone]
+) -> None:
+    a, b = pair
+    b.delete(META)
+    b.sync()
+    a.write(RAW, "raw of a")
+    report = a.sync()
+    assert kept(report) == {RAW: "raw of a", META: "meta"}
+    assert version(a) == {RAW: b"raw"}
+    assert entries_of(team.store()).keys() == {RAW, "files/x"}
+
+
+def test_a_file_lost_by_hand_beside_a_change_of_ours_is_no_conflict(team: Team, pair: tuple[Clone, Clone]) -> None:
+    a, _ = pair
+    (a.repo.tree_root / RAW).unlink()
+    a.write(META, "of a")
+    report = a.sync()
+    assert (report.conflicts, report.pushed.files, report.pulled.files) == ([], 1, 1)
+    assert version(a) == {RAW: b"raw", META: b"of a"}
+
+
+def test_equal_changes_on_both_sides_settle_by_themselves(pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    for clone in pair:
+        clone.write_all({RAW: b"new", META: b"new"})
+    b.sync()
+    report = a.sync()
+    assert (report.conflicts, report.pushed.files, report.exit_code) == ([], 0, 0)
+
+
+def test_a_version_of_which_one_file_cannot_be_uploaded_is_not_pushed_at_all(
+    team: Team, wire: Wire, pair: tuple[Clone, Clone]
+) -> None:
+    a, _ = pair
+    a.write_all({f"data/t/m/n/2/{name}": b"new" for name in ("raw", "metadata.yaml")})
+    a.write("files/x", "new")
+    wire.cut(Fault("put", "/metadata.yaml$", error=lambda: AccessDenied("403")))
+    report = a.push()
+    assert ([one.path for one in report.failed], report.pushed.files) == (["data/t/m/n/2/metadata.yaml"], 1)
+    assert entries_of(team.store()).keys() == {RAW, META, "files/x"}
+    assert a.status().journal_paths == 2
+    wire.cut()
+    wire.seen.clear()
+    assert a.push().pushed.files == 2
+    assert len(wire.sent("put", "/~")) == 1  # what was uploaded before is not uploaded again
+
+
+@pytest.mark.parametrize("choice", ["ours", "theirs"])
+def test_a_conflict_is_decided_for_a_whole_version(team: Team, pair: tuple[Clone, Clone], choice: str) -> None:
+    a, b = pair
+    b.write_all({META: b"meta of b", f"{V}/more": b"of b"})
+    b.sync()
+    a.write(RAW, "raw of a")
+    report = a.sync(on_conflict=choice)
+    assert {one.copy for one in report.conflicts} == {None}
+    b.sync()
+    ours, theirs = {RAW: b"raw of a", META: b"meta"}, {RAW: b"raw", META: b"meta of b", f"{V}/more": b"of b"}
+    assert version(a) == version(b) == (ours if choice == "ours" else theirs)
+
+
+def test_choosing_ours_deletes_nothing_that_was_merely_lost(team: Team, pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write(META, "meta of b")
+    b.sync()
+    a.write(META, "meta of a")
+    (a.repo.tree_root / RAW).unlink()
+    a.sync(on_conflict="ours")
+    b.sync()
+    assert version(a) == version(b) == {RAW: b"raw", META: b"meta of a"}
+
+
+def test_a_file_that_merely_lies_in_a_contested_version_stays_untracked(pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write(META, "meta of b")
+    b.sync()
+    a.lay(NOTE, "by hand")
+    a.write(RAW, "raw of a")
+    report = a.sync()
+    assert (report.untracked, set(kept(report))) == ([NOTE], {RAW, META})
+    assert version(a) == {RAW: b"raw", META: b"meta of b", NOTE: b"by hand"}
+
+
+@pytest.mark.parametrize("theirs", ["changed", "deleted"])
+def test_a_version_whose_content_is_not_here_is_never_pushed_without_it(team: Team, theirs: str) -> None:
+    a, b = team.clone("a", hydrate="lazy"), team.clone("b")
+    b.write_all(BASE)
+    b.sync()
+    a.sync()
+    a.write(META, "meta of a")
+    b.write(META, "meta of b") if theirs == "changed" else b.delete(RAW, META)
+    b.sync()
+    report = a.sync()
+    assert kept(report) == {META: "meta of a"}
+    assert version(a) == ({META: b"meta of b"} if theirs == "changed" else {})
+    assert (a.status().in_sync, b.sync().engine) == (True, "fast")
+
+
+def test_a_conflict_can_be_refused(team: Team, pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write(META, "meta of b")
+    b.sync()
+    a.write(RAW, "raw of a")
+    with pytest.raises(ConflictRefused):
+        a.sync(on_conflict="fail")
+    assert version(a) == {**BASE, RAW: b"raw of a"}
+    assert a.status().journal_paths == 1
