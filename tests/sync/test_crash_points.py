@@ -29,7 +29,7 @@ def test_the_scene_has_everything_to_do(scene: Scene) -> None:
     with scene.play() as play:
         report = run(play, "sync")
         assert (report.pushed.files, report.pushed.deleted) == (5, 4)
-        assert (report.pulled.files, report.pulled.deleted) == (4, 2)
+        assert (report.pulled.files, report.pulled.deleted) == (5, 2)
         assert [conflict.path for conflict in report.conflicts] == ["audit/both"]
         outcome = play.outcome()
         assert outcome.in_sync

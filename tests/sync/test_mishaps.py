@@ -78,6 +78,6 @@ def test_an_object_that_was_put_anew_leaves_the_trash_and_is_never_deleted(team:
     found(team, "files/x", b"somebody else's, newer")
     report = api.collect(a.repo, dry_run=False, grace_s=0)
     assert report.trash_deleted == 0
-    assert "files/x" in team.keys()
+    assert "files/x" in team.payload_keys()
     verified = api.verify(a.repo, deep=False, repair=False)
     assert (verified.trash, verified.unindexed) == (0, ["files/x"])

@@ -93,6 +93,10 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     provider = credentials.aws(options)
     config = {name: value for name, value in options.items() if name != "profile"}
     config.setdefault("region", _aws_region(provider))
+    endpoint = options.get("endpoint") or _first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    if endpoint is not None:
+        # Under both names: to obstore a variable of the second name is stronger than an option of the first.
+        config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
     transport_url = f"s3://{place.bucket}"
 
     def connect(timeout: float) -> Any:
@@ -115,13 +119,20 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     )
 
 
+def _first(*names: str) -> str | None:
+    """Return the first of these environment variables that is set."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
 def _aws_region(provider: credentials.BotoCredentials | None) -> str:
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    named = _first("AWS_REGION", "AWS_DEFAULT_REGION")
     return named or (provider.region if provider else None) or "us-east-1"
 
 
 def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     credentials.require_gcs(options)
+    if "endpoint" not in options and (base := _first("GOOGLE_BASE_URL")):
+        options = {**options, "endpoint": base}
     config = {"base_url" if name == "endpoint" else name: value for name, value in options.items()}
     transport_url = f"gs://{place.bucket}"
 
