@@ -163,9 +163,8 @@ def main() -> int:
         ours, rclone, s5cmd = (best[what, tool] for tool in ("bayou", "rclone", "s5cmd"))
         ratio = ours / min(rclone, s5cmd)
         good &= ratio <= limit
-        print(
-            f"{what:20}{ours:8.2f}s{rclone:8.2f}s{s5cmd:8.2f}s{ratio:8.2f}{limit:7.1f}{'' if ratio <= limit else '  above'}"
-        )
+        verdict = "" if ratio <= limit else "  above"
+        print(f"{what:20}{ours:8.2f}s{rclone:8.2f}s{s5cmd:8.2f}s{ratio:8.2f}{limit:7.1f}{verdict}")
     print(f"{'peak memory, MB':20}" + "".join(f"{memory[tool]:9.0f}" for tool in ("bayou", "rclone", "s5cmd")))
     print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
     print("ok" if good else "FAILED")
