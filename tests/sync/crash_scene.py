@@ -31,7 +31,7 @@ from bayou.testing.faulty import Crash, Fault, FaultyTransport
 from tests.sync.simulation.bucket import Blob, Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle
-from tests.sync.simulation.virtual import shaped
+from tests.sync.simulation.virtual import shaped, swift
 
 SHAPE = Shape(leaf_mod=3, leaf_max=4, branch_mod=4, branch_max=8)
 UNIT = "data/t/m/n"
@@ -147,21 +147,16 @@ class Play:
 @contextmanager
 def calm() -> Iterator[None]:
     """Small nodes, no waiting, no probing."""
-    with (
-        shaped(SHAPE),
-        patch.object(Deadline, "sleep", lambda self, seconds: None),
-        patch.object(os, "fsync", lambda descriptor: None),
-        patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
-        patch("bayou.sync.view.probe", lambda store: None),
-    ):
+    with swift(), shaped(SHAPE), patch.object(Deadline, "sleep", lambda self, seconds: None):
         yield
 
 
 @contextmanager
 def mortal(dies_at: int | None) -> Iterator[list[str]]:
-    """Count local steps: before and after each commit of `sync.db`, each rename, each removal. Die at one of them.
+    """Count local steps: each commit of `sync.db`, each rename, each removal of a file. Die just before one of them.
 
-    A dead process does nothing more: whatever unwinds and touches state or tree dies again.
+    (Just after one is just before the next, or the end.) A dead process does nothing more: whatever unwinds and touches
+    state or tree dies again.
     """
     points: list[str] = []
     dead = False
@@ -175,10 +170,9 @@ def mortal(dies_at: int | None) -> Iterator[list[str]]:
 
     def around(real: Callable[..., Any], what: str) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
-            point(f"before {what} {args[-1]}")
-            answer = real(*args, **named)
-            point(f"after {what} {args[-1]}")
-            return answer
+            if what == "rename" or os.path.lexists(args[0]) or "dir_fd" in named:
+                point(f"{what} {args[-1]}")
+            return real(*args, **named)
 
         return call
 
@@ -190,13 +184,12 @@ def mortal(dies_at: int | None) -> Iterator[list[str]]:
             raise Crash("dead")
         with real_transaction(self) as db:
             yield db
-            point("before commit")
-        point("after commit")
+            point("commit")
 
     with (
         patch.object(Database, "transaction", transaction),
-        patch.object(os, "replace", around(os.replace, "rename to")),
-        patch.object(os, "unlink", around(os.unlink, "removal of")),
+        patch.object(os, "replace", around(os.replace, "rename")),
+        patch.object(os, "unlink", around(os.unlink, "removal")),
     ):
         yield points
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from bayou.config.record import Config, DatastoreConfig
 from bayou.index.entry import Entry
@@ -45,12 +47,32 @@ class Busy:
 
 
 @dataclass(eq=False)
+class Slow:
+    """A program that takes its time to write one file: its row is open, and the file not there yet."""
+
+    path: str
+    file: BinaryIO
+    _open: ExitStack
+
+    @classmethod
+    def begin(cls, repo: Repo, path: str) -> Slow:
+        stack = ExitStack()
+        datastore = stack.enter_context(Datastore(repo))
+        return cls(path, stack.enter_context(datastore.tree.writing(path)), stack)
+
+    def end(self, content: bytes) -> None:
+        self.file.write(content)
+        self._open.close()
+
+
+@dataclass(eq=False)
 class Client:
     """A clone. Programs act on it from the scheduler's own thread, at once; commands run in threads of their own."""
 
     name: str
     repo: SimRepo
     busy: list[Busy] = field(default_factory=list)
+    slow: list[Slow] = field(default_factory=list)
     dead: bool = False
     """The running command was killed: nothing that unwinds may touch anything any more."""
     lost_state: bool = False
@@ -103,6 +125,15 @@ class Client:
         if clean:
             program.marked.done()
         program.datastore.close()
+
+    def begin_slowly(self, path: str) -> None:
+        self.slow.append(Slow.begin(self.repo, path))
+
+    def end_slowly(self, content: bytes) -> str:
+        """Let the slowest writer finish; return what it wrote to."""
+        writer = self.slow.pop(0)
+        writer.end(content)
+        return writer.path
 
     def wipe(self) -> None:
         shutil.rmtree(self.repo.tree_root)

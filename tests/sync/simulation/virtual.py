@@ -11,7 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -45,6 +45,9 @@ class Rules(Protocol):
     def local_step(self, what: str) -> None:
         """Called before and after every transaction of a client, in its thread."""
 
+    def committing(self) -> None:
+        """Called before a transaction is committed, while it holds the lock."""
+
     def wait(self, seconds: float) -> None: ...
 
 
@@ -58,28 +61,42 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.ids.os", SimpleNamespace(urandom=rng.randbytes)),
         patch("bayou.ids.time", clock),
         patch("bayou.sync.view.datetime", moment),
+        patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
+        patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
+        patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
+    ]
+    with swift(rng), shaped(rules.shape), _all(patches):
+        yield
+
+
+@contextmanager
+def swift(rng: random.Random | None = None) -> Iterator[None]:
+    """Run without threads, without waiting for a disk, and without reading the same bytes twice.
+
+    Parallel requests go out one by one, in an order that `rng` gives; without one, in theirs.
+    """
+    patches: list[Any] = [
         # What a store can do is not in question here.
         patch("bayou.sync.view.probe", lambda store: None),
         patch("bayou.sync.rebuild.probe", lambda store: None),
-        patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch("bayou.tree.durable.ThreadPoolExecutor", _Serial),
         patch("bayou.index.codec.decode", lambda data, level, ref: _decode(bytes(data), level, ref)),
         patch("bayou.index.codec.encode", _encode),
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
-        patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
-        patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
     ]
-    with shaped(rules.shape):
+    with _all(patches):
+        yield
+
+
+@contextmanager
+def _all(patches: Sequence[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
         for one in patches:
-            one.start()
-        try:
-            yield
-        finally:
-            for one in reversed(patches):
-                one.stop()
+            stack.enter_context(one)
+        yield
 
 
 @contextmanager
@@ -96,7 +113,7 @@ def shaped(shape: Shape) -> Iterator[None]:
             object.__setattr__(bayou.index.chunk.SHAPE, name, value)
 
 
-def _in_some_order(rng: random.Random) -> Callable[..., Iterator[Any]]:
+def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
     def ordered(
         self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None
     ) -> Iterator[Any]:
@@ -104,7 +121,10 @@ def _in_some_order(rng: random.Random) -> Callable[..., Iterator[Any]]:
         source = iter(items)
         while window := list(islice(source, _WINDOW)):
             futures: list[Future[Any]] = [Future() for _ in window]
-            for at in rng.sample(range(len(window)), len(window)):
+            turns = list(range(len(window)))
+            if rng is not None:
+                rng.shuffle(turns)
+            for at in turns:
                 try:
                     futures[at].set_result(function(window[at]))
                 except Exception as error:  # noqa: BLE001  (raised in its item's turn)
@@ -121,6 +141,7 @@ def _stepped(rules: Rules, real: Callable[[Database], Any]) -> Callable[[Databas
         rules.local_step("transaction")
         with real(self) as connection:
             yield connection
+            rules.committing()
         rules.local_step("committed")
 
     return stepped

@@ -1,4 +1,4 @@
-"""One scenario: two or three clients on one bucket, and everything that may happen to them, drawn from a seed."""
+"""One scenario: two clients (of an even seed) or three, one bucket, and everything that may happen to them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Kind:
     episodes: int
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Kind:
+    def draw(cls, rng: random.Random, clients: int) -> Kind:
         return cls(
-            clients=rng.choice((2, 2, 3)),
+            clients=clients,
             lose=rng.choice((0, 0, 10, 60)),
             late=rng.choice((0, 0, 20, 80)),
             crash=rng.choice((0, 5, 20, 40)),
@@ -73,9 +73,9 @@ class Late:
 class World:
     """A scenario. `run` raises `Violation`; `trace` tells what happened."""
 
-    def __init__(self, seed: int, directory: Path, kind: Kind | None = None) -> None:
+    def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
-        self.kind = kind or Kind.draw(self.rng)
+        self.kind = Kind.draw(self.rng, clients=2 + seed % 2)
         self.shape = SMALL if self.rng.random() < 0.4 else Shape()
         self.page_rows = self.rng.choice((2, 3, 50))
         self.scheduler = Scheduler(self.rng)
@@ -84,6 +84,7 @@ class World:
             page=self.rng.choice((2, 5, 1000)),
             delete_batch=self.rng.choice((1, 3, 1000)),
         )
+        self.paths = self.rng.sample(PATHS, self.rng.choice((1, 2, 4)))
         self.trace: list[str] = []
         self.late: list[Late] = []
         self.interleavings: set[int] = set()
@@ -117,6 +118,14 @@ class World:
             self._tell(f"{client.name} is killed at {what}")
             client.dead = True
             raise Crash(what)
+
+    def committing(self) -> None:
+        """The process may be killed with its transaction, and whatever it has renamed meanwhile."""
+        if self.scheduler.inside and not self.calm and self._chance(self.kind.crash // 2):
+            client = self.clients[self._running()]
+            self._tell(f"{client.name} is killed before it commits")
+            client.dead = True
+            raise Crash("committing")
 
     def wait(self, seconds: float) -> None:
         self.bucket.clock += round(seconds * 1000)
@@ -164,7 +173,7 @@ class World:
                 self._ended(actor)
                 self._next_command(actor.name, left)
         if len({step.split(" ")[0] for step in order}) > 1:
-            self.interleavings.add(hash((id(self), tuple(order))))
+            self.interleavings.add(hash(tuple(order)))
 
     def _next_command(self, name: str, left: dict[str, int]) -> None:
         if left[name] > 0:
@@ -214,9 +223,17 @@ class World:
     def _program(self, client: Client) -> None:
         """Let a program do something to a tree, while nobody, or a sync, is under way."""
         rng = self.rng
-        path = rng.choice(PATHS)
+        path = rng.choice(self.paths)
         drawn = rng.random()
-        if drawn < 0.40:
+        if drawn < 0.05 and path not in [one.path for one in client.slow]:
+            self._tell(f"{client.name}: a program begins to write {path}")
+            client.begin_slowly(path)
+        elif drawn < 0.12 and client.slow:
+            content = self._content(client)
+            path = client.end_slowly(content)
+            self._tell(f"{client.name}: and has written {path} = {content!r}")
+            self.oracle.wrote(client, path, content)
+        elif drawn < 0.40:
             self._write(client, {path: self._content(client)})
         elif drawn < 0.55:
             self._delete(client, [path])
@@ -244,7 +261,9 @@ class World:
         program = self.rng.choice(client.busy)
         if self.rng.random() < 0.6:
             under = program.under or ""
-            path = self.rng.choice([one for one in PATHS if one == under or one.startswith(f"{under}/") or not under])
+            path = self.rng.choice(
+                [one for one in self.paths if one == under or one.startswith(f"{under}/") or not under]
+            )
             content = self._content(client)
             self._tell(f"{client.name}: a program scribbles {path} = {content!r}")
             client.scribble(path, content)
@@ -267,6 +286,8 @@ class World:
             self.oracle.deleted(client, path)
 
     def _mishap(self, client: Client) -> None:
+        if client.slow:
+            return
         if self.rng.random() < 0.5:
             self._tell(f"{client.name}: its tree is wiped")
             client.wipe()
@@ -321,6 +342,9 @@ class World:
             client.dead = False
             while client.busy:
                 client.end(client.busy[0], clean=True)
+            while client.slow:
+                content = self._content(client)
+                self.oracle.wrote(client, client.end_slowly(content), content)
         untracked: dict[str, list[str]] = {}
         for turn in range(3):
             for client in self.clients.values():
@@ -383,6 +407,8 @@ class World:
         for client in self.clients.values():
             while client.busy:
                 client.end(client.busy[0], clean=False)
+            while client.slow:
+                client.end_slowly(b"")
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # ---- small things ----
@@ -427,7 +453,7 @@ class _Gate:
         world.scheduler.step(f"{verb} {key}")
         if client.dead:
             raise Crash("a dead process sends nothing")
-        fate = self._fate(verb)
+        fate = self._fate(verb, key)
         world._tell(f"{self._who} {verb} {_short(key)}{f' ({fate})' if fate else ''}")
         if fate is None:
             answer = act()
@@ -447,14 +473,16 @@ class _Gate:
             raise Crash(fate)
         raise Unavailable(f"no answer ({fate})")
 
-    def _fate(self, verb: str) -> str | None:
+    def _fate(self, verb: str, key: str) -> str | None:
         world = self._world
         if world.calm:
             return None
+        # The swap is one request of many, and the one that matters most.
+        more = 5 if verb == "put" and key == keys.HEAD else 1
         for end, chance in (("killed", world.kind.crash), ("lost", world.kind.lose)):
-            if world._chance(chance):
+            if world._chance(more * chance):
                 return f"{world.rng.choice(('before', 'after'))}, {end}"
-        if verb in ("put", "delete") and world._chance(world.kind.late):
+        if verb in ("put", "delete") and world._chance(more * world.kind.late):
             return f"late, {world.rng.choice(('lost', 'lost', 'killed' if world.kind.crash else 'lost'))}"
         return None
 

@@ -1,0 +1,38 @@
+"""The protocol, explored: nothing acknowledged is lost, nothing deleted comes back, no entry is without its bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.conftest import SEED as RUN
+from tests.sync.simulation.campaign import SEED, Tally, explore, explore_on_all_cores, play
+
+GIVEN = os.environ.get(SEED)
+IN_A_TEST = 1000
+IN_A_SOAK = 100_000
+
+
+@pytest.mark.skipif(GIVEN is None, reason=f"{SEED} names no scenario")
+def test_a_given_seed_is_played_again() -> None:
+    assert GIVEN is not None
+    play(int(GIVEN), Tally())
+
+
+@pytest.mark.timeout(600)
+def test_two_clients_lose_nothing(rng: random.Random) -> None:
+    tally = explore(rng, IN_A_TEST, clients=2)
+    assert tally.interleavings >= IN_A_TEST
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
+def test_a_hundred_thousand_interleavings_of_two_and_three_clients_lose_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tally = explore_on_all_cores(os.environ[RUN], IN_A_SOAK)
+    with capsys.disabled():
+        print(f"\nsimulated {tally}")
+    assert tally.interleavings >= IN_A_SOAK

@@ -1,0 +1,51 @@
+"""The simulation has teeth: with any one rule of the protocol taken out, it finds out what is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from bayou.index.head import Head, encode_head
+from bayou.index.log import write_page
+from bayou.store import keys
+from bayou.sync.context import Context
+from bayou.sync.observe import Journaled, Observer
+from tests.sync.simulation.campaign import Found, Tally, play
+
+SCENARIOS = 400
+
+
+def swap_blindly(store: Any, head: Head, over: object, page: Any) -> Any:
+    if page is not None:
+        write_page(store, page)
+    return store.put(keys.HEAD, encode_head(head))
+
+
+TAKEN_OUT: dict[str, Callable[[], Any]] = {
+    "V1 the head is swapped by its version": lambda: patch("bayou.sync.commit.swap_head", swap_blindly),
+    "T5 a commit whose answer was lost is found": lambda: patch("bayou.sync.commit.resolve", lambda *_: None),
+    "T7 what is open is not dropped": lambda: patch.object(Journaled, "closed_through", lambda self, _: self.through),
+    "T8 a pull looks again before it renames": lambda: patch.object(Context, "unmoved", lambda *_: True),
+    "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
+    "T11 what nobody names is untracked": lambda: patch.object(Observer, "_ours", lambda *_: True),
+    "T13 a collection announces itself": lambda: patch("bayou.sync.collect._announce", lambda _, seen, __: seen),
+    "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.push.recheck", lambda *_: set()),
+    "a version is never torn": lambda: patch("bayou.sync.publish._changed_units", lambda *_: set()),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rule", TAKEN_OUT)
+def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
+    rng = random.Random(rule)
+
+    def search() -> None:
+        for _ in range(SCENARIOS):
+            play(rng.randrange(1 << 40), Tally())
+
+    with TAKEN_OUT[rule](), pytest.raises(Found):
+        search()
