@@ -110,5 +110,7 @@ def test_a_bar_that_comes_too_late_does_not_appear(console, screen):
 
 
 @pytest.mark.parametrize("progress", [Silent(), Bar(delay_s=None)])
-def test_whoever_does_not_watch_is_told_all_the_same(progress):
+def test_whoever_does_not_watch_is_told_all_the_same(progress, capsys):
     work(progress)
+
+    assert capsys.readouterr() == ("", "")

@@ -283,7 +283,8 @@ def test_a_plugged_in_transport_gets_scope_retries_and_counts(plug: Callable[[st
 
 def test_a_plug_in_does_not_replace_a_built_in_store(plug: Callable[[str, Callable[[], Plug]], None]) -> None:
     plug("memory", lambda: pytest.fail("asked for a scheme that is built in"))
-    open_store(f"memory://{ulid()}")
+    name = ulid()
+    assert open_store(f"memory://{name}").url == f"memory://{name}"
 
 
 def test_a_scheme_that_nobody_brings_is_a_config_error() -> None:

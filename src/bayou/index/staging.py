@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class NodeFile:
     data: bytes
 
 
-class Staging:
+class Staging(ABC):
     """A sink of one commit's nodes. `written` are the names of those that are stored."""
 
     def __init__(self, commit: str) -> None:
@@ -39,6 +40,6 @@ class Staging:
             self._staged.popleft()
             self.written.append(file.name)
 
+    @abstractmethod
     def _keep(self, files: Sequence[NodeFile]) -> Iterable[NodeFile]:
         """Store the files and give back, in order, each that is."""
-        raise NotImplementedError
