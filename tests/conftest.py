@@ -31,7 +31,16 @@ settings.load_profile("ci")
 SEED = "BAYOU_TEST_SEED"
 
 _FOREIGN = ("AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_", "GCLOUD_", "SPARK_")
-_FOREIGN_NAMES = {"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"}
+_FOREIGN_NAMES = {
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "ALL_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_STATE_HOME",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

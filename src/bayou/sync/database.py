@@ -74,7 +74,8 @@ CREATE TABLE journal (
     kind TEXT NOT NULL CHECK (kind IN ('write', 'delete', 'tree')),
     path TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'done', 'abandoned')),
-    owner TEXT NOT NULL
+    owner TEXT NOT NULL,
+    closed INTEGER
 );
 CREATE INDEX journal_path ON journal (place, path, id);
 CREATE TABLE intent (

@@ -23,13 +23,17 @@ EVERYTHING = ""
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change. `tree` names a directory, or everything (the empty path), that a program writes into by itself."""
+    """One change. `tree` names a directory, or everything (the empty path), that a program writes into by itself.
+
+    `closed` is the newest row's number when this one was closed; None if it is open, or its process died.
+    """
 
     id: int
     kind: Kind
     path: str
     state: State
     owner: str
+    closed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,11 @@ class Journal:
         """Record that the changes are made. Takes what `open` gave."""
         assert isinstance(ticket, Ticket)
         with self._database.transaction() as db:
-            db.executemany("UPDATE journal SET state = 'done' WHERE id = ?", [(number,) for number in ticket.ids])
+            newest = db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0]
+            db.executemany(
+                "UPDATE journal SET state = 'done', closed = ? WHERE id = ?",
+                [(newest, number) for number in ticket.ids],
+            )
 
     def mark(self, path: str = EVERYTHING) -> Mark:
         """Open a row for a file or directory that a program writes by itself, or for everything."""
@@ -87,7 +95,7 @@ class Journal:
         """Return all rows in order, after closing those whose owner is gone."""
         self._settle()
         found = self._database.rows(
-            "SELECT id, kind, path, state, owner FROM journal WHERE place = ? ORDER BY id", (self._place,)
+            "SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? ORDER BY id", (self._place,)
         )
         return [Row(*row) for row in found]  # type: ignore[arg-type]
 

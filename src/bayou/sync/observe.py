@@ -17,6 +17,7 @@ from bayou.sync import files
 from bayou.sync.database import Database
 from bayou.sync.files import Known, file_stat
 from bayou.sync.journal import Row
+from bayou.sync.journaled import Journaled
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.report import Failure, Refusal
@@ -44,44 +45,6 @@ class Observed:
     @property
     def stat(self) -> FileStat | None:
         return self.content.stat if self.content is not None else None
-
-
-@dataclass(slots=True)
-class Journaled:
-    """The journal as of one moment: the last row of each path, and the rows that name directories or everything."""
-
-    through: int = 0
-    last: dict[str, Row] = field(default_factory=dict)
-    deleted: set[str] = field(default_factory=set)
-    marks: list[Row] = field(default_factory=list)
-    _open: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> Journaled:
-        self = cls()
-        for row in rows:
-            self.through = row.id
-            if row.kind == "tree":
-                self.marks.append(row)
-                continue
-            self.last[row.path] = row
-            if row.kind == "delete":
-                self.deleted.add(row.path)
-            if row.state == "open":
-                self._open.setdefault(row.path, row.id)
-        return self
-
-    def closed_through(self, path: str) -> int:
-        """Return the newest row that a look at this path can settle: what is open may still change the file (T7)."""
-        return self._open.get(path, self.through + 1) - 1
-
-    def marked(self, path: str) -> bool:
-        """Whether a row names a directory that the path lies in, or the path itself, or everything."""
-        return any(not row.path or path == row.path or path.startswith(f"{row.path}/") for row in self.marks)
-
-    @property
-    def everything(self) -> bool:
-        return any(not row.path for row in self.marks)
 
 
 @dataclass(slots=True)
@@ -229,46 +192,25 @@ class Observer:
             return Failure(path, "unreadable", f"{path}: {error.strerror or error}")
         if unsettled:
             return Failure(path, "content_changed", f"{path} keeps changing while it is read")
-        finish = content is not None and _undone(row) and not journaled.marked(path)
+        finish = content is not None and journaled.undone(path)
         here = None if finish else content
         state = LocalState(
             sha256=here.sha256 if here else None,
             size=here.size if here else None,
-            deleted=here is None and _deleted(row, journaled),
-            ours=self._ours(path, row, journaled, here),
+            deleted=here is None and journaled.deleted(path),
+            ours=self._ours(path, journaled, here),
             absent=path in self._absent and here is None,
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def _ours(self, path: str, row: Row | None, journaled: Journaled, content: Content | None) -> bool:
-        if row is not None and row.kind == "write":
-            return True
-        if self._adopt:
+    def _ours(self, path: str, journaled: Journaled, content: Content | None) -> bool:
+        if self._adopt or journaled.written(path):
             return True
         if content is None or not journaled.marked(path):
             return False
         # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
         listed = self._untracked.get(path)
         return listed is None or listed != (content.stat.size, content.stat.mtime_ns)
-
-
-def _undone(row: Row | None) -> bool:
-    """Whether a delete was meant that its process did not live to carry out, so far as rows can tell.
-
-    One that was carried out is not meant for a file that somebody put there afterwards; nor is any for a file below a
-    mark, whose program may have written it since.
-    """
-    return row is not None and row.kind == "delete" and row.state == "abandoned"
-
-
-def _deleted(row: Row | None, journaled: Journaled) -> bool:
-    """Whether a file that is not here was deleted: the last row says so, or the last that came to anything.
-
-    A write that its process did not live to carry out is nothing, so the delete before it still stands.
-    """
-    if row is None:
-        return False
-    return row.kind == "delete" or (row.state == "abandoned" and row.path in journaled.deleted)
 
 
 def _below(path: str, under: str | None) -> bool:

@@ -129,6 +129,10 @@ class Client:
     def begin_slowly(self, path: str) -> None:
         self.slow.append(Slow.begin(self.repo, path))
 
+    def writes(self, path: str) -> bool:
+        """Whether a program is about to write there."""
+        return any(writer.path == path for writer in self.slow)
+
     def end_slowly(self, content: bytes) -> str:
         """Let the slowest writer finish; return what it wrote to."""
         writer = self.slow.pop(0)

@@ -13,7 +13,8 @@ from bayou.index.head import Head, encode_head
 from bayou.index.log import write_page
 from bayou.store import keys
 from bayou.sync.context import Context
-from bayou.sync.observe import Journaled, Observer
+from bayou.sync.journaled import Journaled
+from bayou.sync.observe import Observer
 from tests.sync.simulation.campaign import Found, Tally, play
 
 SCENARIOS = 400

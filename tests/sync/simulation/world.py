@@ -225,7 +225,7 @@ class World:
         rng = self.rng
         path = rng.choice(self.paths)
         drawn = rng.random()
-        if drawn < 0.05 and path not in [one.path for one in client.slow]:
+        if drawn < 0.05 and not client.writes(path):
             self._tell(f"{client.name}: a program begins to write {path}")
             client.begin_slowly(path)
         elif drawn < 0.12 and client.slow:
