@@ -32,6 +32,7 @@ from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
 from bayou.sync.push import BATCH, batches, failure
 from bayou.sync.report import Failure, Refusal
+from bayou.sync.units import unit_of
 from bayou.tree.content import Content, read_content
 
 
@@ -146,11 +147,10 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
                 said = db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (context.place,)).fetchone()
                 silent = said is None
                 settled = _Settled()
+                moved = _touched(context, db, staged, silent=silent)
                 for one in staged:
-                    if (silent or unsaid(context, db, one.item.observed)) and context.unmoved(one.item.observed):
+                    if one.item.path not in moved:
                         _settle(context, one, settled)
-                    else:
-                        moved.add(one.item.path)
                 settled.write(db, context.place)
                 if not silent:
                     through = {one.item.path: one.item.observed.through for one in staged}
@@ -168,6 +168,14 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
             if one.file is not None and (one.item.path in moved or one.file.exists()):
                 one.file.unlink(missing_ok=True)
     return moved
+
+
+def _touched(context: Context, db: sqlite3.Connection, staged: Sequence[Staged], *, silent: bool) -> set[str]:
+    """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
+    seen = [one.item.observed for one in staged]
+    touched = {one.path for one in seen if not ((silent or unsaid(context, db, one)) and context.unmoved(one))}
+    units = {unit_of(path) for path in touched} - {None}
+    return touched | {one.path for one in seen if units and unit_of(one.path) in units}
 
 
 def _intend(context: Context, staged: Sequence[Staged]) -> None:

@@ -165,6 +165,13 @@ class Client:
         root = self.repo.tree_root
         return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
 
+    def below(self, directory: str) -> list[str]:
+        """Return the files of a directory."""
+        try:
+            return sorted(f"{directory}/{name}" for name in os.listdir(self.repo.tree_root / directory))
+        except FileNotFoundError:
+            return []
+
     def content(self, path: str) -> bytes | None:
         try:
             with open(f"{self.repo.tree_root}/{path}", "rb") as file:

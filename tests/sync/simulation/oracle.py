@@ -246,14 +246,15 @@ class Oracle:
             raise Violation(f"{who} commits {entry.path}, and {entry.key} has other bytes")
 
     def _whole_units(self, who: str, entries: Mapping[str, Entry]) -> None:
-        """Programs here write both files of a version at once, with one tag: no head may tear them apart."""
+        """Programs here write all files of a version at once, with one tag: no head may tear them apart."""
         tags: dict[str, dict[str, bytes]] = {}
         for path, entry in entries.items():
             unit = unit_of(path)
             if unit is not None and entry.push is not None:
                 tags.setdefault(unit, {})[path] = self.bucket.objects[entry.key].data.split(b" ")[0]
         for unit, files in tags.items():
-            if len(files) != 2 or len(set(files.values())) != 1:
+            whole = {f"{unit}/raw", f"{unit}/metadata.yaml"} <= files.keys()
+            if not whole or len(set(files.values())) != 1:
                 raise Violation(f"{who}'s head tears {unit} apart: {files}")
 
     def _pages(self, head: Head) -> set[str]:

@@ -35,7 +35,8 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "T11 what nobody names is untracked": lambda: patch.object(Observer, "_ours", lambda *_: True),
     "T13 a collection announces itself": lambda: patch("bayou.sync.collect._announce", lambda _, seen, __: seen),
     "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.push.recheck", lambda *_: set()),
-    "a version is never torn": lambda: patch("bayou.sync.publish._changed_units", lambda *_: set()),
+    "a version that changed meanwhile is left": lambda: patch("bayou.sync.publish._changed_units", lambda *_: set()),
+    "a version that cannot be uploaded whole waits": lambda: patch("bayou.sync.publish.unit_of", lambda _: None),
 }
 
 

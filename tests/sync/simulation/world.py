@@ -27,8 +27,19 @@ from tests.sync.simulation.scheduler import Actor, Scheduler
 from tests.sync.simulation.virtual import virtual
 
 PATHS = ("files/a", "files/b", "audit/c/d", "outputs/e")
-UNIT = ("data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml")
+UNIT = "data/t/m/n/1"
 FOUND = ("files/a", "files/old")
+HABITS = {
+    "write": 10,
+    "delete": 5,
+    "write a version": 5,
+    "delete a version": 2,
+    "write slowly": 4,
+    "mark": 6,
+    "die before writing": 1,
+    "die before deleting": 1,
+}
+"""What programs do, and how often; a scenario has its own preferences."""
 SMALL = Shape(leaf_mod=2, leaf_max=3, branch_mod=2, branch_max=3)
 
 
@@ -53,9 +64,9 @@ class Kind:
             lose=rng.choice((0, 0, 10, 60)),
             late=rng.choice((0, 0, 20, 80)),
             crash=rng.choice((0, 5, 20, 40)),
-            programs=rng.choice((0, 20, 80)),
+            programs=rng.choice((0, 20, 80, 150)),
             gc=rng.random() < 0.5,
-            mishaps=rng.random() < 0.3,
+            mishaps=rng.random() < 0.35,
             found=rng.random() < 0.3,
             episodes=rng.choice((4, 8, 12)),
         )
@@ -85,6 +96,7 @@ class World:
             delete_batch=self.rng.choice((1, 3, 1000)),
         )
         self.paths = self.rng.sample(PATHS, self.rng.choice((1, 2, 4)))
+        self.habits = {name: self.rng.choice((0, 1, 1, 3)) * often for name, often in HABITS.items()} | {"write": 10}
         self.trace: list[str] = []
         self.late: list[Late] = []
         self.interleavings: set[int] = set()
@@ -121,7 +133,7 @@ class World:
 
     def committing(self) -> None:
         """The process may be killed with its transaction, and whatever it has renamed meanwhile."""
-        if self.scheduler.inside and not self.calm and self._chance(self.kind.crash // 2):
+        if self.scheduler.inside and not self.calm and self._chance(self.kind.crash):
             client = self.clients[self._running()]
             self._tell(f"{client.name} is killed before it commits")
             client.dead = True
@@ -156,7 +168,7 @@ class World:
         for client in self.clients.values():
             for _ in range(self.rng.randrange(3)):
                 self._program(client)
-            if self.kind.mishaps and self._chance(60):
+            if self.kind.mishaps and self._chance(120):
                 self._mishap(client)
         left = {name: self.rng.choice((1, 1, 1, 1, 2)) for name in self.clients}
         for name in self.rng.sample(sorted(left), self.rng.choice((0, 0, 0, 1))):
@@ -207,6 +219,9 @@ class World:
             self._deliver(self.rng.choice(self.late))
         if self._chance(self.kind.programs):
             self._program(self.rng.choice(list(self.clients.values())))
+        for client in self.clients.values():
+            if client.slow and self._chance(self.kind.programs // 2):
+                self._write_slowly(client, "")
         if self._chance(200):
             self.bucket.clock += self.rng.choice((1, 1, 10, 1000, 5000))
 
@@ -222,40 +237,57 @@ class World:
 
     def _program(self, client: Client) -> None:
         """Let a program do something to a tree, while nobody, or a sync, is under way."""
-        rng = self.rng
-        path = rng.choice(self.paths)
-        drawn = rng.random()
-        if drawn < 0.05 and not client.writes(path):
-            self._tell(f"{client.name}: a program begins to write {path}")
-            client.begin_slowly(path)
-        elif drawn < 0.12 and client.slow:
+        path = self.rng.choice(self.paths)
+        match self.rng.choices(list(self.habits), list(self.habits.values()))[0]:
+            case "write":
+                self._write(client, {path: self._content(client)})
+            case "delete":
+                self._delete(client, [path])
+            case "write a version":
+                self._write_version(client)
+            case "delete a version":
+                self._delete(client, client.below(UNIT))
+            case "write slowly":
+                self._write_slowly(client, path)
+            case "mark":
+                self._mark(client, path)
+            case "die before writing":
+                self._tell(f"{client.name}: a program dies before it writes {path}")
+                client.half("write", path)
+            case "die before deleting":
+                self._tell(f"{client.name}: a program dies before it deletes {path}")
+                client.half("delete", path)
+                self.oracle.deleted(client, path)
+
+    def _write_version(self, client: Client) -> None:
+        """Write all files of a version, now and then one more, and leave none of an earlier writer's."""
+        tag = self._content(client)
+        names = ["raw", "metadata.yaml", *([f"of-{client.name}"] if self._chance(300) else [])]
+        files = {f"{UNIT}/{name}": tag + b" " + name.encode() for name in names}
+        self._write(client, files)
+        others = [path for path in client.below(UNIT) if path not in files]
+        if others:
+            self._delete(client, others)
+
+    def _write_slowly(self, client: Client, path: str) -> None:
+        """Begin to write a file, or end."""
+        if client.slow:
             content = self._content(client)
             path = client.end_slowly(content)
             self._tell(f"{client.name}: and has written {path} = {content!r}")
             self.oracle.wrote(client, path, content)
-        elif drawn < 0.40:
-            self._write(client, {path: self._content(client)})
-        elif drawn < 0.55:
-            self._delete(client, [path])
-        elif drawn < 0.65:
-            tag = self._content(client)
-            self._write(client, {name: tag + b" " + name.encode() for name in UNIT})
-        elif drawn < 0.70:
-            self._delete(client, list(UNIT))
-        elif drawn < 0.75:
-            under = rng.choice((None, path, path.rpartition("/")[0]))
+        else:
+            self._tell(f"{client.name}: a program begins to write {path}")
+            client.begin_slowly(path)
+
+    def _mark(self, client: Client, path: str) -> None:
+        """Mark something dirty, or go on with what was marked."""
+        if client.busy:
+            self._go_on(client)
+        else:
+            under = self.rng.choice((None, path, path.rpartition("/")[0]))
             self._tell(f"{client.name}: a program marks {under or 'everything'}")
             client.mark(under)
-        elif drawn < 0.90:
-            if client.busy:
-                self._go_on(client)
-        elif drawn < 0.93:
-            self._tell(f"{client.name}: a program dies before it writes {path}")
-            client.half("write", path)
-        elif drawn < 0.96:
-            self._tell(f"{client.name}: a program dies before it deletes {path}")
-            client.half("delete", path)
-            self.oracle.deleted(client, path)
 
     def _go_on(self, client: Client) -> None:
         program = self.rng.choice(client.busy)
@@ -280,6 +312,8 @@ class World:
             self.oracle.wrote(client, path, content)
 
     def _delete(self, client: Client, paths: list[str]) -> None:
+        if not paths:
+            return
         self._tell(f"{client.name}: deletes {paths}")
         client.delete(paths)
         for path in paths:
