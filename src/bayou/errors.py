@@ -6,7 +6,36 @@
     │   ├── CredentialInConfig      a secret stands where it would be committed
     │   ├── NamespaceInvalid        not a slug, or a payload root's name
     │   ├── NotARepo                no bayou.toml here or above
-    │   └── AlreadyInitialized      there is one already
+    │   ├── AlreadyInitialized      there is one already
+    │   ├── NameRefused             an item, tag or version that cannot be called so
+    │   ├── RetentionInvalid        neither a lifetime nor a number to keep
+    │   ├── ModelInvalid            a definition, type or name that cannot be: unknown key, bad value; names the line
+    │   ├── ModelExists             there is a model of that type and name already
+    │   ├── ModelNotFound           no definition and no data of that name or id
+    │   ├── ModelAmbiguous          several models have that name
+    │   ├── TypeInvalid             a type of models that cannot be loaded: its file is broken, or its name is taken
+    │   ├── TypeNotFound            nobody has defined that type, so nothing of it can run
+    │   ├── MethodNotFound          the type has no such method
+    │   ├── ArgumentsInvalid        what a method gets is not what it takes; names the place
+    │   ├── ExpressionInvalid       a `${{ … }}` that cannot be read, or comes to nothing; names the place
+    │   ├── WorkflowInvalid         a workflow that cannot be: unknown key, cycle, unknown model; names the line
+    │   ├── WorkflowExists          there is a workflow of that name already
+    │   ├── WorkflowNotFound        no workflow of that name or id
+    │   ├── InputInvalid            what a workflow is given is not what it takes
+    │   ├── QueryInvalid            not a CEL expression, or one that asks for fields that there are not
+    │   └── NotConfirmed            something would be deleted, and nobody said yes
+    ├── ModelHasData                a model is not deleted while it has data, unless somebody says so
+    ├── MethodFailed                a method did not do what it is for; what a type raises, and an output records
+    ├── AssertionFailed             what a workflow asserts is not so
+    ├── NothingToResume             a run that has succeeded, or that goes on as it is
+    ├── RecordError                 what was asked of data, outputs, runs or evaluated definitions cannot be done
+    │   ├── DataNotFound            no such item, or no such version of it
+    │   ├── RecordNotFound          no such output, run or evaluated definition
+    │   ├── NameTaken               an item has that name, or had it
+    │   ├── NotStreaming            only streaming data is appended to
+    │   ├── TooManyRenames          a name forwards to a name that forwards, more often than anybody means
+    │   ├── RecordDamaged           a record file does not say what it should
+    │   └── ContentDamaged          content is not what its metadata says
     ├── PathRefused                 a name that has no safe place in a tree (V21)
     ├── TreeError                   a file of the tree cannot be read or written: disk full, read-only, forbidden
     ├── StoreError                  a request to the store failed; `retryable` and `ambiguous` say how
@@ -38,6 +67,16 @@
     │   ├── MassDelete              more deletes than anybody means without saying so
     │   ├── ConflictRefused         a conflict, and the caller asked to fail on one
     │   └── AlreadySyncing          another process syncs this repo
+    ├── LeaseError                  who may write now could not be settled (V13)
+    │   ├── LeaseTimeout            somebody else kept it for as long as we were to wait (exit 75)
+    │   ├── LeaseLost               it was ours, and is no longer: stop before the next write
+    │   └── LeaseCorrupt            what lies there is no lease
+    ├── SparkError                  Spark cannot be had, or did not do what it was asked to
+    │   ├── JavaMissing             there is no Java
+    │   ├── JavaTooOld              there is one that Spark does not run on
+    │   ├── SparkUnavailable        the server does not start, or is not where it should be
+    │   ├── SparkLost               the server went away in the middle
+    │   └── SparkFailed             a job failed; the log that its hint names says why
     ├── StateError                  .bayou/state cannot be read or written
     ├── ContentChanged              a file is not (any more) what its hash says
     ├── DeadlinePassed              the whole operation took too long (exit 124)
@@ -91,6 +130,130 @@ class NotARepo(UsageError):
 
 class AlreadyInitialized(UsageError):
     code = "already_initialized"
+
+
+class NameRefused(UsageError):
+    code = "name_refused"
+
+
+class RetentionInvalid(UsageError):
+    code = "retention_invalid"
+
+
+class ModelInvalid(UsageError):
+    code = "model_invalid"
+
+
+class ModelExists(UsageError):
+    code = "model_exists"
+
+
+class ModelNotFound(UsageError):
+    code = "model_not_found"
+
+
+class ModelAmbiguous(UsageError):
+    code = "model_ambiguous"
+
+
+class TypeInvalid(UsageError):
+    code = "type_invalid"
+
+
+class TypeNotFound(UsageError):
+    code = "type_not_found"
+
+
+class MethodNotFound(UsageError):
+    code = "method_not_found"
+
+
+class ArgumentsInvalid(UsageError):
+    code = "arguments_invalid"
+
+
+class ExpressionInvalid(UsageError):
+    code = "expression_invalid"
+
+
+class WorkflowInvalid(UsageError):
+    code = "workflow_invalid"
+
+
+class WorkflowExists(UsageError):
+    code = "workflow_exists"
+
+
+class WorkflowNotFound(UsageError):
+    code = "workflow_not_found"
+
+
+class InputInvalid(UsageError):
+    code = "input_invalid"
+
+
+class QueryInvalid(UsageError):
+    code = "query_invalid"
+
+
+class NotConfirmed(UsageError):
+    code = "not_confirmed"
+
+
+class ModelHasData(BayouError):
+    code = "model_has_data"
+
+
+class MethodFailed(BayouError):
+    """A method failed. `details`, a traceback perhaps, is recorded below the message."""
+
+    code = "method_failed"
+
+    def __init__(self, message: str, *, details: str | None = None) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class AssertionFailed(BayouError):
+    code = "assertion_failed"
+
+
+class NothingToResume(BayouError):
+    code = "nothing_to_resume"
+
+
+class RecordError(BayouError):
+    """A record could not be found, changed or believed; catch it where records of one kind may be missing."""
+
+    code = "record_error"
+
+
+class DataNotFound(RecordError):
+    code = "data_not_found"
+
+
+class RecordNotFound(RecordError):
+    code = "record_not_found"
+
+
+class NameTaken(RecordError):
+    code = "name_taken"
+
+
+class NotStreaming(RecordError):
+    code = "not_streaming"
+
+
+class TooManyRenames(RecordError):
+    code = "too_many_renames"
+
+
+class RecordDamaged(RecordError):
+    code = "record_damaged"
+
+
+class ContentDamaged(RecordError):
+    code = "content_damaged"
 
 
 class PathRefused(BayouError):
@@ -242,6 +405,49 @@ class ConflictRefused(SyncError):
 class AlreadySyncing(SyncError):
     code = "already_syncing"
     exit_code = 75
+
+
+class LeaseError(BayouError):
+    code = "lease_error"
+
+
+class LeaseTimeout(LeaseError):
+    code = "lease_timeout"
+    exit_code = 75
+
+
+class LeaseLost(LeaseError):
+    code = "lease_lost"
+
+
+class LeaseCorrupt(LeaseError):
+    code = "lease_corrupt"
+
+
+class SparkError(BayouError):
+    """No work was lost: whatever runs on Spark can be run again."""
+
+    code = "spark_error"
+
+
+class JavaMissing(SparkError):
+    code = "java_missing"
+
+
+class JavaTooOld(SparkError):
+    code = "java_too_old"
+
+
+class SparkUnavailable(SparkError):
+    code = "spark_unavailable"
+
+
+class SparkLost(SparkError):
+    code = "spark_lost"
+
+
+class SparkFailed(SparkError):
+    code = "spark_failed"
 
 
 class StateError(BayouError):

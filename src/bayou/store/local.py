@@ -48,13 +48,14 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class LocalTransport:
-    """A transport over a directory that must exist, or whose parent must."""
+    """A transport over a directory that must exist, or whose parent must; `locks` is where lock files go instead."""
 
     sorted_listing = True
     delete_batch = 1000
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, locks: Path | None = None) -> None:
         self._root = root
+        self._locks = locks or root / _LOCKS
         self._unsynced: set[Path] = set()
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
@@ -213,11 +214,10 @@ class LocalTransport:
     @contextlib.contextmanager
     def _locked(self, key: str, timeout: float) -> Iterator[None]:
         """Hold the lock of a key. Some keys share one: locks cannot be removed, so there are not as many as keys."""
-        directory = self._root / _LOCKS
-        directory.mkdir(exist_ok=True)
+        self._locks.mkdir(exist_ok=True)
         # A lock object of its own each time: two threads of one process exclude each other too.
         lock = FileLock(
-            str(directory / f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}"),
+            str(self._locks / f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}"),
             timeout=timeout,
             poll_interval=0.002,
             thread_local=False,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bayou.errors import ConfigInvalid
 from bayou.store import credentials
 from bayou.store.failure import one_line
+from bayou.store.keys import INTERNAL
 from bayou.store.remote import RemoteTransport
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
@@ -46,6 +47,13 @@ def open_store(
     place = parse_url(url)
     scope = Scope.of(place.prefix, namespace)
     return Store(open_transport(place, options or {}), scope, concurrency=concurrency, policy=policy)
+
+
+def open_directory(root: Path) -> Store:
+    """Open what Bayou keeps beside the payload of a directory that is used as it is; nothing appears but `.bayou/`."""
+    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+
+    return Store(LocalTransport(root, locks=root / INTERNAL / "locks"), Scope.of("", None))
 
 
 def open_transport(place: StoreUrl, options: Mapping[str, str]) -> Transport:
@@ -116,6 +124,7 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         list_raw=list_raw,
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
+        address=endpoint or f"https://s3.{config['region']}.amazonaws.com",
     )
 
 
@@ -151,6 +160,7 @@ def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         connect,
         renewal=credentials.GCS_RENEWAL,
         list_raw=list_raw,
+        address=options.get("endpoint", "https://storage.googleapis.com"),
     )
 
 
@@ -163,7 +173,14 @@ def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 
         return AzureStore(place.bucket, config=config, **_client(timeout))  # type: ignore[arg-type]
 
-    return RemoteTransport(f"az://{place.bucket}", connect, renewal=credentials.AZURE_RENEWAL, delete_batch=_AZURE_BULK)
+    account = options.get("account") or _first("AZURE_STORAGE_ACCOUNT_NAME")
+    return RemoteTransport(
+        f"az://{place.bucket}",
+        connect,
+        renewal=credentials.AZURE_RENEWAL,
+        delete_batch=_AZURE_BULK,
+        address=options.get("endpoint") or (f"https://{account}.blob.core.windows.net" if account else None),
+    )
 
 
 def _file(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001

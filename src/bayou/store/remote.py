@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ class RemoteTransport:
         list_raw: ListRaw | None = None,
         delete_batch: int = 1,
         lost_credentials: Callable[[], BayouError | None] = lambda: None,
+        address: str | None = None,
     ) -> None:
         self._url = url
         self._connect = connect
@@ -55,6 +57,7 @@ class RemoteTransport:
         self._list_raw = list_raw
         self._delete_batch = delete_batch
         self._lost_credentials = lost_credentials
+        self._address = address
         self._clients: dict[float, ObjectStore] = {}
         self._lock = threading.Lock()
 
@@ -69,6 +72,14 @@ class RemoteTransport:
     @property
     def delete_batch(self) -> int:
         return self._delete_batch
+
+    def now(self, *, timeout: float) -> int | None:
+        """Return the server's time, in ms; None if there is no server, or none that tells it."""
+        if self._address is None:
+            return None
+        from bayou.store.clock import served_at  # noqa: PLC0415  (urllib: hardly ever needed)
+
+        return served_at(self._address, timeout)
 
     def get(
         self,
@@ -226,7 +237,7 @@ class RemoteTransport:
         return meta
 
     def _client(self, timeout: float) -> ObjectStore:
-        step = next((step for step in reversed(_STEPS) if step <= timeout), _STEPS[0])
+        step = _STEPS[max(0, bisect_right(_STEPS, timeout) - 1)]
         client = self._clients.get(step)
         if client is None:
             with self._lock:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from bayou.deadline import Deadline
+from bayou.deadline import Deadline, stop_event
 from bayou.errors import (
     AlreadyExists,
     BadAnswer,
@@ -31,7 +32,8 @@ from bayou.store.keys import Key
 from bayou.store.meter import Meter, Requests, Verb
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
-from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored, Transport
+from bayou.store.threads import Crew, aside, outcome
+from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored, TellsTime, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -90,6 +92,17 @@ class Store:
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
+
+    def now(self) -> int | None:
+        """Return the store's time in ms, without writing anything; None if it does not tell. For people: to a second.
+
+        What must be sure of an object's age asks for the time of an object that it has just written.
+        """
+        if not isinstance(self._transport, TellsTime):
+            return None
+        timeout = self._timeout(self._bound())
+        self._meter.sent("head")
+        return aside(partial(self._transport.now, timeout=timeout))
 
     def get(
         self,
@@ -169,7 +182,7 @@ class Store:
 
         try:
             stored = self._send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
-            return replace(stored, repeated=doubtful)
+            return replace(stored, repeated=True) if doubtful else stored
         except (AlreadyExists, PreconditionFailed):
             own = self._own_write(key, data, deadline) if doubtful else None
             if own is None:
@@ -256,7 +269,7 @@ class Store:
         self._meter.sent("list")
         came = 0
         try:
-            for page in pages:
+            while (page := aside(partial(next, pages, None))) is not None:
                 self._meter.sent("list", 1 if came else 0)
                 came += 1
                 yield page
@@ -288,7 +301,7 @@ class Store:
             timeout = self._timeout(deadline)
             self._meter.sent("delete")
             try:
-                self._transport.delete(left, timeout=timeout)
+                aside(partial(self._transport.delete, left, timeout=timeout))
                 return {}
             except StoreError as error:
                 failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(left, error)
@@ -315,15 +328,16 @@ class Store:
             return
         pending: deque[Future[R]] = deque()
         threads = threads or self.concurrency
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="bayou-store")
+        stop = self._deadline.cancelled if self._deadline is not None else stop_event()
+        crew = Crew(threads)
         try:
-            pending.extend(pool.submit(function, item) for item in first)
-            pending.extend(pool.submit(function, item) for item in islice(source, threads))
+            pending.extend(crew.submit(partial(function, item)) for item in first)
+            pending.extend(crew.submit(partial(function, item)) for item in islice(source, threads))
             while pending:
-                yield pending.popleft().result()
-                pending.extend(pool.submit(function, item) for item in islice(source, 1))
+                yield outcome(pending.popleft())
+                pending.extend(crew.submit(partial(function, item)) for item in islice(source, 1))
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            crew.dismiss(pending, stop)
 
     def _send(
         self,
@@ -342,7 +356,7 @@ class Store:
             timeout = self._timeout(deadline)
             self._meter.sent(verb, requests, bytes_out=bytes_out)
             try:
-                answer = call(timeout)
+                answer = aside(partial(call, timeout))
             except StoreError as error:
                 if not isinstance(error, CannotConnect | TimedOut):
                     self._contacted.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -135,3 +135,11 @@ class Transport(Protocol):
     @property
     def delete_batch(self) -> int:
         """How many keys one delete request takes (1: there is no bulk request)."""
+
+
+@runtime_checkable
+class TellsTime(Protocol):
+    """A transport that also knows what time it is where its objects get theirs. None has to."""
+
+    def now(self, *, timeout: float) -> int | None:
+        """Return that time in ms, or None; write nothing, and raise nothing."""

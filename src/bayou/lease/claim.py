@@ -1,0 +1,193 @@
+"""A lease as its holder has it: renewed in the background, and lost in no silence."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from bayou.deadline import Deadline
+from bayou.errors import BayouError, LeaseLost
+from bayou.lease.objects import LeaseObjects, Seen
+from bayou.lease.record import Held
+from bayou.lease.take import Taken, free
+from bayou.lease.watch import Clock
+
+OnLost = Callable[[LeaseLost], None]
+"""Told once, at the moment at which a lease is known to be lost; from another thread."""
+
+_CERTAIN = 0.9
+"""The part of its TTL for which a holder trusts a renewal; the rest is for clocks that do not run alike."""
+_RENEW = 1 / 3
+_SOON = 1 / 30
+RELEASE_S = 4.0
+"""How long giving up may take: a person waits for it."""
+
+
+class Lease(ABC):
+    """Permission to write, until `check` says otherwise. Leaving the block gives it up.
+
+    While `check` passes, nobody else has taken the lease for stale: a holder stops trusting it before anybody else may.
+    """
+
+    def __init__(self, held: Held, until: float, clock: Clock, on_lost: OnLost | None) -> None:
+        self.key = held.key
+        self.nonce = held.nonce
+        self.ttl_s = held.ttl_s
+        self._until = until
+        self._clock = clock
+        self._on_lost = on_lost
+        self._lost: LeaseLost | None = None
+        self._state = threading.Lock()
+        self._ended = threading.Event()
+        self.lost_event = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is no longer ours."""
+        try:
+            self.check()
+        except LeaseLost:
+            return True
+        return False
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless it is still ours. Sends nothing: call it before every write."""
+        if self._lost is None and self._clock() >= self._until:
+            self._lose(f"it could not be renewed for {self.ttl_s:g} s")
+        if self._lost is not None:
+            raise self._lost
+        if self._ended.is_set():
+            raise LeaseLost(f"the lease {self.key} was given up")
+
+    @abstractmethod
+    def beat(self) -> float:
+        """Confirm the lease once; return the seconds until the next time. Whoever finds it lost says so here."""
+
+    @abstractmethod
+    def release(self, deadline: Deadline | None = None) -> bool:
+        """Give it up, within a few seconds; return whether it is free now. Never raises: the TTL does the rest."""
+
+    def keep(self) -> Self:
+        """Begin to confirm it in the background, until it is given up or lost."""
+        threading.Thread(target=self._keep, name=f"bayou-lease {self.key}", daemon=True).start()
+        return self
+
+    def _keep(self) -> None:
+        delay = self.ttl_s * _RENEW
+        while not self._ended.wait(min(delay, max(0.0, self._until - self._clock()))) and not self.lost_event.is_set():
+            delay = self.beat()
+
+    def _confirm(self, until: float) -> None:
+        with self._state:
+            self._until = max(self._until, until)
+
+    def _lose(self, why: str) -> None:
+        with self._state:
+            if self._lost is not None or self._ended.is_set():
+                return
+            self._lost = LeaseLost(
+                f"the lease {self.key} was lost: {why}",
+                hint="what is not pushed yet is kept; the same command again goes on from there",
+            )
+        self.lost_event.set()
+        if self._on_lost is not None:
+            self._on_lost(self._lost)
+
+
+class OwnLease(Lease):
+    """A lease that this process took, renews, and gives up."""
+
+    def __init__(self, objects: LeaseObjects, taken: Taken, clock: Clock, on_lost: OnLost | None = None) -> None:
+        super().__init__(taken.held, taken.asked + taken.held.ttl_s * _CERTAIN, clock, on_lost)
+        self._objects = objects
+        self._held, self._seen = taken.held, taken.seen
+
+    def beat(self) -> float:
+        """Renew it (V13: by swapping exactly the version that we know)."""
+        if self.lost:
+            return 0.0
+        asked = self._clock()
+        objects = self._objects.within_seconds(self._until - asked)
+        held = self._held.again()
+        try:
+            renewed = objects.swap(self.key, held, self._seen)
+            if renewed is None:
+                return self._look(objects)
+        except BayouError:
+            return self.ttl_s * _SOON
+        self._held, self._seen = held, renewed
+        self._confirm(asked + self.ttl_s * _CERTAIN)
+        return self.ttl_s * _RENEW
+
+    def release(self, deadline: Deadline | None = None) -> bool:
+        if self._ended.is_set():
+            return False
+        self._ended.set()
+        try:
+            bounded = self._objects.within(deadline or Deadline.after(RELEASE_S))
+            return free(bounded, self.key, (self.nonce,), self._seen)
+        except BayouError:
+            return False
+
+    def _look(self, objects: LeaseObjects) -> float:
+        """Find out why a renewal was refused: an earlier one of ours has arrived, or it is no longer ours."""
+        found = objects.read(self.key)
+        match found:
+            case Seen(Held(nonce=self.nonce) as held):
+                self._held, self._seen = held, found
+            case Seen(Held() as other):
+                self._lose(f"{other} has it now")
+            case _:
+                self._lose("somebody released it")
+        return self.ttl_s * _SOON
+
+
+class BorrowedLease(Lease):
+    """A lease that the process above us holds and renews. It is watched, and neither renewed nor given up here."""
+
+    def __init__(
+        self,
+        objects: LeaseObjects,
+        seen: Seen,
+        held: Held,
+        asked: float,
+        clock: Clock,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        super().__init__(held, asked + held.ttl_s, clock, on_lost)
+        self._objects = objects
+        self._seen, self._asked = seen, asked
+
+    def beat(self) -> float:
+        """Look whether its holder still has it, and still renews it."""
+        if self.lost:
+            return 0.0
+        asked = self._clock()
+        try:
+            found = self._objects.within_seconds(self._until - asked).read(self.key)
+        except BayouError:
+            return self.ttl_s * _SOON
+        match found:
+            case Seen(Held(nonce=self.nonce)):
+                if found.match != self._seen.match:
+                    # It was written after we last looked, so nobody can have watched it for longer than that.
+                    self._confirm(self._asked + self.ttl_s * _CERTAIN)
+                self._seen, self._asked = found, asked
+            case _:
+                self._lose("the process that lent it has lost it")
+        return self.ttl_s * _RENEW
+
+    def release(self, deadline: Deadline | None = None) -> bool:
+        self._ended.set()
+        return False

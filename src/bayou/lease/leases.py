@@ -1,0 +1,187 @@
+"""The leases of one datastore: take, list, release."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from bayou.deadline import Deadline
+from bayou.index.fields import time_text
+from bayou.lease import exclude, inherit
+from bayou.lease.claim import Lease, OnLost, OwnLease
+from bayou.lease.group import LeaseGroup
+from bayou.lease.keys import STORE, check_key, is_work
+from bayou.lease.objects import LeaseObjects
+from bayou.lease.record import Held
+from bayou.lease.status import LeaseInfo, describe
+from bayou.lease.take import Bid, Taken, forsake, free, take
+from bayou.lease.wait import Backoff, OnWait, Wait, timeout_s
+from bayou.lease.watch import CLOCK, Clock, Watch
+from bayou.repo import Repo
+from bayou.store.store import Store
+
+TTL_S = 30.0
+_FORSAKE_S = 2.0
+
+
+class Leases:
+    """The leases of one store. Safe to use from many threads; two of them exclude each other like two processes.
+
+    `directory` is where the store lies if it is one that the first who writes may have to make.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ttl_s: float | None = None,
+        backoff: Backoff | None = None,
+        clock: Clock = CLOCK,
+        inherited: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self._objects = LeaseObjects(store)
+        self._directory = directory
+        self._ttl_s = ttl_s or TTL_S
+        self._backoff = backoff or Backoff()
+        self._clock = clock
+        self._family = dict(inherit.inherited() if inherited is None else inherited)
+
+    def acquire(
+        self,
+        key: str,
+        *,
+        wait_s: float | None = None,
+        on_wait: OnWait | None = None,
+        deadline: Deadline | None = None,
+        on_lost: OnLost | None = None,
+    ) -> Lease:
+        """Take one lease, as `acquire_all` does."""
+        (lease,) = self.acquire_all([key], wait_s=wait_s, on_wait=on_wait, deadline=deadline, on_lost=on_lost)
+        return lease
+
+    def acquire_all(
+        self,
+        keys: Iterable[str],
+        *,
+        wait_s: float | None = None,
+        on_wait: OnWait | None = None,
+        deadline: Deadline | None = None,
+        on_lost: OnLost | None = None,
+    ) -> LeaseGroup:
+        """Take these leases, or none: `LeaseTimeout` after `wait_s` (BAYOU_LOCK_TIMEOUT), `LeaseCorrupt` at once.
+
+        They are taken in one order by everybody, so that nobody waits in a circle. `store` waits for all others. What
+        the process above us holds is lent to us. Give them up: the result is a context manager.
+        """
+        wanted = sorted({check_key(key) for key in keys})
+        if self._directory is not None:
+            with suppress(OSError):  # the first request says what is wrong with it
+                self._directory.mkdir(exist_ok=True)
+        wait = Wait(
+            timeout_s() if wait_s is None else wait_s, deadline=deadline, on_wait=on_wait, backoff=self._backoff
+        )
+        while True:
+            group = self._take_all(wanted, wait, on_lost)
+            try:
+                own = [lease.key for lease in group if isinstance(lease, OwnLease)]
+                if STORE in own:
+                    self._wait_for_work(group, wait)
+                    return group
+                watch = Watch(self._clock)
+                if not any(map(is_work, own)) or self._store_is_open_now(wait, watch):
+                    return group
+                group.release()
+                self._wait_for_store(wait, watch)
+            except BaseException:
+                group.release()
+                raise
+
+    def list(self, deadline: Deadline | None = None) -> list[LeaseInfo]:
+        """Return every lease that is not free, by key. Sends no write (V15)."""
+        objects = self._within(deadline)
+        found = list(objects.held())
+        told = objects.now() if found else None
+        # Where the store has no clock of its own, what it shows as newest is a lower bound, should ours be behind.
+        now = told or max([time.time_ns() // 1_000_000, *(seen.modified for _, seen in found)])
+        infos = (describe(key, seen, now) for key, seen in found)
+        return sorted((info for info in infos if info is not None), key=lambda info: info.key)
+
+    def release(self, key: str, nonce: str, deadline: Deadline | None = None) -> bool:
+        """Free a lease that still has this nonce, whoever holds it, without acquiring anything (F077)."""
+        return free(self._within(deadline), check_key(key), (nonce,))
+
+    def _take_all(self, wanted: Sequence[str], wait: Wait, on_lost: OnLost | None) -> LeaseGroup:
+        with ExitStack() as taken:
+            group = LeaseGroup([taken.enter_context(self._take(key, wait, on_lost)) for key in wanted])
+            taken.pop_all()
+        return group
+
+    def _take(self, key: str, wait: Wait, on_lost: OnLost | None) -> Lease:
+        bounded = self._objects.within(wait.limit)
+        if key in self._family:
+            lent = wait.until(lambda: inherit.borrow(bounded, key, self._family[key], self._clock, on_lost))
+            if lent is not None:
+                return lent.keep()
+        bid, watch = Bid(self._record(key)), Watch(self._clock)
+        try:
+            taken: Taken = wait.until(lambda: take(bounded, bid, watch, self._clock))
+            return OwnLease(self._objects, taken, self._clock, on_lost).keep()
+        except BaseException:  # V14: also when a signal came while the answer was on its way
+            forsake(self._objects.within_seconds(_FORSAKE_S), bid)
+            raise
+
+    def _store_is_open_now(self, wait: Wait, watch: Watch) -> bool:
+        bounded = self._objects.within(wait.limit)
+        return wait.until(lambda: exclude.store_is_open(bounded, watch, self._clock, self._family) is None)
+
+    def _wait_for_store(self, wait: Wait, watch: Watch) -> None:
+        bounded = self._objects.within(wait.limit)
+        wait.until(lambda: exclude.store_is_open(bounded, watch, self._clock, self._family))
+
+    def _wait_for_work(self, group: LeaseGroup, wait: Wait) -> None:
+        bounded, watches = self._objects.within(wait.limit), dict[str, Watch]()
+        family = {**self._family, **{lease.key: lease.nonce for lease in group}}
+
+        def step() -> object:
+            group.check()
+            return exclude.nobody_works(bounded, watches, self._clock, family)
+
+        wait.until(step)
+
+    def _within(self, deadline: Deadline | None) -> LeaseObjects:
+        return self._objects if deadline is None else self._objects.within(deadline)
+
+    def _record(self, key: str) -> Held:
+        return Held(
+            key=key,
+            holder=_user(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            nonce="",
+            acquired_at=time_text(time.time_ns() // 1_000_000),
+            ttl_s=self._ttl_s,
+        )
+
+
+def open_leases(repo: Repo, store: Store | None = None) -> Leases:
+    """Open the leases of a repo's datastore, in its store or in its directory; no request is sent."""
+    if store is not None or repo.config.datastore.url is not None:
+        return Leases(store or repo.store())
+    from bayou.store.open import open_directory  # noqa: PLC0415
+
+    # Those of a tree that only this repo has stay out of it: the tree holds payload alone.
+    directory = repo.root if repo.config.datastore.path is None else repo.tree_root
+    return Leases(open_directory(directory), directory=directory)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as somebody whom nobody has named
+        return f"uid {os.getuid()}"

@@ -1,0 +1,104 @@
+"""Requests on threads that nobody has to wait for: a signal, or the end of the process, is not held up by a server that
+does not answer (V12, V14).
+
+Python raises nothing in a thread that is inside a request, and waits at its end for threads that are not daemons.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+R = TypeVar("R")
+
+_LOOK_S = 0.05
+
+
+def aside(call: Callable[[], R]) -> R:
+    """Make a call on another thread if this one is the main thread, which then waits as one that can be interrupted.
+
+    Whoever is interrupted leaves the call behind, and with it the thread that is still inside it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    crew = _idle.pop() if _idle else Crew(1)
+    future = crew.submit(call)
+    try:
+        return outcome(future)
+    finally:
+        if future.done():
+            _idle.append(crew)
+        else:
+            crew.retire()
+
+
+def outcome(future: Future[R]) -> R:
+    """Wait for a call, and return what it returned or raise what it raised; a signal ends the wait.
+
+    In short sleeps: one that comes just before Python falls asleep would wait until it wakes up.
+    """
+    while True:
+        try:
+            return future.result(_LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+
+
+class Crew:
+    """Threads that make calls, at most so many at once; each begins when it is first needed."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._threads: list[threading.Thread] = []
+        self._work: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
+
+    def submit(self, call: Callable[[], R]) -> Future[R]:
+        """Let somebody make a call."""
+        future: Future[R] = Future()
+        self._work.put((future, call))  # type: ignore[arg-type]
+        if len(self._threads) < self._size:
+            thread = threading.Thread(target=self._toil, name=f"bayou-store-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def dismiss(self, pending: Iterable[Future[R]], stop: threading.Event) -> None:
+        """Drop the calls that have not begun, and wait for those that have; not any longer once `stop` is set."""
+        for future in pending:
+            future.cancel()
+        self.retire()
+        for thread in self._threads:
+            while thread.is_alive() and not stop.is_set():
+                thread.join(_LOOK_S)
+
+    def retire(self) -> None:
+        """Let every thread end with the call that it is in."""
+        for _ in self._threads:
+            self._work.put(None)
+
+    def _toil(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, call = work
+            if future.set_running_or_notify_cancel():
+                _carry_out(future, call)
+            del work, future, call  # nobody's result is kept alive by an idle thread
+
+
+def _carry_out(future: Future[R], call: Callable[[], R]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  (it is raised where the call was asked for)
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+_idle: list[Crew] = []
+"""Who waits for the main thread's next call. A fork has none of our threads, only what we remember of them."""
+
+os.register_at_fork(after_in_child=_idle.clear)

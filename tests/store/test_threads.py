@@ -1,0 +1,142 @@
+"""Requests that nobody has to wait for (V12, V14)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bayou.errors import Cancelled, NotFound
+from bayou.store import open_store
+from bayou.store.threads import Crew, aside
+from tests.sync import children
+
+
+@pytest.fixture
+def forever() -> Iterator[threading.Event]:
+    """An event that somebody waits for in vain, until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_the_main_thread_makes_no_call_itself() -> None:
+    assert aside(threading.current_thread) is not threading.main_thread()
+
+
+def test_one_thread_serves_the_main_thread_as_long_as_it_is_free() -> None:
+    assert aside(threading.current_thread) is aside(threading.current_thread)
+
+
+def test_another_thread_makes_its_calls_itself() -> None:
+    made: list[threading.Thread] = []
+    thread = threading.Thread(target=lambda: made.append(aside(threading.current_thread)))
+    thread.start()
+    thread.join()
+
+    assert made == [thread]
+
+
+def test_what_a_call_raises_comes_out() -> None:
+    def fail() -> None:
+        raise NotFound("no")
+
+    with pytest.raises(NotFound):
+        aside(fail)
+
+
+def test_a_signal_is_raised_while_a_call_hangs_and_the_next_call_goes_through(forever: threading.Event) -> None:
+    entered = threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        forever.wait()
+
+    def interrupt() -> None:
+        entered.wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def raising(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, raising)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            aside(hang)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        helper.join()
+
+    assert aside(lambda: "answer") == "answer"
+
+
+def test_a_fork_starts_threads_of_its_own() -> None:
+    body = """
+from bayou.store.threads import aside
+aside(lambda: 1)
+child = os.fork()
+if child == 0:
+    os._exit(aside(lambda: 7))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert children.output(body).strip() == "7"
+
+
+def test_a_process_ends_while_a_thread_is_inside_a_call() -> None:
+    body = """
+import threading
+from bayou.store.threads import Crew
+inside = threading.Event()
+Crew(1).submit(lambda: (inside.set(), threading.Event().wait()))
+inside.wait()
+print("done")
+"""
+    assert children.output(body).strip() == "done"
+
+
+def test_a_crew_waits_for_what_has_begun_and_drops_the_rest() -> None:
+    crew, gate, begun, done = Crew(1), threading.Event(), threading.Event(), []
+
+    def work(number: int) -> None:
+        begun.set()
+        gate.wait()
+        done.append(number)
+
+    futures = [crew.submit(lambda number=number: work(number)) for number in range(3)]
+    begun.wait()
+    threading.Timer(0.05, gate.set).start()
+    crew.dismiss(futures, threading.Event())
+
+    assert done == [0]
+    assert [future.cancelled() for future in futures] == [False, True, True]
+
+
+def test_a_crew_that_is_told_to_stop_is_not_waited_for(forever: threading.Event) -> None:
+    crew, begun, stop = Crew(1), threading.Event(), threading.Event()
+    future = crew.submit(lambda: (begun.set(), forever.wait()))
+    begun.wait()
+    stop.set()
+
+    crew.dismiss([future], stop)
+
+    assert not future.done()
+
+
+def test_an_interrupted_map_waits_for_nobody_once_its_deadline_is_cancelled(forever: threading.Event) -> None:
+    from bayou.deadline import Deadline
+
+    deadline = Deadline.after(3600)
+    store = open_store("memory://bucket").within(deadline)
+    results = store.map(lambda number: number if number == 0 else forever.wait(), range(5))
+    assert next(results) == 0
+    deadline.cancel()
+
+    results.close()  # type: ignore[attr-defined]
+
+    with pytest.raises(Cancelled):
+        deadline.remaining()
