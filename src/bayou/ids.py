@@ -6,9 +6,23 @@ import os
 import time
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_LENGTH = 26
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 
 def ulid(at_ms: int | None = None) -> str:
     """Return a new ULID: 48 bits of time, 80 of randomness, 26 characters of Crockford's base 32."""
     number = (at_ms if at_ms is not None else time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -5, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -10, -10)])
+
+
+def is_ulid(text: str) -> bool:
+    return len(text) == _LENGTH and all(character in _ALPHABET for character in text)
+
+
+def ulid_ms(text: str) -> int:
+    """Return when a ULID was made, in ms since 1970."""
+    number = 0
+    for character in text[:10]:
+        number = number << 5 | _ALPHABET.index(character)
+    return number

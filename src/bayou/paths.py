@@ -28,6 +28,10 @@ MAX_SEGMENT_BYTES = 255
 MAX_PATH_BYTES = 800
 """An S3 key has 1,024 bytes: this leaves room for a prefix, a namespace and a push's directory."""
 
+_PLAIN_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}(?:\.[0-9A-Za-z_-]{1,99})?"
+_plain = re.compile(f"(?:{'|'.join(sorted(PAYLOAD_ROOTS))})(?:/{_PLAIN_NAME}){{1,12}}").fullmatch
+"""Hot: most paths are of such names, short ones, and need no second look."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _RESERVED = frozenset(
@@ -55,6 +59,8 @@ _RESERVED_SHAPES = (
 
 def refusal(path: str) -> str | None:
     """Say why `path` cannot be payload, or None if it can."""
+    if len(path) <= MAX_PATH_BYTES and _plain(path):
+        return None
     root, slash, rest = path.partition("/")
     if root not in PAYLOAD_ROOTS or not slash or not rest:
         return "not below a payload root"

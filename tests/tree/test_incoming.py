@@ -53,14 +53,14 @@ def test_files_and_directories_are_made_durable_together(
     incoming: Incoming, root: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root.mkdir()
-    staged = [stage(incoming, b"x") for _ in range(50)]
+    staged = [stage(incoming, b"x") for _ in range(20)]
     assert "sync file" not in events
     incoming.sync(staged)
-    assert events == ["sync file"] * 50
+    assert events == ["sync file"] * 20
     del events[:]
     for number, path in enumerate(staged):
         incoming.place(path, f"data/a/{number}")
-    assert events == ["rename"] * 50
+    assert events == ["rename"] * 20
     del events[:]
     incoming.sync_directories()
     assert events == ["sync directory"] * 3  # the tree and data got new directories, data/a the files
@@ -70,6 +70,22 @@ def test_files_and_directories_are_made_durable_together(
     assert [event for event in events[3:] if event != "rmdir"] == ["unlink"]
     incoming.sync_directories()
     assert events[-1] == "sync directory"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_large_batch_is_made_durable_by_one_call_where_there_is_one(
+    incoming: Incoming, staging: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    synced: list[Path] = []
+
+    def sync_file_system(directory: Path) -> bool:
+        synced.append(directory)
+        return whole
+
+    monkeypatch.setattr("bayou.tree.incoming.sync_file_system", sync_file_system)
+    incoming.sync([stage(incoming, b"x") for _ in range(100)])
+    assert synced == [staging]
+    assert events == ([] if whole else ["sync file"] * 100)
 
 
 def test_directories_that_could_not_be_synced_are_still_to_be_synced(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bayou.index.entry import Entry
 from bayou.index.node import Ref
-from bayou.index.span import EVERYTHING, Span
+from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.index.tree import NodeSource, Tree, branches, leaves
 
 
@@ -20,8 +20,8 @@ class Change:
     new: Entry | None
 
 
-def diff(old: Tree, new: Tree, span: Span = EVERYTHING) -> Iterator[Change]:
-    """Yield what differs between two trees, in order of path. They may come from different sources."""
+def diff(old: Tree, new: Tree, span: Span | Spans = EVERYTHING) -> Iterator[Change]:
+    """Yield what differs between two trees in a range, in order of path. They may come from different sources."""
     left, right = _Side(old, span), _Side(new, span)
     while True:
         _drop_shared(left, right)
@@ -37,7 +37,7 @@ def diff(old: Tree, new: Tree, span: Span = EVERYTHING) -> Iterator[Change]:
 class _Side:
     """The nodes of one tree, at one level, that may hold a difference."""
 
-    def __init__(self, tree: Tree, span: Span) -> None:
+    def __init__(self, tree: Tree, span: Span | Spans) -> None:
         self._source: NodeSource = tree.source
         self._span = span
         self.level = -1 if tree.root is None else tree.root.level

@@ -66,6 +66,13 @@ class Fields:
             raise self.wrong(name, "a count")
         return value
 
+    def positive(self, name: str) -> float:
+        """Return a number above zero, whole or not."""
+        value = self._get(name)
+        if type(value) not in (int, float) or not 0 < value < 1 << 31:
+            raise self.wrong(name, "a positive number")
+        return float(value)
+
     def flag(self, name: str) -> bool:
         """Return a boolean that is only written when it is true."""
         value = self._value.get(name, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,6 +44,36 @@ class Span:
 
 
 EVERYTHING = Span()
+
+
+class Spans:
+    """Several ranges as one, few or many; what is asked of them costs as much as of one."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._spans: list[Span] = []
+        for span in sorted(spans, key=lambda one: one.start):
+            last = self._spans[-1] if self._spans else None
+            if last is None or (last.end is not None and last.end < span.start):
+                self._spans.append(span)
+            elif last.end is not None and (span.end is None or span.end > last.end):
+                self._spans[-1] = Span(last.start, span.end)
+        self._starts = [span.start for span in self._spans]
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def holds(self, path: str) -> bool:
+        at = bisect_right(self._starts, path) - 1
+        return at >= 0 and self._spans[at].holds(path)
+
+    def touches(self, child: Child) -> bool:
+        """Whether a node can hold a path of these ranges."""
+        at = bisect_right(self._starts, child.last) - 1
+        return at >= 0 and self._spans[at].touches(child)
+
+    def rows(self, leaf: Leaf) -> Iterable[Entry]:
+        """Return the entries of a leaf that lie in these ranges."""
+        return (row for row in leaf.rows if self.holds(row.path))
 
 
 def _successor(prefix: str) -> str | None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bayou.errors import ConflictRefused
 from bayou.index.head import HeadSeen
-from bayou.sync import base, files, journal
+from bayou.sync import base, commit, files, journal
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
+from bayou.sync.observe import Observed
 from bayou.sync.plan import Action
 from bayou.sync.publish import publish
 from bayou.sync.pull import Incoming, pull, unsaid
+from bayou.sync.renumber import Renumbering
 from bayou.sync.report import Conflict
 from bayou.sync.steps import Step
+from bayou.sync.units import unit_of
 from bayou.sync.view import View
 
 
-def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool, HeadSeen | None]:
+def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: bool) -> tuple[bool, HeadSeen | None]:
     """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with."""
     report, mode = context.report, context.options.mode
     conflicts = [one for one in todo if one.action is Action.CONFLICT]
@@ -27,27 +31,52 @@ def act(context: Context, todo: Sequence[Step], store_view: View) -> tuple[bool,
         names = ", ".join(one.path for one in conflicts[:3])
         raise ConflictRefused(f"conflict in {names}; nothing was changed", hint="bayou datastore sync keeps both sides")
     todo, touched = _finish_deletes(context, todo)
-    _record(context, [one for one in todo if one.action in (Action.NOTHING, Action.RECORD)])
-    _list_untracked(context, [one for one in todo if one.action is Action.UNTRACKED])
+    renumbering = Renumbering(context, [one for one in todo if one.action is Action.RENUMBER], store_view.tree)
+    replacing, changed = renumbering.copy()
+    doubt = commit.doubtful(context.database, context.place)
+    settled = [one for one in todo if one.action in (Action.NOTHING, Action.RECORD)]
+    _record(context, settled, doubt)
+    _list_untracked(context, todo, walked=walked)
     pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
     pulls = [one for one in todo if one.action.pulls and (mode != "push" or one.action is Action.KEEP_REMOTE)]
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts)
     pushes += ours if mode != "pull" else []
+    if mode != "pull":
+        # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
+        pushes += [one for one in settled if one.path in doubt]
     for one in todo:
         if one.action is Action.KEEP_REMOTE:
             report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
         elif one.action is Action.PUSH_BACK and mode != "pull":
             report.warn(f"{one.path} was deleted in the store and changed here: it was pushed back")
-    if pushes or incoming or kept:
+    if pushes or incoming or kept or replacing:
         report.engine = "point"
-    moved = touched | vanished | pull(context, [*incoming, *kept])
+    arriving = [*incoming, *kept, *replacing]
+    moved = touched | vanished | changed | pull(context, arriving, _beside(todo, arriving))
+    renumbering.settle(moved)
+    if mode != "pull":
+        moved |= doubt & {one.path for one in incoming}
     _forget_copies(context, [one for one in kept if one.path in moved])
     report.conflicts = [one for one in report.conflicts if one.path not in moved]
+    # What was renumbered is a change of ours since we looked, and goes up with the next pass.
+    again = bool(moved or (replacing and mode != "pull"))
     if not pushes or store_view.seen is None:
-        return bool(moved), store_view.seen
+        return again, store_view.seen
     leftover, seen = publish(context, pushes, store_view.seen)
-    return bool(moved or leftover), seen
+    return bool(again or leftover), seen
+
+
+def _beside(todo: Iterable[Step], arriving: Iterable[Incoming]) -> dict[str, list[Observed]]:
+    """Return, for each version that something arrives in, its other files as they were when it was decided."""
+    coming = {one.path for one in arriving}
+    others = [(unit, one) for one in todo if one.path not in coming and (unit := unit_of(one.path)) is not None]
+    units = {unit_of(path) for path in coming} if others else set()
+    beside: dict[str, list[Observed]] = defaultdict(list)
+    for unit, one in others:
+        if unit in units:
+            beside[unit].append(one.observed)
+    return beside
 
 
 def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step], set[str]]:
@@ -69,7 +98,7 @@ def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step],
     return [removed.get(one.path, one) for one in todo if one.path not in moved], moved
 
 
-def _record(context: Context, settled: Iterable[Step]) -> None:
+def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) -> None:
     """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
     with context.database.transaction() as db:
         for one in settled:
@@ -90,16 +119,24 @@ def _record(context: Context, settled: Iterable[Step]) -> None:
                 files.remember(db, one.path, seen.content, seen.looked, context.place)
             elif one.remote is None and one.action is Action.RECORD:
                 files.forget(db, one.path)
-            journal.drop(db, context.place, one.path, seen.through)
+            if one.path not in doubt:
+                journal.drop(db, context.place, one.path, seen.through)
 
 
-def _list_untracked(context: Context, untracked: Sequence[Step]) -> None:
-    """Note files that neither base nor the journal names: they are listed, and stay (T11)."""
+def _list_untracked(context: Context, todo: Sequence[Step], *, walked: bool) -> None:
+    """Note files that neither base nor the journal names: they are listed, and stay (T11).
+
+    Whoever has not looked at the whole tree knows nothing new of the others.
+    """
+    untracked = [one for one in todo if one.action is Action.UNTRACKED]
     context.report.untracked = sorted(one.path for one in untracked)
+    if not untracked and not walked:
+        return
     with context.database.transaction() as db:
-        db.execute("DELETE FROM untracked WHERE place = ?", (context.place,))
+        if walked:
+            db.execute("DELETE FROM untracked WHERE place = ?", (context.place,))
         db.executemany(
-            "INSERT INTO untracked VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [
                 (context.place, one.path, one.observed.content.stat.size, one.observed.content.stat.mtime_ns)
                 for one in untracked

@@ -88,9 +88,10 @@ class Base:
 
     def fold(self, sink: NodeSink) -> Place:
         """Merge the overlay into the tree; return the place as it is then."""
-        overlay = self._overlay()
-        if overlay:
+        texts = self._overlay_texts()
+        if texts:
             place = self.place
+            overlay = {path: rows.load(path, text) for path, text in texts.items()}
             root = merge.merge(Tree(self._source, place.root), overlay, sink)
             sink.flush()
             with self.database.transaction() as db:
@@ -102,7 +103,7 @@ class Base:
                 )
                 db.executemany(
                     "DELETE FROM overlay WHERE place = ? AND path = ? AND entry IS ?",
-                    [(self._place_id, path, rows.dump(entry)) for path, entry in overlay.items()],
+                    [(self._place_id, path, text) for path, text in texts.items()],
                 )
         return self.place
 
@@ -119,8 +120,11 @@ class Base:
             )
 
     def _overlay(self) -> dict[str, Entry | None]:
+        return {path: rows.load(path, text) for path, text in self._overlay_texts().items()}
+
+    def _overlay_texts(self) -> dict[str, str | None]:
         found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
-        return {str(path): rows.load(str(path), cast("str | None", text)) for path, text in found}
+        return cast("dict[str, str | None]", dict(found))  # type: ignore[arg-type]
 
     def absent(self) -> dict[str, Why]:
         """Return what is not here on purpose, and why."""

@@ -13,7 +13,7 @@ from stat import S_ISREG
 
 from bayou import paths
 from bayou.deadline import Deadline
-from bayou.errors import AlreadySyncing, PathRefused
+from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo
@@ -31,6 +31,9 @@ from bayou.sync.report import SyncOptions, SyncReport
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
 from bayou.tree.incoming import Incoming
+
+_TURN_S = 0.01
+"""How soon to look again whether whoever syncs this repo is done: another process, or another step of a workflow."""
 
 
 @dataclass(slots=True)
@@ -135,8 +138,13 @@ def open_context(
 @contextmanager
 def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
     lock = FileLock(path)
-    if not lock.acquire(deadline.remaining()):
-        raise AlreadySyncing("another process is syncing this repo", hint="wait for it: it works on the same tree")
+    while not lock.acquire():
+        try:
+            deadline.sleep(_TURN_S)  # V12: whoever waits for its turn can be told to stop
+        except DeadlinePassed:
+            raise AlreadySyncing(
+                "another process is syncing this repo", hint="wait for it: it works on the same tree"
+            ) from None
     try:
         yield
     finally:

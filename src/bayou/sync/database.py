@@ -7,6 +7,7 @@ its start, so that what a transaction has read stays true until it commits.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ CREATE TABLE journal (
     closed INTEGER
 );
 CREATE INDEX journal_path ON journal (place, path, id);
+CREATE INDEX journal_open ON journal (place, owner) WHERE state = 'open';
 CREATE TABLE intent (
     place INTEGER NOT NULL,
     path TEXT NOT NULL,
@@ -135,7 +137,9 @@ class Database:
             connection.execute(f"PRAGMA {pragma}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+            # A number of its own, so that whoever follows the journal notices when the state was made anew.
+            own = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {own} COMMIT;")
         elif version != _VERSION:
             connection.close()
             raise StateError(
@@ -160,6 +164,19 @@ class Database:
             except sqlite3.Error as error:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
+                raise _state_error(self.path, error) from None
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Run queries that all see one moment; nobody is kept from writing meanwhile."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN")
+                try:
+                    yield self._connection
+                finally:
+                    self._connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
                 raise _state_error(self.path, error) from None
 
     def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
+from typing import NamedTuple
 
 from bayou.errors import PathRefused
 from bayou.sync.database import Database
@@ -16,9 +16,11 @@ from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A file as it was when it was hashed. `matches`: the place whose base it was equal to, if any."""
+class Known(NamedTuple):
+    """A file as it was when it was hashed. `matches`: the place whose base it was equal to, if any.
+
+    A tuple: a walk compares one with every file of the tree.
+    """
 
     stat: FileStat
     sha256: bytes

@@ -8,6 +8,7 @@ from bayou.errors import NotFound, SyncError
 from bayou.index.read import scan
 from bayou.repo import Repo
 from bayou.sync.context import Context, open_context
+from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observed
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
@@ -55,6 +56,8 @@ def _whole(report: SyncReport) -> SyncReport:
 def fetch(context: Context, target: str | None) -> None:
     """Fetch absent entries of base into the tree; base itself does not change."""
     wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _belongs(path, target)]
+    if not wanted and target is not None and _is_lost(context, target):
+        wanted = [target]
     if not wanted and not _is_here(context, target):
         raise NotFound(f"there is nothing at {target}", hint="bayou datastore sync --pull brings what is new")
     entries = context.base.lookup(wanted)
@@ -64,6 +67,13 @@ def fetch(context: Context, target: str | None) -> None:
         [Incoming(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
     )
     context.base.fold(context.nodes)
+
+
+def _is_lost(context: Context, path: str) -> bool:
+    """Whether base has a file that is neither here nor deleted by anybody: it may come back (V5)."""
+    if context.stat(path) is not None or not context.base.lookup([path]):
+        return False
+    return not Journaled.of(context.journal.rows()).deleted(path)
 
 
 def _is_here(context: Context, target: str | None) -> bool:

@@ -7,25 +7,28 @@ lives; a row whose owner is gone counts as closed, whatever happened to the chan
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from bayou.ids import ulid
+from bayou.ids import is_ulid, ulid, ulid_ms
 from bayou.sync.database import Database
 from bayou.sync.lock import FileLock
 
 Kind = Literal["write", "delete", "tree"]
 State = Literal["open", "done", "abandoned"]
 EVERYTHING = ""
+Guard = Callable[[], None]
+"""Asked before every change: raises if it may not be made any more, since a lease was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One change. `tree` names a directory, or everything (the empty path), that a program writes into by itself.
 
-    `closed` is the newest row's number when this one was closed; None if it is open, or its process died.
+    `closed` is the newest row's number when this one was closed, or its process found dead; None while it is open.
     """
 
     id: int
@@ -57,21 +60,25 @@ class Mark:
 class Journal:
     """The rows of one repo for one place, and this process's presence as their owner."""
 
-    def __init__(self, database: Database, place: int) -> None:
-        self._database = database
-        self._place = place
+    def __init__(self, database: Database, place: int, guard: Guard | None = None) -> None:
+        self.database = database
+        self.place = place
+        self._guard = guard
         self._owners = database.path.parent / "owners"
         self._lock: FileLock | None = None
         self._owner = ""
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
         """Record that these paths are about to change; return when that is on disk."""
+        if self._guard is not None:
+            self._guard()
         owner = self._presence()
-        with self._database.transaction() as db:
+        self._settle()  # whose process is dead by now came before this change
+        with self.database.transaction() as db:
             ids = [
                 db.execute(
                     "INSERT INTO journal (place, kind, path, state, owner) VALUES (?, ?, ?, 'open', ?)",
-                    (self._place, kind, path, owner),
+                    (self.place, kind, path, owner),
                 ).lastrowid
                 for path in paths
             ]
@@ -80,8 +87,8 @@ class Journal:
     def close(self, ticket: object) -> None:
         """Record that the changes are made. Takes what `open` gave."""
         assert isinstance(ticket, Ticket)
-        with self._database.transaction() as db:
-            newest = db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0]
+        with self.database.transaction() as db:
+            newest = _newest(db)
             db.executemany(
                 "UPDATE journal SET state = 'done', closed = ? WHERE id = ?",
                 [(newest, number) for number in ticket.ids],
@@ -94,23 +101,46 @@ class Journal:
     def rows(self) -> list[Row]:
         """Return all rows in order, after closing those whose owner is gone."""
         self._settle()
-        found = self._database.rows(
-            "SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? ORDER BY id", (self._place,)
+        found = self.database.rows(
+            "SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? ORDER BY id", (self.place,)
         )
         return [Row(*row) for row in found]  # type: ignore[arg-type]
 
     def counts(self) -> tuple[int, bool]:
         """Return how many paths are named, and whether a row names a directory or everything."""
-        found = self._database.rows(
-            "SELECT count(DISTINCT path), coalesce(max(kind = 'tree'), 0) FROM journal WHERE place = ?", (self._place,)
+        found = self.database.rows(
+            "SELECT count(DISTINCT path), coalesce(max(kind = 'tree'), 0) FROM journal WHERE place = ?", (self.place,)
         )
         paths, bulk = cast("tuple[int, int]", found[0])
         return paths, bool(bulk)
 
     def newest(self) -> int:
         """Return the number of the newest row."""
-        found = self._database.rows("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (self._place,))
+        found = self.database.rows("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (self.place,))
         return cast("int", found[0][0])
+
+    def appear(self) -> None:
+        """Show that this process is here, before it changes anything: what it leaves unfinished is not swept away."""
+        self._presence()
+
+    def oldest_living(self, before_ms: int) -> int | None:
+        """Return when the first of the processes that are here now appeared, in ms since 1970, if before a moment.
+
+        The files of those that died without a word go.
+        """
+        try:
+            owners = sorted(name for name in os.listdir(self._owners) if is_ulid(name))
+        except FileNotFoundError:
+            return None
+        for owner in owners:
+            moment = ulid_ms(owner)
+            if moment >= before_ms:
+                break  # who has only just appeared may not hold its lock yet
+            if self._alive(owner):
+                return moment
+            with contextlib.suppress(OSError):
+                (self._owners / owner).unlink()
+        return None
 
     def release(self) -> None:
         """Give up this process's presence; its open rows count as closed from now on."""
@@ -129,15 +159,17 @@ class Journal:
         return self._owner
 
     def _settle(self) -> None:
-        owners = self._database.rows(
-            "SELECT DISTINCT owner FROM journal WHERE place = ? AND state = 'open'", (self._place,)
+        """Close the rows of owners that are gone."""
+        owners = self.database.rows(
+            "SELECT DISTINCT owner FROM journal WHERE place = ? AND state = 'open'", (self.place,)
         )
         gone = [str(owner) for (owner,) in owners if owner != self._owner and not self._alive(str(owner))]
         if gone:
-            with self._database.transaction() as db:
+            with self.database.transaction() as db:
+                newest = _newest(db)
                 db.executemany(
-                    "UPDATE journal SET state = 'abandoned' WHERE state = 'open' AND owner = ?",
-                    [(owner,) for owner in gone],
+                    "UPDATE journal SET state = 'abandoned', closed = ? WHERE state = 'open' AND owner = ?",
+                    [(newest, owner) for owner in gone],
                 )
             for owner in gone:
                 with contextlib.suppress(OSError):
@@ -152,6 +184,15 @@ class Journal:
             return True
         lock.release()
         return False
+
+
+def _newest(db: sqlite3.Connection) -> int:
+    return cast("int", db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0])
+
+
+def silent(db: sqlite3.Connection, place: int) -> bool:
+    """Whether there is no row at all: then nobody has to ask path by path, until the transaction ends."""
+    return db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (place,)).fetchone() is None
 
 
 def drop(db: sqlite3.Connection, place: int, path: str, through: int) -> None:

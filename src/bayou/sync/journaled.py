@@ -69,6 +69,12 @@ class Journaled:
         """Whether a row names a directory that the path lies in, or the path itself, or everything."""
         return bool(self._marks_of(path))
 
+    def open_in(self, directory: str, paths: Iterable[str]) -> bool:
+        """Whether somebody is still writing to a directory, which has these paths: by a row or by a mark."""
+        rows = [row for path in paths for row in self._rows.get(path, ())] + self._marks_of(directory)
+        rows += [row for row in self.marks if row.path.startswith(f"{directory}/")]
+        return any(row.state == "open" for row in rows)
+
     @property
     def everything(self) -> bool:
         return any(not row.path for row in self.marks)
@@ -78,5 +84,5 @@ class Journaled:
 
 
 def _end(row: Row) -> int:
-    """Return the newest number when a row was closed; of one that never was, the least that it can have been."""
+    """Return the newest number when a row was closed; of one that is open, the least that it can be."""
     return row.closed if row.closed is not None else row.id

@@ -5,6 +5,7 @@ Journaled paths are always hashed. Elsewhere a file whose stat has not changed s
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +22,13 @@ from bayou.sync.journaled import Journaled
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.report import Failure, Refusal
+from bayou.sync.scope import Scope
 from bayou.tree.content import Content, read_content
 from bayou.tree.filestat import FileStat
 from bayou.tree.scan import Found, scan
 
 _HASHERS = 4
+_LARGE = 1 << 17
 _FEW = 32
 
 
@@ -57,6 +60,9 @@ class Observation:
     foreign: list[str] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    temporaries: list[str] = field(default_factory=list)
+    walked: bool = False
+    """Whether the whole tree was looked at."""
 
 
 class Observer:
@@ -85,15 +91,18 @@ class Observer:
             for path, size, mtime in database.rows("SELECT path, size, mtime FROM untracked WHERE place = ?", (place,))
         }
 
-    def look(self, rows: Iterable[Row], *, walk: bool) -> Observation:
-        """Return every path that the journal names, and, by a walk, every file that is not as base has it."""
-        seen = Observation(Journaled.of(rows))
+    def look(self, rows: Iterable[Row], *, walk: bool, scope: Scope | None = None) -> Observation:
+        """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
+        it."""
+        seen = Observation(Journaled.of(rows if scope is None else scope.rows(rows)))
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
-        if walk or seen.journaled.everything:
+        seen.walked = walk or (seen.journaled.everything and scope is None)
+        if seen.walked:
             self._walk(None, seen, candidates)
         else:
             for mark in seen.journaled.marks:
-                self._walk(mark.path, seen, candidates)
+                for directory in (mark.path,) if scope is None else scope.below(mark.path):
+                    self._walk(directory, seen, candidates)
         self._examine(candidates, seen)
         return seen
 
@@ -103,7 +112,7 @@ class Observer:
 
     def _walk(self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None]) -> None:
         known = files.all_known(self._database)
-        for item in scan(self._root, under):
+        for item in scan(self._root, under, seen.temporaries):
             if isinstance(item, Found):
                 if self._policy.excluded(item.path):
                     known.pop(item.path, None)
@@ -132,13 +141,15 @@ class Observer:
         def examine(some: Sequence[str]) -> list[Observed | Failure]:
             return [self._observe(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
-        paths = list(candidates)
-        if len(paths) < _FEW:
-            results = examine(paths)
+        # Threads help where hashing takes time; for small files they only get in each other's way.
+        large = [path for path, stat in candidates.items() if self._is_large(path, stat)]
+        small = [path for path in candidates if path not in set(large)] if large else list(candidates)
+        if len(large) < 2:
+            results = examine([*small, *large])
         else:
-            parts = [paths[at : at + _FEW] for at in range(0, len(paths), _FEW)]
             with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
-                results = [result for part in pool.map(examine, parts) for result in part]
+                hashing = pool.map(examine, [[path] for path in large])
+                results = examine(small) + [result for part in hashing for result in part]
         fresh: list[Observed] = []
         for result in results:
             if isinstance(result, Failure):
@@ -149,6 +160,14 @@ class Observer:
                 if result.content is not None and (before is None or before.stat != result.content.stat):
                     fresh.append(result)
         self._cache(fresh, known, now)
+
+    def _is_large(self, path: str, stat: FileStat | None) -> bool:
+        if stat is not None:
+            return stat.size > _LARGE
+        try:
+            return os.lstat(f"{self._root}/{path}").st_size > _LARGE
+        except (OSError, ValueError):
+            return False
 
     def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
         """Keep new hashes, so that a file is read once although nothing was decided about it."""
@@ -179,7 +198,7 @@ class Observer:
                 if row is None and before is not None and before.still(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
-                    content = read_content(self._root / path, self._deadline)
+                    content = read_content(f"{self._root}/{path}", self._deadline)
         except ContentChanged:
             unsettled = True
         except FileNotFoundError:

@@ -26,6 +26,7 @@ class Action(Enum):
     COMPARE = "compare"
     CONFLICT = "conflict"
     UNTRACKED = "untracked"
+    RENUMBER = "renumber"
 
     @property
     def pushes(self) -> bool:

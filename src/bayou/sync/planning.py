@@ -11,14 +11,16 @@ from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.read import find_many, scan
-from bayou.index.span import Span
+from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.store.large import Nowhere
 from bayou.sync import base, files, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action, unchanged
+from bayou.sync.renumber import renumberable
 from bayou.sync.report import Refusal
 from bayou.sync.steps import Step
+from bayou.sync.units import unit_of
 from bayou.sync.view import View, rebuilt_since
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
@@ -31,11 +33,13 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
     place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
     mine, theirs = context.base.tree(), store_view.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
-    changed: Changed = {} if same else {change.path: (change.old, change.new) for change in diff(mine, theirs)}
-    if store_view.head is not None and rebuilt_since(place, store_view.head):
-        changed = _distrust(context, changed, store_view.head)
-    returning = _returning(context, place.policy)
-    observer.look_at([*changed, *returning], observation)
+    rebuilt = store_view.head if store_view.head is not None and rebuilt_since(place, store_view.head) else None
+    within = EVERYTHING if rebuilt is not None else _within(context, observation)
+    changed: Changed = {} if same else {one.path: (one.old, one.new) for one in diff(mine, theirs, within)}
+    if rebuilt is not None:
+        changed = _distrust(context, changed, rebuilt)
+    back = [path for path in returning(context, place.policy) if within.holds(path)]
+    observer.look_at([*changed, *back], observation)
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
@@ -92,7 +96,21 @@ def _compared(context: Context, one: Step) -> Step:
     return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _returning(context: Context, policy: str) -> list[str]:
+def _within(context: Context, observation: Observation) -> Span | Spans:
+    """Return where to look for what the store has changed.
+
+    Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
+    push that has not walked at the versions that it is about to touch, which must not be torn.
+    """
+    if context.options.scope is not None:
+        return context.options.scope.spans
+    if context.options.mode == "push" and not observation.walked:
+        units = {unit_of(path) for path in observation.paths} - {None}
+        return Spans(Span.under(f"{unit}/") for unit in units)
+    return EVERYTHING
+
+
+def returning(context: Context, policy: str) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
         return []
@@ -128,4 +146,5 @@ def _whole_units(
         for path, entry in extra.items()
         if path in observation.paths
     ]
-    return steps.settle_units([*todo, *more], units)
+    whole = [*todo, *more]
+    return steps.settle_units(whole, units, renumberable(context, observation, whole, units))

@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from bayou.repo import Repo
 from bayou.sync.base import place_of
 from bayou.sync.database import Database
-from bayou.sync.journal import Journal
+from bayou.sync.journal import Guard, Journal
 from bayou.tree.journal import Kind, Ticket
 
 
 @contextmanager
-def open_journal(repo: Repo) -> Iterator[Journal | NoJournal]:
-    """Open the journal of a repo's datastore; no store is opened and no request sent, so that offline work goes on."""
+def open_journal(repo: Repo, guard: Guard | None = None) -> Iterator[Journal | NoJournal]:
+    """Open the journal of a repo's datastore; no store is opened and no request sent, so that offline work goes on.
+
+    Whatever changes the tree passes here first, and so does what `guard` forbids.
+    """
     if repo.config.datastore.url is None:
-        yield NoJournal()
+        yield NoJournal(guard)
         return
     with Database(repo.state / "sync.db") as database:
-        journal = Journal(database, place_of(database, repo))
+        journal = Journal(database, place_of(database, repo), guard)
         try:
+            journal.appear()
             yield journal
         finally:
             journal.release()
@@ -29,7 +33,12 @@ def open_journal(repo: Repo) -> Iterator[Journal | NoJournal]:
 class NoJournal:
     """The journal of a directory datastore: there is nobody to tell."""
 
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard
+
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
+        if self._guard is not None:
+            self._guard()
         return None
 
     def close(self, ticket: Ticket) -> None:

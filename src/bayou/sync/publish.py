@@ -43,12 +43,16 @@ class _Carry:
 
 
 def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[set[str], HeadSeen]:
-    """Upload and commit; return the paths that turned out to need another decision, and the newest head."""
+    """Upload and commit; return the paths that turned out to need another decision, and the newest head.
+
+    A step that pushes nothing is committed as the store has it: whatever was on its way there comes too late then.
+    """
     gc = seen.head.gc
-    uploads = [one.observed for one in pushes if one.action is not Action.DELETE_REMOTE]
+    uploads = [one.observed for one in pushes if one.action in (Action.PUSH, Action.PUSH_BACK)]
     uploaded = push.upload(context, uploads, gc)
     carry = _Carry({one.path: one for one in pushes}, dict(uploaded), gc.count)
     carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
+    carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
     lost = {one.path for one in uploads} - uploaded.keys()
     carry.hold_back(lost)
     deletes = sum(one.action is Action.DELETE_REMOTE for one in pushes)
@@ -94,7 +98,8 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
 def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
     """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
     gc = head.head.gc
-    uploads = {path: entry for path, entry in carry.entries.items() if entry is not None}
+    ours = {path: entry for path, entry in carry.entries.items() if entry != carry.steps[path].remote}
+    uploads = {path: entry for path, entry in ours.items() if entry is not None}
     files_of = {path: carry.steps[path].observed for path in uploads}
     renewed = push.renew(context, uploads, files_of, gc)
     carry.entries.update(renewed)
@@ -119,22 +124,34 @@ def _changed_units(context: Context, units: set[str], planned: HeadSeen, head: H
 def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
     report = context.report
+    expected: list[str] = []
+    kept: list[files.Row] = []
+    still: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            base.take(db, context.place, path, entry)
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
             one = carry.steps.get(path)
-            still = one is not None and context.unmoved(one.observed)
+            unmoved = one is not None and context.unmoved(one.observed)
+            changed = one is None or entry != one.remote
             if entry is None:
                 files.forget(db, path)
-                report.pushed.deleted += 1
+                report.pushed.deleted += changed
             else:
-                report.pushed.files += 1
-                if still and one is not None and one.observed.content is not None:
-                    files.remember(db, path, one.observed.content, one.observed.looked, context.place)
+                report.pushed.files += changed
+                if unmoved and one is not None and one.observed.content is not None:
+                    kept.append(files.row(path, one.observed.content, one.observed.looked, context.place))
                 else:
-                    files.expect(db, path, context.place)
+                    expected.append(path)
+            if unmoved and one is not None:
+                still[path] = one.observed.through
+        base.take_many(db, context.place, done.changes)
+        files.remember_many(db, kept)
+        for path in expected:
+            files.expect(db, path, context.place)
+        db.executemany(
+            "DELETE FROM upload WHERE place = ? AND path = ?", [(context.place, path) for path in done.changes]
+        )
+        if not journal.silent(db, context.place):
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.
-            if one is not None and still:
-                journal.drop(db, context.place, path, one.observed.through)
+            for path, through in still.items():
+                journal.drop(db, context.place, path, through)
         db.execute(commit.FORGET, (context.place,))

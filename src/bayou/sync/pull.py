@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,10 +27,11 @@ from bayou.errors import (
 )
 from bayou.index.entry import Entry
 from bayou.sync import base, files, journal, rows
+from bayou.sync.commit import doubtful
 from bayou.sync.context import Context
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
-from bayou.sync.push import BATCH, batches, failure
+from bayou.sync.push import BATCH, batches, failure, hand_out
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of
 from bayou.tree.content import Content, read_content
@@ -60,8 +61,15 @@ class Staged:
     why: Why | None = None
 
 
-def pull(context: Context, items: Sequence[Incoming]) -> set[str]:
-    """Make the tree match; return the paths that moved under us and must be decided again."""
+Beside = Mapping[str, Sequence[Observed]]
+"""The files of a version directory that stay as they are while others of it arrive."""
+
+
+def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = None) -> set[str]:
+    """Make the tree match; return the paths that moved under us and must be decided again.
+
+    `beside`: where one of these has moved, nothing arrives in its version.
+    """
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
@@ -75,7 +83,7 @@ def pull(context: Context, items: Sequence[Incoming]) -> set[str]:
                     context.report.failed.append(result)
                 case None:
                     context.report.missing.append(item.path)
-        moved |= place(context, staged)
+        moved |= place(context, staged, beside or {})
         context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item, _ in batch if item.entry))
     # V3: names that a power cut could still take away are durable before anybody records "in sync".
     context.incoming.sync_directories()
@@ -95,7 +103,7 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
             yield item, ready
         elif item.entry is not None:
             waiting.append((item, item.entry))
-    came = context.store.map(lambda one: fetch(context, *one), waiting)
+    came = hand_out(context, lambda one: fetch(context, *one), waiting, len(waiting))
     yield from zip((item for item, _ in waiting), came, strict=True)
 
 
@@ -133,28 +141,27 @@ def fetch(context: Context, item: Incoming, entry: Entry) -> Staged | Failure | 
     return Staged(item, staged, came.sha256)
 
 
-def place(context: Context, staged: Sequence[Staged]) -> set[str]:
+def place(context: Context, staged: Sequence[Staged], beside: Beside) -> set[str]:
     """Put a batch in place, and make it base; return the paths that moved meanwhile."""
     if not staged:
         return set()
     moved: set[str] = set()
+    doubt = doubtful(context.database, context.place)
+    settled = _Settled()
     try:
         context.incoming.sync([one.file for one in staged if one.file is not None])
         _intend(context, staged)
         try:
             with context.database.transaction() as db:
-                # Hot: an empty journal has nothing to say of any path, and nobody can write to it until we are done.
-                said = db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (context.place,)).fetchone()
-                silent = said is None
-                settled = _Settled()
-                moved = _touched(context, db, staged, silent=silent)
+                silent = journal.silent(db, context.place)
+                moved = _touched(context, db, staged, beside, silent=silent)
                 for one in staged:
                     if one.item.path not in moved:
                         _settle(context, one, settled)
                 settled.write(db, context.place)
                 if not silent:
                     through = {one.item.path: one.item.observed.through for one in staged}
-                    for path in settled.entries:
+                    for path in settled.entries.keys() - doubt:
                         journal.drop(db, context.place, path, through[path])
                 db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
                 if any(one.item.observed.content is not None for one in staged):
@@ -165,16 +172,23 @@ def place(context: Context, staged: Sequence[Staged]) -> set[str]:
             raise ProofLost(error.message) from error
     finally:
         for one in staged:
-            if one.file is not None and (one.item.path in moved or one.file.exists()):
+            if one.file is not None and one.item.path not in settled.placed:
                 one.file.unlink(missing_ok=True)
     return moved
 
 
-def _touched(context: Context, db: sqlite3.Connection, staged: Sequence[Staged], *, silent: bool) -> set[str]:
+def _touched(
+    context: Context, db: sqlite3.Connection, staged: Sequence[Staged], beside: Beside, *, silent: bool
+) -> set[str]:
     """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
     seen = [one.item.observed for one in staged]
-    touched = {one.path for one in seen if not ((silent or unsaid(context, db, one)) and context.unmoved(one))}
+
+    def moved(one: Observed) -> bool:
+        return not ((silent or unsaid(context, db, one)) and context.unmoved(one))
+
+    touched = {one.path for one in seen if moved(one)}
     units = {unit_of(path) for path in touched} - {None}
+    units |= {unit for unit, others in beside.items() if any(moved(one) for one in others)}
     return touched | {one.path for one in seen if units and unit_of(one.path) in units}
 
 
@@ -204,6 +218,7 @@ def unsaid(context: Context, db: sqlite3.Connection, observed: Observed) -> bool
 class _Settled:
     """What a batch has put in place, to be written down together."""
 
+    placed: set[str] = field(default_factory=set)
     entries: dict[str, Entry | None] = field(default_factory=dict)
     files: list[files.Row] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -236,6 +251,7 @@ def _settle(context: Context, one: Staged, settled: _Settled) -> None:
                 context.report.pulled.deleted += 1
         elif one.file is not None:
             stat = context.incoming.place(one.file, item.path)
+            settled.placed.add(item.path)
             assert one.sha256 is not None
             content = Content(one.sha256, stat.size, stat)
             settled.files.append(files.row(item.path, content, time.time_ns(), context.place))

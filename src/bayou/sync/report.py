@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from bayou.store.meter import Requests
+from bayou.sync.scope import Scope
 
 Mode = Literal["sync", "push", "pull"]
 Engine = Literal["fast", "point", "spark"]
 Resolution = Literal["keep", "ours", "theirs", "fail"]
+
+Renumber = Callable[[bytes, int], bytes | None]
+"""Given the metadata of a version and its new number, return its new metadata, or None if it cannot have another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +202,7 @@ class SyncOptions:
     engine: Literal["auto", "point", "spark"] = "auto"
     walk: bool = True
     """Look at the whole tree by stat; the implicit syncs around other commands do not."""
+    scope: Scope | None = None
+    """Pull only what lies in here (None: everything); only for a pull that does not walk."""
+    renumber: Renumber | None = field(default=None, compare=False)
+    """The rule by which a version of ours gets another number than the store's; without one they are in conflict."""

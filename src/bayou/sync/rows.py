@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring_ascii
 
 from bayou.index.entry import Entry
 
 
 def dump(entry: Entry | None) -> str | None:
+    """Return an entry without its path as JSON. Hot: `json.dumps` takes five times as long for a list this short."""
     if entry is None:
         return None
-    sha256 = entry.sha256.hex() if entry.sha256 is not None else None
-    return json.dumps([entry.push, entry.size, sha256, entry.etag, entry.version, entry.modified])
+    sha256 = f'"{entry.sha256.hex()}"' if entry.sha256 is not None else "null"
+    push, etag, version = _text(entry.push), _text(entry.etag), _text(entry.version)
+    return f"[{push}, {entry.size}, {sha256}, {etag}, {version}, {entry.modified}]"
+
+
+def _text(text: str | None) -> str:
+    return "null" if text is None else encode_basestring_ascii(text)
 
 
 def load(path: str, text: str | None) -> Entry | None:

@@ -16,10 +16,10 @@ from bayou.sync.context import Context
 from bayou.sync.nodes import BaseLost
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
-from bayou.sync.planning import plan
+from bayou.sync.planning import plan, returning
 from bayou.sync.pull import ProofLost, settle_intents
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
-from bayou.sync.tidy import tidy
+from bayou.sync.tidy import sweep_tree, tidy
 from bayou.sync.view import View
 
 _PASSES = 5
@@ -71,7 +71,11 @@ def _pass(context: Context) -> bool:
         absent=context.absent(),
         deadline=context.deadline,
     )
-    observation = observer.look(context.journal.rows(), walk=context.options.walk or not context.base.known)
+    scope = context.options.scope
+    walk = scope is None and (context.options.walk or not context.base.known)
+    observation = observer.look(context.journal.rows(), walk=walk, scope=scope)
+    if not context.options.dry_run:
+        sweep_tree(context, observation.temporaries)
     quiet = _quiet(context, observation)
     store_view = _view(context, observation, etag=place.etag if quiet and _proved(context) else None)
     _tell(report, observation)
@@ -85,7 +89,7 @@ def _pass(context: Context) -> bool:
         report.engine = "point"
         report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
         return False
-    again, seen = act(context, todo, store_view)
+    again, seen = act(context, todo, store_view, walked=observation.walked)
     _prove(context, seen, observation, clean=not again)
     if not again:
         tidy(context)
@@ -153,11 +157,19 @@ def _prove(context: Context, seen: HeadSeen | None, observation: Observation, *,
 
 
 def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> None:
-    """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3)."""
+    """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3).
+
+    Otherwise base stays behind an allowed mass delete: whoever pulls it must still find that it was allowed.
+    """
     if seen is None:
         return
     mine = place.root.digest if place.root else None
     theirs = seen.head.root.digest if seen.head.root else None
+    ahead = place.seq is not None and any(row.mass_delete and row.seq > place.seq for row in seen.head.log)
+    if mine != theirs and ahead:
+        return
+    # What was left out under another policy may still have to come (F015).
+    policy = place.policy if returning(context, place.policy) else context.policy.text
     with context.database.transaction() as db:
         base.settle_head(
             db,
@@ -166,5 +178,5 @@ def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> 
             seen.head.seq,
             seen.head.commit,
             seen.etag if mine == theirs else None,
-            context.policy.text,
+            policy,
         )

@@ -6,15 +6,18 @@ A datastore that is a directory has the same face, and does nothing where there 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol
 
 from bayou.repo import Repo
 from bayou.sync import api
-from bayou.sync.journal import EVERYTHING, Journal, Mark
+from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
+from bayou.sync.known import known
 from bayou.sync.presence import NoJournal, open_journal
-from bayou.sync.report import Moved, Status, SyncOptions, SyncReport
+from bayou.sync.report import Moved, Renumber, Status, SyncOptions, SyncReport
+from bayou.sync.scope import ModelRef, Scope
 from bayou.tree.tree import Tree
 
 
@@ -27,7 +30,7 @@ class Marked(Protocol):
 class SyncService(Protocol):
     """Sync, as commands and repositories use it."""
 
-    def pull_changed(self) -> SyncReport: ...
+    def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport: ...
 
     def push_changed(self) -> SyncReport: ...
 
@@ -37,23 +40,27 @@ class SyncService(Protocol):
 
     def hydrate(self, path: str | None = None) -> Moved: ...
 
+    def known(self, prefix: str) -> set[str]: ...
+
     def status(self) -> Status: ...
 
 
 class StoreSync:
     """Sync of a tree that is the cache of a store."""
 
-    def __init__(self, repo: Repo, journal: Journal) -> None:
+    def __init__(self, repo: Repo, journal: Journal, renumber: Renumber | None = None) -> None:
         self._repo = repo
         self._journal = journal
+        self._renumber = renumber
 
-    def pull_changed(self) -> SyncReport:
-        """Bring the tree up to the store; takes no lease and writes nothing to it (V15)."""
-        return api.sync(self._repo, SyncOptions(mode="pull", walk=False))
+    def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
+        """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
+        scope = Scope.of(models) if models is not None else None
+        return api.sync(self._repo, SyncOptions(mode="pull", walk=False, scope=scope, renumber=self._renumber))
 
     def push_changed(self) -> SyncReport:
         """Give the store what the journal names."""
-        return api.sync(self._repo, SyncOptions(mode="push", walk=False))
+        return api.sync(self._repo, SyncOptions(mode="push", walk=False, renumber=self._renumber))
 
     def mark_dirty(self, path: str | None = None) -> Mark:
         """Say that a file, a directory, or (None) anything is about to be written by the caller itself."""
@@ -67,6 +74,10 @@ class StoreSync:
         """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
         return api.hydrate(self._repo, path)
 
+    def known(self, prefix: str) -> set[str]:
+        """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
+        return known(self._repo, self._journal.database, self._journal.place, prefix)
+
     def status(self) -> Status:
         return api.status(self._repo)
 
@@ -74,37 +85,48 @@ class StoreSync:
 class DirectorySync:
     """Sync of a datastore that is a directory: everything is where it belongs already."""
 
-    def __init__(self, repo: Repo) -> None:
+    def __init__(self, repo: Repo, journal: NoJournal) -> None:
         self._repo = repo
+        self._journal = journal
 
-    def pull_changed(self) -> SyncReport:
+    def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         return SyncReport(mode="pull")
 
     def push_changed(self) -> SyncReport:
         return SyncReport(mode="push")
 
     def mark_dirty(self, path: str | None = None) -> Marked:
-        return NoJournal()
+        self._journal.open("write", ())
+        return self._journal
 
     def mark_deleted(self, path: str) -> None:
-        return
+        self._journal.open("delete", (path,))
 
     def hydrate(self, path: str | None = None) -> Moved:
         return Moved()
+
+    def known(self, prefix: str) -> set[str]:
+        return set()
 
     def status(self) -> Status:
         return api.status(self._repo)
 
 
 class Datastore:
-    """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager."""
+    """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager.
 
-    def __init__(self, repo: Repo) -> None:
+    `renumber` is the rule by which versions of ours get another number than those of others (`bayou.records.renumber`);
+    `guard` is asked before every change of the tree.
+    """
+
+    def __init__(self, repo: Repo, *, renumber: Renumber | None = None, guard: Guard | None = None) -> None:
         self.repo = repo
         self._open = ExitStack()
-        journal = self._open.enter_context(open_journal(repo))
+        journal = self._open.enter_context(open_journal(repo, guard))
         self.tree = Tree(repo.tree_root, journal)
-        self.sync: SyncService = StoreSync(repo, journal) if isinstance(journal, Journal) else DirectorySync(repo)
+        self.sync: SyncService = (
+            StoreSync(repo, journal, renumber) if isinstance(journal, Journal) else DirectorySync(repo, journal)
+        )
 
     def close(self) -> None:
         """Give up this process's presence in the journal, and the state."""

@@ -32,7 +32,7 @@ from bayou.sync.context import Context, open_context
 from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
 from bayou.sync.progress import Progress, Silent
-from bayou.sync.report import Conflict, Refusal, SetupReport, SyncOptions, SyncReport
+from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
 from bayou.sync.view import View
 from bayou.tree.draft import temporary_name
@@ -47,6 +47,7 @@ class _Move:
     skip_migration: bool
     deadline: Deadline
     progress: Progress
+    renumber: Renumber | None
 
     @property
     def conflicts(self) -> Conflicts:
@@ -63,10 +64,14 @@ def setup(
     skip_migration: bool,
     timeout: float | None,
     progress: Progress | None = None,
+    renumber: Renumber | None = None,
 ) -> SetupReport:
-    """Make a store or a directory the datastore of this repo, and take along what it holds."""
+    """Make a store or a directory the datastore of this repo, and take along what it holds.
+
+    Versions that the store has too keep both sides by the rule `renumber`, as in every sync.
+    """
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    move = _Move(repo, skip_migration, deadline, progress or Silent())
+    move = _Move(repo, skip_migration, deadline, progress or Silent(), renumber)
     if "://" in target:
         place = DatastoreConfig(
             target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)
@@ -97,7 +102,7 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
         try:
             if (moving or anew) and not move.skip_migration:
                 moved = _bring(move, context)
-                context.options = SyncOptions(mode="sync")
+                context.options = SyncOptions(mode="sync", renumber=move.renumber)
             try:
                 run(context)
             except DeadlinePassed as passed:

@@ -61,11 +61,12 @@ def contested(steps: Iterable[Step]) -> set[str]:
     return here & there
 
 
-def settle_units(steps: Iterable[Step], units: Container[str]) -> list[Step]:
+def settle_units(steps: Iterable[Step], units: Container[str], renumbered: Container[str]) -> list[Step]:
     """Decide contested version directories whole, by the rows of the table that hold for single files.
 
     `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
-    here and changed there, it is kept; else the two are in conflict, and no file of one gets into the other.
+    here and changed there, it is kept; else ours is `renumbered`, or the two are in conflict, and no file of one gets
+    into the other.
     """
     alone: list[Step] = []
     members: dict[str, list[Step]] = defaultdict(list)
@@ -75,8 +76,11 @@ def settle_units(steps: Iterable[Step], units: Container[str]) -> list[Step]:
             members[unit].append(one)
         else:
             alone.append(one)
-    for unit_steps in members.values():
-        alone.extend(_one_unit(unit_steps))
+    for unit, unit_steps in members.items():
+        if unit in renumbered:
+            alone.extend(replace(one, action=Action.RENUMBER) for one in unit_steps)
+        else:
+            alone.extend(_one_unit(unit_steps))
     return alone
 
 

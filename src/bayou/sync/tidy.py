@@ -1,8 +1,10 @@
-"""Keep `.bayou/state` as small as what it describes (F129)."""
+"""Keep `.bayou/state` as small as what it describes (F129), and the tree free of what killed writers left (V14)."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from bayou.index.node import digest_of
@@ -10,9 +12,11 @@ from bayou.index.read import names
 from bayou.index.tree import Tree
 from bayou.sync.base import load_root
 from bayou.sync.context import Context
+from bayou.tree.sweep import made_before, sweep
 
 _SPARE = 512
 _ENTRIES_PER_FILE = 64
+_DAY_MS = 86_400_000
 
 
 def tidy(context: Context) -> None:
@@ -35,3 +39,31 @@ def tidy(context: Context) -> None:
         if file.removesuffix(".parquet") not in keep:
             with suppress(FileNotFoundError):
                 os.unlink(folder / file)
+
+
+def sweep_tree(context: Context, temporaries: Sequence[str]) -> None:
+    """Remove temporaries in the tree whose writers are gone.
+
+    Who writes is present before, and as long as a temporary of its own is to get its name (`Journal.appear`): one that
+    is older than everybody who is here has no writer any more. The day is for machines that do not see each other's
+    locks, or disagree about the time. What a change set names waits for that change to be carried out.
+    """
+    if not temporaries:
+        return
+    yesterday = time.time_ns() // 1_000_000 - _DAY_MS
+    old = made_before(temporaries, yesterday)
+    if not old:
+        return
+    oldest = context.journal.oldest_living(yesterday)
+    orphans = made_before(old, yesterday if oldest is None else oldest)
+    awaited = _change_sets(context)
+    sweep(context.root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
+
+
+def _change_sets(context: Context) -> str:
+    """Return what the change sets of the records say that nobody has carried out yet."""
+    said = ""
+    for change in (context.repo.state / "changes").glob("*.json"):
+        with suppress(FileNotFoundError):  # carried out meanwhile
+            said += change.read_text()
+    return said

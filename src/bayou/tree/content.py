@@ -30,7 +30,7 @@ class Content:
     stat: FileStat
 
 
-def read_content(path: Path, deadline: Deadline | None = None) -> Content:
+def read_content(path: Path | str, deadline: Deadline | None = None) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
     A file that is appended to meanwhile gives the bytes it had at the start, and a stat that says it has changed
@@ -45,13 +45,13 @@ def read_content(path: Path, deadline: Deadline | None = None) -> Content:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):
             raise refused(str(path), "it is a symbolic link") from None
         raise tree_error(error, f"cannot read {path}") from error
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
-def _read_once(path: Path, deadline: Deadline | None) -> Content | None:
+def _read_once(path: Path | str, deadline: Deadline | None) -> Content | None:
     """Hash as many bytes as the file has at the start; None if they may be of two versions."""
     # Not blocking, or a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

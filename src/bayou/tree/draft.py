@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PREFIX, _SUFFIX = ".bayou-", ".tmp"
+_MADE = re.compile(r"\.bayou-[0-9A-HJKMNP-TV-Z]{26}\.tmp", re.ASCII)
 _BUFFER = 1 << 17
 
 
@@ -28,6 +30,16 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
+def is_made(name: str) -> bool:
+    """Whether a name is one that `temporary_name` gives, and nobody else thinks of."""
+    return _MADE.fullmatch(name) is not None
+
+
+def made_id(name: str) -> str:
+    """Return the ULID in such a name: it tells when it was given."""
+    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
 
 
 class OutFile(io.FileIO):

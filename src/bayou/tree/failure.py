@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from types import TracebackType
 
 from bayou.errors import PathRefused, TreeError
 
@@ -32,13 +31,22 @@ def tree_error(error: OSError, what: str) -> TreeError:
     return TreeError(f"{what}: {why(error)}", hint=hint)
 
 
-@contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Let no bare `OSError` out of a block of file system calls."""
-    try:
-        yield
-    except OSError as error:
-        raise tree_error(error, what) from error
+class explained:  # noqa: N801  (read as a word: `with explained("cannot …")`)
+    """Let no bare `OSError` out of a block of file system calls. Hot: a generator would cost as much as a call."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise tree_error(error, self._what) from error
 
 
 def refused(path: str, reason: str) -> PathRefused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _COARSEST_CLOCK_NS = 2_000_000_000
 """FAT stamps files in steps of two seconds; nothing else in use is coarser."""
@@ -14,9 +14,11 @@ _FINE_CLOCK_NS = 250_000_000
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
-    """Size, times and inode of a regular file. Equal stats say when not to bother hashing, and no more (V6)."""
+class FileStat(NamedTuple):
+    """Size, times and inode of a regular file. Equal stats say when not to bother hashing, and no more (V6).
+
+    A tuple, since a walk makes and compares one for every file of the tree.
+    """
 
     size: int
     mtime_ns: int

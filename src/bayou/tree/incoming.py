@@ -3,23 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from bayou import paths
-from bayou.tree.draft import OutFile, is_temporary, temporary_name
-from bayou.tree.durable import each
+from bayou.tree.draft import is_temporary, temporary_name
+from bayou.tree.durable import each, sync_file_system
 from bayou.tree.failure import explained
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
 from bayou.tree.spot import Spot
 from bayou.tree.trail import Trail
 
-_BUFFER = 1 << 17
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MANY = 32
+
+
+class Arriving:
+    """A staged file that is being written. Not buffered: what a store sends comes in large pieces."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of it."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        with explained("cannot store a download"):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return size
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with explained("cannot store a download"):
+                os.close(descriptor)
+
+    def __enter__(self) -> Arriving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Incoming:
@@ -36,7 +68,7 @@ class Incoming:
         self._touched: set[str] = set()
         self._touching = threading.Lock()
 
-    def stage(self) -> tuple[Path, BinaryIO]:
+    def stage(self) -> tuple[Path, Arriving]:
         """Return a new file to download into. The caller closes it, then places it or unlinks it."""
         path = self._staging / temporary_name()
         with explained("cannot stage a download"):
@@ -45,13 +77,16 @@ class Incoming:
             except FileNotFoundError:
                 self._staging.mkdir(parents=True, exist_ok=True)
                 descriptor = _create(path)
-        raw = OutFile(descriptor, "cannot store a download", closefd=True)
-        return path, io.BufferedWriter(raw, _BUFFER)
+        return path, Arriving(descriptor)
 
     def sync(self, files: Iterable[Path]) -> None:
         """Make the content of staged files durable, all together; before they are placed."""
+        files = list(files)
         with explained("cannot sync downloads"):
-            each(_sync_file, list(files))
+            # For a batch of small files one call takes a tenth of the time of one for each, and hardly any of ours.
+            if len(files) > _MANY and sync_file_system(self._staging):
+                return
+            each(_sync_file, files)
 
     def place(self, staged: Path, path: str) -> FileStat:
         """Rename a staged file to its path, over what is there; return the stat that belongs to these bytes.
@@ -62,18 +97,13 @@ class Incoming:
         paths.check(path)
         touched = {path.rpartition("/")[0]}
         with explained(f"cannot write {path}"):
-            # The descriptor outlives the rename: whoever replaces the file at once does not lend us his stat.
-            descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                before = os.fstat(descriptor)
-                with self._placing:
-                    self._ground.make(path, touched, lambda spot: _rename(staged, spot), self._trail)
-                self._touch(touched)  # only now: what was refused has left nothing to sync
-                # V2: size and mtime of the bytes that arrived, should a program write to the file at this very moment.
-                after = os.fstat(descriptor)
-                return FileStat(before.st_size, before.st_mtime_ns, after.st_ctime_ns, after.st_ino)
-            finally:
-                os.close(descriptor)
+            before = os.lstat(staged)
+            with self._placing:
+                changed = self._ground.make(path, touched, lambda spot: _rename(staged, spot), self._trail)
+            self._touch(touched)  # only now: what was refused has left nothing to sync
+            # V2: size, mtime and inode of the bytes that arrived: whoever writes to the file, or replaces it, at this
+            # very moment does not lend us his stat. The rename changed the ctime.
+            return FileStat(before.st_size, before.st_mtime_ns, changed, before.st_ino)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty."""
@@ -115,8 +145,13 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
-def _rename(staged: Path, spot: Spot) -> None:
+def _rename(staged: Path, spot: Spot) -> int:
+    """Give a staged file its name; return its ctime since, or 0 if somebody was quick enough to take it away."""
     os.replace(staged, spot.name, dst_dir_fd=spot.directory)
+    try:
+        return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False).st_ctime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _sync_file(path: Path) -> None:

@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bayou import paths
 from bayou.errors import PathRefused
-from bayou.tree.draft import is_temporary
+from bayou.tree.draft import is_made, is_temporary
 from bayou.tree.failure import tree_error, why
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
@@ -22,9 +22,8 @@ from bayou.tree.trail import no_link
 __all__ = ["FileStat", "Found", "Skipped", "scan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A regular file with an allowed name."""
+class Found(NamedTuple):
+    """A regular file with an allowed name. A tuple: a walk makes many."""
 
     path: str
     stat: FileStat
@@ -49,15 +48,16 @@ _plain = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*(?:\.(?![Tt][Mm][Pp]\.)[0-9A-Za-z
 _PLAIN_LENGTH = min(paths.MAX_PATH_BYTES // 4, paths.MAX_SEGMENT_BYTES)
 
 
-def scan(root: Path, under: str | None = None) -> Iterator[Found | Skipped]:
+def scan(root: Path, under: str | None = None, temporaries: list[str] | None = None) -> Iterator[Found | Skipped]:
     """Yield what lies in the tree, or at and below one path of it, in no order and without following links.
 
+    `temporaries` is given the paths of writes in progress, and of what killed ones left; nothing is yielded for them.
     One bad item never ends the walk. What vanishes meanwhile is not there; a tree that does not exist is empty. Only
     a tree whose root is a link (`PathRefused`) or cannot be read (`TreeError`) raises.
     """
     no_link(root)
     if under is None:
-        yield from _walk_roots(root)
+        yield from _walk_roots(root, temporaries)
         return
     if under not in paths.PAYLOAD_ROOTS:
         paths.check(under)
@@ -72,7 +72,7 @@ def scan(root: Path, under: str | None = None) -> Iterator[Found | Skipped]:
     if found is None:
         return
     if stat.S_ISDIR(found.st_mode):
-        yield from _walk(os.path.join(root, under), f"{under}/")
+        yield from _walk(os.path.join(root, under), f"{under}/", temporaries)
     elif under in paths.PAYLOAD_ROOTS:
         yield Skipped(under, _not_a_root(found.st_mode), "refused")
     elif stat.S_ISREG(found.st_mode):
@@ -81,7 +81,7 @@ def scan(root: Path, under: str | None = None) -> Iterator[Found | Skipped]:
         yield Skipped(under, what_is(found.st_mode), "refused")
 
 
-def _walk_roots(root: Path) -> Iterator[Found | Skipped]:
+def _walk_roots(root: Path, temporaries: list[str] | None) -> Iterator[Found | Skipped]:
     """Walk each payload root, and name whatever else lies beside them."""
     try:
         with os.scandir(root) as found:
@@ -97,7 +97,7 @@ def _walk_roots(root: Path) -> Iterator[Found | Skipped]:
                 if not _is_our_temporary(entry):
                     yield Skipped(_shown(name), "not a payload root", "foreign")
             elif entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, f"{name}/")
+                yield from _walk(entry.path, f"{name}/", temporaries)
             else:
                 yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
         except FileNotFoundError:
@@ -106,7 +106,7 @@ def _walk_roots(root: Path) -> Iterator[Found | Skipped]:
             yield Skipped(_shown(name), why(error), "unreadable")
 
 
-def _walk(top: str, prefix: str) -> Iterator[Found | Skipped]:
+def _walk(top: str, prefix: str, temporaries: list[str] | None) -> Iterator[Found | Skipped]:
     waiting = [(top, prefix)]
     while waiting:
         directory, prefix = waiting.pop()
@@ -126,6 +126,8 @@ def _walk(top: str, prefix: str) -> Iterator[Found | Skipped]:
                         if _has_bad_name(entry.name, path):
                             if not _is_our_temporary(entry):
                                 yield _bad_name(path, entry.name)
+                            elif temporaries is not None and is_made(entry.name):
+                                temporaries.append(path)
                         elif entry.is_dir(follow_symlinks=False):
                             waiting.append((f"{directory}/{entry.name}", f"{path}/"))
                         else:
@@ -157,7 +159,7 @@ def _bad_name(path: str, name: str) -> Skipped:
 
 def _is_our_temporary(entry: os.DirEntry[str]) -> bool:
     """Whether this is a write in progress, or what a killed one left: nothing to report."""
-    return is_temporary(entry.name) and not entry.is_dir(follow_symlinks=False)
+    return is_temporary(entry.name) and (is_made(entry.name) or not entry.is_dir(follow_symlinks=False))
 
 
 def _not_a_root(mode: int) -> str:

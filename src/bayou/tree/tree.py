@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from bayou import paths
 from bayou.errors import BayouError
 from bayou.tree.append import append
-from bayou.tree.draft import Draft
+from bayou.tree.assembly import Assembly
+from bayou.tree.draft import Draft, is_temporary
 from bayou.tree.durable import each
 from bayou.tree.failure import explained, refused, tree_error
 from bayou.tree.filestat import FileStat
@@ -71,10 +72,39 @@ class Tree:
             draft.seal()
             draft.place()
 
-    def append(self, path: str, data: bytes) -> None:
-        """Add `data` to the end of `path`, durable when this returns; nothing is added if it raises."""
+    def append(self, path: str, data: bytes, *, at: int | None = None) -> None:
+        """Add `data` to the end of `path`, durable when this returns; nothing is added if it raises.
+
+        With `at`, the file must be there and have that many bytes: what lies beyond was left by somebody who did not
+        live to say so, and is cut off; `ContentChanged` if it has fewer.
+        """
         with self._changing("write", [path]) as touched, explained(f"cannot append to {path}"):
-            append(self._ground, path, data, touched)
+            append(self._ground, path, data, touched, at)
+
+    def assemble(self, parent: str) -> Assembly:
+        """Return the `with` block of a new directory below `parent`, which `Assembly.place` puts into its place."""
+        return Assembly(self._ground, self._journal, _checked_directory(parent))
+
+    def assembled(self, parent: str, temporary: str) -> Assembly | None:
+        """Return a directory that `Assembly.keep` left behind, to go on with it; None if it is not there any more."""
+        with explained(f"cannot look at {parent}"):
+            found = self._ground.status(f"{_checked_directory(parent)}/{temporary}")
+        if found is None or not is_temporary(temporary):
+            return None
+        return Assembly(self._ground, self._journal, parent, temporary)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory of the tree, in no order, temporaries included; none if it is not there."""
+        try:
+            with (
+                self._ground.spot(f"{_checked_directory(directory)}/.") as spot,
+                os.scandir(spot.directory) as entries,
+            ):
+                return [entry.name for entry in entries]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise tree_error(error, f"cannot read {directory}") from error
 
     def delete(self, path: str) -> None:
         """Delete the file at `path`. Journaled also if there is none here: the store may have it."""
@@ -137,6 +167,12 @@ class Tree:
                 self._journal.close(ticket)
             raise
         self._journal.close(ticket)
+
+
+def _checked_directory(directory: str) -> str:
+    """Return a directory whose files would be payload, or raise `PathRefused`."""
+    paths.check(f"{directory}/x")
+    return directory
 
 
 def _chunks(content: Source) -> Iterator[Buffer]:

@@ -77,6 +77,10 @@ class Client:
     """The running command was killed: nothing that unwinds may touch anything any more."""
     lost_state: bool = False
     marked_since_loss: bool = False
+    begun_since_loss: set[str] = field(default_factory=set)
+    """What programs said they would write, and died: a file that is there may be theirs."""
+    missed: set[str] = field(default_factory=set)
+    """What the tree had when it was wiped."""
     _kept: tuple[frozenset[str], list[tuple[str, bytes]]] = (frozenset(), [])
 
     @classmethod
@@ -104,6 +108,8 @@ class Client:
         with Datastore(self.repo) as datastore:
             assert isinstance(datastore.tree._journal, Journal)
             datastore.tree._journal.open("write" if kind == "write" else "delete", [path])
+        if kind == "write":
+            self.begun_since_loss.add(path)
 
     def mark(self, under: str | None) -> Busy:
         """Say that a program writes by itself; it goes on until `end`."""
@@ -140,12 +146,14 @@ class Client:
         return writer.path
 
     def wipe(self) -> None:
+        self.missed.update(self.files)
         shutil.rmtree(self.repo.tree_root)
         self.repo.tree_root.mkdir()
 
     def lose_state(self) -> None:
         shutil.rmtree(self.repo.state, ignore_errors=True)
         self.lost_state, self.marked_since_loss = True, False
+        self.begun_since_loss.clear()
 
     # ---- commands ----
 

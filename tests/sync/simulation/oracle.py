@@ -106,9 +106,13 @@ class Oracle:
         self.deletes.add((client.name, path))
 
     def wiped(self, client: Client) -> None:
-        """The files are gone: what was not committed is lost, by a person's hand."""
+        """The files are gone: what was not committed is lost, by a person's hand.
+
+        So is what was kept in place of a delete that met a change over there: no row tells of that delete any more.
+        """
         for (name, path), op in list(self.ops.items()):
-            if name == client.name and op.content is not None and not op.settled:
+            over = op.content is not None or path not in client.journaled()
+            if name == client.name and over and not op.settled:
                 del self.ops[name, path]
 
     def forgot(self, client: Client) -> None:
@@ -169,8 +173,8 @@ class Oracle:
         fresh = self.written.get((who, path), set()) - self.spent.get((who, path), set())
         if new.sha256 in fresh:
             return
-        if client.lost_state and client.marked_since_loss:
-            return  # somebody said that everything here is to go up
+        if client.lost_state and (client.marked_since_loss or path in client.begun_since_loss):
+            return  # somebody said that everything here is to go up, or this path
         raise Violation(f"a deleted path comes back: {told}")
 
     def putting(self, who: str, key: str, data: bytes, old: Blob | None) -> None:

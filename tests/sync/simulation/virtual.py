@@ -11,7 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -63,6 +63,8 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.sync.view.datetime", moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
+        # Leases live by real time. Who has the commit lease pauses less between two attempts, and that is all.
+        patch("bayou.sync.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
     ]
     with swift(rng), shaped(rules.shape), _all(patches):

@@ -58,6 +58,11 @@ class Kind:
     episodes: int
 
     @classmethod
+    def of(cls, seed: int) -> Kind:
+        """Return what the scenario of a seed is about."""
+        return cls.draw(random.Random(seed), clients=2 + seed % 2)
+
+    @classmethod
     def draw(cls, rng: random.Random, clients: int) -> Kind:
         return cls(
             clients=clients,
@@ -260,12 +265,16 @@ class World:
                 self.oracle.deleted(client, path)
 
     def _write_version(self, client: Client) -> None:
-        """Write all files of a version, now and then one more, and leave none of an earlier writer's."""
+        """Write all files of a version, now and then one more, and leave none of an earlier writer's.
+
+        A tree that was wiped by hand does not show those: the program knows what it had.
+        """
         tag = self._content(client)
         names = ["raw", "metadata.yaml", *([f"of-{client.name}"] if self._chance(300) else [])]
         files = {f"{UNIT}/{name}": tag + b" " + name.encode() for name in names}
         self._write(client, files)
-        others = [path for path in client.below(UNIT) if path not in files]
+        had = {*client.below(UNIT), *(path for path in client.missed if path.startswith(f"{UNIT}/"))}
+        others = sorted(had - files.keys())
         if others:
             self._delete(client, others)
 

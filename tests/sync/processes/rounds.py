@@ -1,0 +1,177 @@
+"""One round: who works, who is killed when, drawn from one seed; and the proof that nothing was lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from bayou.errors import BayouError
+from bayou.sync import api
+from bayou.sync.conflict import Conflicts
+from bayou.tree.draft import is_temporary
+from tests.sync.conftest import Clone, Team
+from tests.sync.processes.history import read_history
+from tests.sync.processes.judge import Account, judge
+from tests.sync.processes.nursery import Nursery
+from tests.sync.processes.points import KINDS
+from tests.sync.processes.worker import Orders, identity_of, read_log, rule
+
+SEED = "BAYOU_KILL_SEED"
+NAMES = ("a", "b", "c")
+
+_LONG = 100
+"""Turns that nobody gets to the end of who is killed on time."""
+
+
+class Lost(AssertionError):
+    """A round that broke a promise, and the way to play it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One process: when it begins, how long it works, and what ends it, if anything does."""
+
+    seed: str
+    turns: int
+    pause: float
+    kill_after: float | None = None
+    point: tuple[str, int, bool] | None = None
+
+
+@dataclass
+class Tally:
+    """What was played."""
+
+    rounds: int = 0
+    processes: int = 0
+    killed: int = 0
+    commits: int = 0
+    conflicts: int = 0
+    promises: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {what}" for what, count in vars(self).items())
+
+
+@dataclass
+class Round:
+    """A team whose clones work at once, and die at once."""
+
+    team: Team
+    seed: str
+    tally: Tally
+    environment: Mapping[str, str] = field(default_factory=dict)
+    forgiving: bool = False
+    slow: float = 0.2
+    """About how long a process takes: a kill comes within that."""
+
+    def play(self, nurseries: Sequence[Nursery], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Let clones work and be killed, `meanwhile` something else happens; then bring them together, and judge."""
+        try:
+            self._play(nurseries, meanwhile)
+        except (AssertionError, BayouError) as error:
+            raise Lost(
+                f"{error}\n\nthe same again, on a directory: {SEED}='{self.seed}' "
+                "./dev test tests/sync/test_processes.py -k given"
+            ) from error
+
+    def _play(self, nurseries: Sequence[Nursery], meanwhile: Callable[[], object]) -> None:
+        rng = random.Random(self.seed)
+        clones = {name: self.team.clone(name) for name in NAMES[: rng.choice((2, 3))]}
+        lives = {name: self._lives(rng, name) for name in clones}
+        renumbers = rng.random() < 0.5
+        with ThreadPoolExecutor(len(clones) + 1) as pool:
+            busy = [
+                pool.submit(self._live, nursery, name, clones[name], lives[name], renumbers)
+                for name, nursery in zip(clones, nurseries, strict=False)
+            ]
+            other = pool.submit(meanwhile)
+            other.result()
+            ends = [killed for one in busy for killed in one.result()]
+        self._converge(clones, renumbers)
+        history = read_history(self.team.store())
+        accounts = [Account(name, read_log(self._log(name)), _copies(clone)) for name, clone in clones.items()]
+        judge(history, accounts)
+        self.tally.rounds += 1
+        self.tally.processes += len(ends)
+        self.tally.killed += sum(ends)
+        self.tally.commits += len(history)
+        self.tally.promises += sum(1 for account in accounts for _ in account.promised())
+        self.tally.conflicts += sum(len(ids) for account in accounts for ids in account.copies.values())
+
+    def _lives(self, rng: random.Random, name: str) -> list[Life]:
+        """Draw the lives of a clone's processes: some are killed from outside, some at a step, the last one lives."""
+        lives = []
+        for number in range(rng.choice((1, 2, 3))):
+            seed, pause = f"{self.seed} {name} {number}", rng.uniform(0.0, self.slow / 2)
+            if rng.random() < 0.4:
+                lives.append(Life(seed, _LONG, pause, kill_after=rng.uniform(0.0, self.slow)))
+            else:
+                point = (rng.choice(KINDS), round(rng.paretovariate(0.8)), rng.random() < 0.5)
+                lives.append(Life(seed, rng.choice((2, 4, 8)), pause, point=point))
+        return [*lives, Life(f"{self.seed} {name} last", 3, rng.uniform(0.0, self.slow / 2))]
+
+    def _live(self, nursery: Nursery, name: str, clone: Clone, lives: Sequence[Life], renumbers: bool) -> list[bool]:
+        """Let one process after the other work on a clone; return which were killed."""
+        ends = []
+        for life in lives:
+            time.sleep(life.pause)
+            orders = Orders(
+                root=str(clone.repo.root),
+                log=str(self._log(name)),
+                clone=name,
+                seed=life.seed,
+                turns=life.turns,
+                point=life.point,
+                renumbers=renumbers,
+                forgiving=self.forgiving,
+                environment=self.environment,
+            )
+            ends.append(nursery.run(orders, life.kill_after))
+        return ends
+
+    def _log(self, name: str) -> Path:
+        return self.team.root / f"{name}.log"
+
+    def _converge(self, clones: Mapping[str, Clone], renumbers: bool) -> None:
+        """Sync everybody with a plain command; then nothing is left to do, and all have what the store has."""
+        for _ in range(2):
+            for name, clone in clones.items():
+                with patch.dict(os.environ, LOGNAME=name):  # who commits, in the store's log
+                    report = clone.sync(renumber=rule(renumbers))
+                assert not [*report.failed, *report.missing, *report.untracked], report
+        fresh = self.team.clone("fresh")
+        fresh.sync()
+        for name, clone in clones.items():
+            again = clone.sync()
+            assert (again.engine, again.requests.total, again.pushed.files, again.pulled.files) == ("fast", 1, 0, 0), (
+                f"{name} is not at rest: {again}"
+            )
+            mine, theirs = payload(clone), fresh.files
+            other = sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
+            assert not other, (
+                f"{name} differs from a fresh clone in {[(one, one in mine, one in theirs) for one in other]}"
+            )
+        report = api.verify(fresh.repo, deep=True, repair=False)
+        assert (report.ok, report.unindexed) == (True, []), report
+
+
+def payload(clone: Clone) -> dict[str, bytes]:
+    """Return the files of a tree, but for the temporaries, files and directories, of killed processes."""
+    files = clone.files
+    return {path: files[path] for path in files if not any(is_temporary(name) for name in path.split("/"))}
+
+
+def _copies(clone: Clone) -> dict[str, set[str]]:
+    kept: dict[str, set[str]] = defaultdict(set)
+    for one in Conflicts(clone.repo.conflicts).list():
+        with open(one.copy, "rb") as file:
+            kept[one.path].add(identity_of(one.path, file.read()))
+    return kept

