@@ -1,0 +1,185 @@
+"""The catalog, as repositories and commands use it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from bayou.records.catalog import directory, find, schema
+from bayou.records.catalog.file import CatalogFile
+from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
+from bayou.records.catalog.follow import follow, is_current
+from bayou.records.catalog.refreshed import Refreshed
+from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
+from bayou.repo import LOCAL, Repo
+from bayou.sync.feed import open_feed
+from bayou.tree.tree import Tree
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A record that cannot be read: no list shows it, and nobody collects it."""
+
+    path: str
+    why: str
+
+
+class Catalog:
+    """What data, outputs and runs there are, in `.bayou/catalog.db`. Close it, or use it as a context manager.
+
+    Who asks what there is calls `refresh` first, once; answers are as of then. Who writes tells the catalog with
+    `change`, after the tree has changed: a crash between the two is seen by the next refresh.
+    """
+
+    def __init__(self, repo: Repo, tree: Tree) -> None:
+        self._repo = repo
+        self._root = tree.root
+        self._file = CatalogFile(repo.root / LOCAL / "catalog.db")
+
+    def refresh(self) -> Refreshed:
+        """Catch up with the tree, or rebuild what is missing, damaged or of another Bayou; say what was done.
+
+        Costs one small look if nothing has changed, and follows the change otherwise (V16).
+        """
+        if self._repo.config.datastore.url is None:
+            looked = self._file.read(lambda db: directory.look(db, self._root))
+            if looked is None:
+                return Refreshed()
+            return self._file.write(lambda db: directory.catch_up(db, self._root, looked))
+        with open_feed(self._repo) as feed:
+            if self._file.read(lambda db: is_current(db, feed)):
+                return Refreshed()
+        return self._file.write(self._follow)
+
+    def _follow(self, db: sqlite3.Connection) -> Refreshed:
+        with open_feed(self._repo) as feed:
+            return follow(db, self._root, feed)
+
+    def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:
+        """Put rows, and drop those of the files at some paths, in one transaction."""
+        rows = [schema.values(row) for row in put]
+        gone = list(drop)
+
+        def write(db: sqlite3.Connection) -> None:
+            schema.drop(db, gone)
+            for table in schema.TABLES:
+                schema.put(db, table, [(*values, None) for kind, values in rows if kind == table])
+
+        self._file.write(write)
+
+    def versions(self, model_id: str, name: str, type: str | None = None) -> list[VersionRow]:  # noqa: A002
+        """Return all versions of an item, also one that is kept as deleted."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        return self._read(lambda db: list(find.versions(db, where)))
+
+    def highest(self, model_id: str, name: str, type: str | None = None) -> int:  # noqa: A002
+        """Return the highest number that a version of an item has, deleted or not; 0 if there is none."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        statement = f"SELECT coalesce(max(version), 0) FROM version {where.sql}"
+        return self._read(lambda db: int(db.execute(statement, where.parameters).fetchone()[0]))
+
+    def latest(self, model_id: str, name: str, type: str | None = None) -> VersionRow | None:  # noqa: A002
+        """Return the highest version of an item that is not deleted."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        where.add(IS_LATEST)
+        return self._read(lambda db: next(find.versions(db, where), None))
+
+    def find(
+        self,
+        *,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002
+        tags: Mapping[str, str] | None = None,
+        model: str | None = None,
+        type: str | None = None,  # noqa: A002
+        run: str | None = None,
+        all_versions: bool = False,
+    ) -> list[VersionRow]:
+        """Return the latest version, or all versions, of items that fit; `model` is a name or an id."""
+        where = Where()
+        where.equal(name=name, id=id, type=type, run=run)
+        where.tags(tags)
+        if model is not None:
+            where.add("(model = ? OR model_id = ?)", model, model)
+        if all_versions:
+            where.add("NOT deleted")
+        else:
+            where.add(IS_LATEST if where.conditions else ALL_LATEST)
+        return self.select(where)
+
+    def select(self, where: Where, limit: int | None = None) -> list[VersionRow]:
+        """Return the versions for which some conditions hold."""
+        return self._read(lambda db: list(find.versions(db, where, limit)))
+
+    def outputs(self, model_id: str, limit: int | None = None) -> list[OutputRow]:
+        """Return what a model's methods put out, the newest first."""
+        where = Where()
+        where.equal(model_id=model_id)
+        return self._read(lambda db: find.outputs(db, where, limit))
+
+    def output(self, output_id: str) -> OutputRow | None:
+        """Return one output."""
+        where = Where()
+        where.equal(id=output_id)
+        return self._read(lambda db: next(iter(find.outputs(db, where, 1)), None))
+
+    def runs(
+        self,
+        *,
+        text: str | None = None,
+        status: str | None = None,
+        since: str | None = None,
+        workflow: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[list[RunRow], int]:
+        """Return the workflow runs that fit, the newest first, at most `limit`; and how many fit in all.
+
+        `text` stands somewhere in a run's id, workflow, inputs, tags, steps or errors; `workflow` is a name or an
+        id; `since` a time as records have it.
+        """
+        where = Where()
+        where.equal(status=status)
+        where.tags(tags)
+        if text:
+            where.add("(instr(words, ?) OR instr(lower(run_id), ?))", text.casefold(), text.casefold())
+        if since is not None:
+            where.add("started_at >= ?", since)
+        if workflow is not None:
+            where.add("(workflow = ? OR workflow_id = ?)", workflow, workflow)
+        return self._read(lambda db: (find.runs(db, where, limit), find.count(db, "run", where)))
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return one workflow run."""
+        where = Where()
+        where.equal(run_id=run_id)
+        return self._read(lambda db: next(iter(find.runs(db, where, 1)), None))
+
+    def bad(self) -> list[BadFile]:
+        """Return the records that cannot be read."""
+        return self._read(lambda db: [BadFile(*row) for row in db.execute("SELECT path, why FROM bad ORDER BY path")])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask the catalog; one that was made anew since the last refresh is filled first."""
+        if self._file.read(lambda db: schema.told(db, "position")) is None:
+            self.refresh()
+        return self._file.read(work)

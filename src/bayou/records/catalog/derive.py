@@ -1,0 +1,189 @@
+"""What a record's file says, as a row of the catalog.
+
+Writers and rebuilds derive rows by the same functions, so a row does not tell who made it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from bayou.errors import RecordDamaged
+from bayou.records import document
+from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
+from bayou.records.layout import METADATA, version_path
+from bayou.records.metadata import Metadata
+
+Row = VersionRow | OutputRow | RunRow
+Fields = Mapping[str, Any]
+
+ROOTS = ("data", "outputs", "workflow-runs")
+"""The payload roots that the catalog tells of."""
+
+_OUTPUT = re.compile(r"outputs/(?P<type>.+)/(?P<model_id>[^/]+)/(?P<id>[^/]+)\.yaml")
+_RUN = re.compile(r"workflow-runs/(?P<workflow_id>[^/]+)/(?P<run_id>[^/]+)\.yaml")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+_WORDS_OF_STEP = ("name", "model", "method", "error")
+
+
+def is_record(path: str) -> bool:
+    """Say whether the file at `path` has a row in the catalog."""
+    if path.startswith("data/"):
+        return path.endswith(f"/{METADATA}") and version_path(path) is not None
+    return _OUTPUT.fullmatch(path) is not None or _RUN.fullmatch(path) is not None
+
+
+def derive(path: str, data: bytes) -> Row:
+    """Return the row of a record's file; `RecordDamaged` if it does not say what it should."""
+    if path.startswith("data/"):
+        return version_row(path, Metadata.from_bytes(data, path))
+    fields = document.load(data, path)
+    return output_row(path, fields) if path.startswith("outputs/") else run_row(path, fields)
+
+
+def version_row(path: str, metadata: Metadata) -> VersionRow:
+    """Return the row of a version. Its place is what the path of its `metadata.yaml` says, whatever stands in it."""
+    place = version_path(path)
+    assert place is not None
+    owner = metadata.owner
+    return VersionRow(
+        model=owner.model,
+        model_id=place.model_id,
+        type=place.type,
+        name=place.name,
+        version=place.version,
+        id=metadata.id,
+        size=metadata.size,
+        sha256=metadata.sha256,
+        content_type=metadata.content_type,
+        created_at=_time(path, metadata.created_at),
+        tags=metadata.tags,
+        lifetime=metadata.lifetime,
+        keep=metadata.keep,
+        streaming=metadata.streaming,
+        deleted=metadata.deleted,
+        renamed_to=metadata.renamed_to,
+        run=owner.run,
+        workflow=owner.workflow,
+        job=owner.job,
+        step=owner.step,
+        output=owner.output,
+        repo=owner.repo,
+    )
+
+
+def output_row(path: str, fields: Fields) -> OutputRow:
+    """Return the row of an output from the fields of its file."""
+    place = _OUTPUT.fullmatch(path)
+    assert place is not None
+    return OutputRow(
+        id=place["id"],
+        model=_text(path, fields, "model"),
+        model_id=place["model_id"],
+        type=place["type"],
+        method=_text(path, fields, "method"),
+        status=_text(path, fields, "status"),
+        started_at=_time(path, _text(path, fields, "started_at")),
+        finished_at=_maybe(path, fields, "finished_at"),
+        duration_s=_number(path, fields, "duration_s"),
+        data=tuple(_made(path, one) for one in _list(path, fields, "data")),
+        error=_maybe(path, fields, "error"),
+        run=_maybe(path, fields, "run"),
+        workflow=_maybe(path, fields, "workflow"),
+        job=_maybe(path, fields, "job"),
+        step=_maybe(path, fields, "step"),
+        tags=_tags(path, fields),
+    )
+
+
+def run_row(path: str, fields: Fields) -> RunRow:
+    """Return the row of a workflow run from the fields of its file."""
+    place = _RUN.fullmatch(path)
+    assert place is not None
+    return RunRow(
+        run_id=place["run_id"],
+        workflow_id=place["workflow_id"],
+        workflow=_text(path, fields, "workflow"),
+        status=_text(path, fields, "status"),
+        started_at=_time(path, _text(path, fields, "started_at")),
+        finished_at=_maybe(path, fields, "finished_at"),
+        failed_step=_maybe(path, fields, "failed_step"),
+        by=_maybe(path, fields, "by"),
+        tags=_tags(path, fields),
+        words=_words(path, fields),
+    )
+
+
+def _words(path: str, fields: Fields) -> str:
+    """Return what a search for text looks at: who, what, with which inputs, and what went wrong."""
+    found = [fields["workflow"], fields.get("by"), fields.get("failed_step")]
+    for mapping in (fields.get("inputs"), fields.get("tags")):
+        if isinstance(mapping, dict):
+            found += [f"{key}={value}" for key, value in mapping.items()]
+    for job in _list(path, fields, "jobs"):
+        found.append(job.get("name"))
+        for step in _list(path, job, "steps"):
+            found += [step.get(key) for key in _WORDS_OF_STEP]
+    return "\n".join(str(one) for one in found if one).casefold()
+
+
+def _made(path: str, found: Fields) -> Made:
+    name, version, size, sha256 = (found.get(key) for key in ("name", "version", "size", "sha256"))
+    if not (isinstance(name, str) and isinstance(version, int) and isinstance(size, int)):
+        raise _wrong(path, "data")
+    return Made(name, version, size, sha256 if isinstance(sha256, str) else None)
+
+
+def _time(path: str, text: str) -> str:
+    """Return a time as Bayou writes it, so that times can be compared as they stand."""
+    if _TIME.fullmatch(text):
+        return text
+    try:
+        found = datetime.fromisoformat(text)
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise _wrong(path, "created_at") from None
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(path: str, fields: Fields, key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        raise _wrong(path, key)
+    return value
+
+
+def _maybe(path: str, fields: Fields, key: str) -> str | None:
+    return None if fields.get(key) is None else _text(path, fields, key)
+
+
+def _number(path: str, fields: Fields, key: str) -> float | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(path, key)
+    return float(value)
+
+
+def _list(path: str, fields: Fields, key: str) -> list[Fields]:
+    value = fields.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise _wrong(path, key)
+    return value
+
+
+def _tags(path: str, fields: Fields) -> Mapping[str, str]:
+    value = fields.get("tags") or {}
+    if not isinstance(value, dict) or not all(isinstance(one, str) for pair in value.items() for one in pair):
+        raise _wrong(path, "tags")
+    return value
+
+
+def _wrong(path: str, key: str) -> RecordDamaged:
+    return RecordDamaged(
+        f"{path} cannot be read: {key} is missing or not what it should be",
+        hint="bayou datastore verify says whether it is what was stored",
+    )

@@ -1,0 +1,213 @@
+"""`catalog.db`: one SQLite file that may vanish, be damaged or come from another Bayou, and is made anew then.
+
+Whoever has it open holds a shared lock; only who holds the lock alone makes a new file. So no process ever has an old
+file open beside a new one, where SQLite would remove the new one's log together with the old one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from bayou.errors import StateError
+from bayou.records.catalog import carry
+from bayou.records.catalog.schema import SCHEMA, VERSION, tell
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+_WITHIN_S = 300.0
+"""Longer than anybody rebuilds a catalog."""
+
+_POLL_S = 0.01
+_CACHE_KIB = 64 << 10
+"""At most: a rebuild fills several indexes at once, and goes to the disk for each row where they do not fit."""
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class CatalogFile:
+    """The catalog of one repo, opened when it is first needed. A new file knows in `meta` why it is new.
+
+    Work is given as a function, so that it can be done again on a new file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._thread = threading.RLock()
+        self._lock: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+
+    def read(self, work: Work[T]) -> T:
+        """Do what only reads, as of one moment; nobody is kept from writing."""
+        return self._do("BEGIN", work)
+
+    def write(self, work: Work[T]) -> T:
+        """Do work that takes effect as a whole or not at all; what it reads stays true until then."""
+        return self._do("BEGIN IMMEDIATE", work)
+
+    def close(self) -> None:
+        with self._thread:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _do(self, begin: str, work: Work[T]) -> T:
+        with self._thread:
+            try:
+                try:
+                    return _transaction(self._open(), begin, work)
+                except sqlite3.DatabaseError as error:
+                    if not _is_damage(error):
+                        raise
+                self._replace("was damaged")
+                return _transaction(self._open(), begin, work)
+            except (sqlite3.Error, OSError) as error:
+                raise _state_error(self.path, error) from error
+
+    def _open(self) -> sqlite3.Connection:
+        """Return a connection to the file that has the name now, made anew if there is none."""
+        inode = _inode(self.path)
+        if self._connection is None or inode != self._inode:
+            if inode:
+                self._connect()
+            else:
+                self._replace("was missing")
+        assert self._connection is not None
+        return self._connection
+
+    def _connect(self) -> None:
+        """Open the file that is there; one of another Bayou is emptied, and keeps what can be read of it (V20)."""
+        self.close()
+        self._acquire(fcntl.LOCK_SH)
+        self._connection = _connection(self.path)
+        self._inode = _inode(self.path)
+        if _format(self._connection) != VERSION:
+            _transaction(self._connection, "BEGIN IMMEDIATE", _renew)
+
+    def _replace(self, why: str) -> None:
+        """Make a new file, alone; it keeps what can be read of the old one (V20)."""
+        self.close()
+        self._acquire(fcntl.LOCK_EX)
+        if not _is_well(self.path):  # else somebody was faster
+            old = carry.salvage(self.path)
+            for end in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.path}{end}")
+            with contextlib.closing(_connection(self.path)) as db:
+                _transaction(db, "BEGIN IMMEDIATE", lambda db: _make(db, why, old))
+        self._connect()
+
+    def _acquire(self, kind: int) -> None:
+        """Take the lock of all users of the file, shared or alone."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        end = time.monotonic() + _WITHIN_S
+        while True:
+            try:
+                fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:  # V12
+                    self.close()
+                    raise StateError(
+                        f"{self.path.name} is to be made anew, and another process has it open",
+                        hint="end that process, and try again",
+                    ) from None
+                time.sleep(_POLL_S)
+            else:
+                return
+
+
+def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
+    db.execute(begin)
+    try:
+        answer = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            if db.in_transaction:  # on a full disk SQLite has rolled back by itself
+                db.execute("ROLLBACK")
+        raise
+    return answer
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_WITHIN_S, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")  # derived: what a power cut takes is found out anew
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _make(db: sqlite3.Connection, why: str, old: carry.Old) -> None:
+    for statement in SCHEMA.split(";"):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    tell(db, "why", why)
+    carry.take_over(db, old)
+
+
+def _renew(db: sqlite3.Connection) -> None:
+    """Empty a file of another Bayou, and fill it with what can be read of it."""
+    found = _format(db)
+    if found == VERSION:
+        return  # somebody was faster
+    old = carry.read(db)
+    things = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    for kind, name in things:
+        if not name.startswith("sqlite_"):
+            db.execute(f'DROP {kind} "{name}"')
+    whose = "an older" if found < VERSION else "a newer"
+    _make(db, f"was of {whose} Bayou" if things else "was empty", old)
+
+
+def _format(db: sqlite3.Connection) -> int:
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    return int(found)
+
+
+def _is_well(path: Path) -> bool:
+    """Whether a whole file of ours is there; asked by who is alone with it."""
+    if not _inode(path):
+        return False
+    try:
+        with contextlib.closing(_connection(path)) as db:
+            return _format(db) == VERSION and db.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
+
+
+def _inode(path: Path) -> int:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _state_error(path: Path, error: Exception) -> StateError:
+    text = str(error)
+    if "full" in text or "No space" in text:
+        hint = "free some space on the volume of .bayou"
+    else:
+        hint = "check that this user may write to .bayou, and that its volume is well"
+    return StateError(f"{path.name}: {text}", hint=hint)

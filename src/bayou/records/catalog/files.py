@@ -1,0 +1,89 @@
+"""The files that rows are derived from, read one after the other."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayou.errors import BayouError, RecordDamaged
+from bayou.records.catalog.derive import Row, derive
+from bayou.tree.failure import why
+from bayou.tree.filestat import FileStat
+from bayou.tree.spot import Spot
+from bayou.tree.trail import Trail
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A record's file: its row, or (None) why there is none. `hidden`: nobody could look at it.
+
+    `stamp` is equal as long as the file is; None if a write in the moment of reading could have left it as it is.
+    """
+
+    path: str
+    row: Row | None
+    stamp: str | None
+    why: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no such file here; what that means is for others to say."""
+
+    path: str
+
+
+def stamp(status: os.stat_result) -> str:
+    """Return what changes whenever a file does, once it has settled."""
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+
+
+def stamp_of(found: FileStat) -> str:
+    """Return the stamp of a file that a scan has found."""
+    return f"{found.size}:{found.mtime_ns}:{found.ctime_ns}:{found.inode}"
+
+
+def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
+    """Read the records at these paths, in order of path."""
+    trail = Trail(root)
+    try:
+        for path in sorted(found):
+            try:
+                data, status, settled = _content(trail.to(path))
+            except (FileNotFoundError, NotADirectoryError):
+                trail.close()
+                yield Absent(path)
+                continue
+            except (OSError, BayouError) as error:
+                trail.close()
+                reason = error.message if isinstance(error, BayouError) else why(error)
+                yield Read(path, None, None, f"{path} cannot be read: {reason}", hidden=True)
+                continue
+            mark = stamp(status) if settled else None
+            try:
+                yield Read(path, derive(path, data), mark)
+            except RecordDamaged as error:
+                yield Read(path, None, mark, error.message)
+    finally:
+        trail.close()
+
+
+def _content(spot: Spot) -> tuple[bytes, os.stat_result, bool]:
+    """Return a file's bytes, its stat from before, and whether a later write is sure to change that."""
+    descriptor = os.open(spot.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=spot.directory)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(spot.path)
+        settled = FileStat.of(status).settled(time.time_ns())
+        chunks = []
+        while chunk := os.read(descriptor, 1 << 20):
+            chunks.append(chunk)
+        return b"".join(chunks), status, settled
+    finally:
+        os.close(descriptor)

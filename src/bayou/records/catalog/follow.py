@@ -1,0 +1,113 @@
+"""Catch up with the cache of a store: follow its feed, or look at everything that is here.
+
+All in one transaction, which begins before the feed's position is taken: rows and position change together, two who
+refresh take turns, and the row of a writer, which comes after its file, is either seen here or written later.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from bayou.records.catalog.apply import apply
+from bayou.records.catalog.derive import ROOTS, is_record
+from bayou.records.catalog.files import stamp_of
+from bayou.records.catalog.refreshed import Refreshed, empty, settle
+from bayou.records.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
+from bayou.sync.feed import Feed, Kept, Pending, Position
+from bayou.tree.scan import Found, scan
+
+
+def is_current(db: sqlite3.Connection, feed: Feed) -> bool:
+    """Whether the catalog reflects all that the feed tells of, and no change is under way."""
+    return told(db, "position") == feed.position.dump() and not feed.position.open
+
+
+def follow(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
+    """Bring the catalog up to the feed's position."""
+    old = Position.load(told(db, "position") or "")
+    changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
+    if changes is None:
+        return _rebuild(db, root, feed)
+    named = partial(feed.gone, named=True)
+    count = apply(db, root, _records(changes.paths | _fresh(db)), named)
+    for directory in changes.below:
+        count += apply(db, root, _touched(db, root, directory), named)
+    if feed.complete:
+        count += _drop_unseen(db, feed)
+    db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
+    _keep(db, changes.added, changes.recent)
+    return settle(db, feed.position.place, feed.position.dump(), None, count)
+
+
+def _rebuild(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
+    """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
+    why = told(db, "why") or "had lost track of the tree"
+    former = Position.load(told(db, "former") or "")
+    place = told(db, "place") or (former.place if former is not None else None)
+    if place is not None and place != feed.position.place:
+        empty(db)
+        why = "was of another datastore"
+    changes = feed.changed_since(former, Kept) if former is not None else None
+    count = apply(db, root, _records(changes.paths), partial(feed.gone, named=True)) if changes is not None else 0
+    for table in TABLES:
+        db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
+    db.execute("DELETE FROM bad")
+    here = (found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
+    count += apply(db, root, _records(here), partial(feed.gone, named=False))
+    count += _drop_unseen(db, feed)
+    db.execute("DELETE FROM pending")
+    kept = feed.kept()
+    _keep(db, kept.pending, kept.recent)
+    tell(db, "former", None)
+    return settle(db, feed.position.place, feed.position.dump(), why, count)
+
+
+def _records(paths: Iterable[str]) -> Iterator[str]:
+    return filter(is_record, paths)
+
+
+def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
+    """Return the records in a directory (the empty path: anywhere) whose files are not as they were, or are gone."""
+    prefix = f"{directory}/" if directory else ""
+    stamps: dict[str, str | None] = {}
+    for table, path in PATHS.items():
+        known = f"SELECT {path} AS path, stamp FROM {table} WHERE substr({path}, 1, ?) = ?"
+        stamps.update(db.execute(known, (len(prefix), prefix)).fetchall())
+    tops = [directory] if directory else ROOTS
+    here = {found.path: found.stat for top in tops for found in scan(root, top) if isinstance(found, Found)}
+    changed = {path for path, stat in here.items() if is_record(path) and stamps.get(path) != stamp_of(stat)}
+    return changed | (stamps.keys() - here.keys())
+
+
+def _fresh(db: sqlite3.Connection) -> set[str]:
+    """Return the records whose rows came from a writer: a file may have come and gone between two positions."""
+    return {
+        str(one)
+        for table, path in PATHS.items()
+        for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
+    }
+
+
+def _drop_unseen(db: sqlite3.Connection, feed: Feed) -> int:
+    """Drop rows that only an earlier catalog knew, where the journal or a complete base says that they are gone."""
+    count = 0
+    for table, path in PATHS.items():
+        unseen = [str(one) for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
+        if unseen:
+            count += drop(db, feed.gone(unseen, named=False))
+    return count
+
+
+def _kept(db: sqlite3.Connection) -> Kept:
+    pending = [Pending(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
+    return Kept(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
+
+
+def _keep(db: sqlite3.Connection, pending: Iterable[Pending], recent: Iterable[str] | None) -> None:
+    db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", [(row.id, row.kind, row.path) for row in pending])
+    if recent is not None:
+        db.execute("DELETE FROM recent")
+        db.executemany("INSERT OR IGNORE INTO recent VALUES (?)", [(path,) for path in recent])

@@ -1,0 +1,112 @@
+"""What the catalog says of one version, one output and one run: all that a list shows, and no content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One version of an item. `latest` is told by the catalog that is asked; what it is given of it is not looked at.
+
+    `type`, `model_id`, `name` and `version` are those of its place in the tree, the rest is its metadata's.
+    """
+
+    model: str
+    model_id: str
+    type: str
+    name: str
+    version: int
+    id: str
+    size: int
+    sha256: str | None
+    content_type: str
+    created_at: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    lifetime: str | None = None
+    keep: str | None = None
+    streaming: bool = False
+    deleted: bool = False
+    renamed_to: str | None = None
+    run: str | None = None
+    workflow: str | None = None
+    job: str | None = None
+    step: str | None = None
+    output: str | None = None
+    repo: str | None = None
+    latest: bool = False
+
+    @property
+    def item(self) -> tuple[str, str, str]:
+        """What all versions of one item have in common."""
+        return self.type, self.model_id, self.name
+
+    @property
+    def directory(self) -> str:
+        """The version's directory in the tree."""
+        return f"data/{self.type}/{self.model_id}/{self.name}/{self.version}"
+
+    @property
+    def metadata_path(self) -> str:
+        return f"{self.directory}/metadata.yaml"
+
+    @property
+    def raw_path(self) -> str:
+        return f"{self.directory}/raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A version that a method has written, as its output tells it."""
+
+    name: str
+    version: int
+    size: int
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One run of a method: all but its inputs."""
+
+    id: str
+    model: str
+    model_id: str
+    type: str
+    method: str
+    status: str
+    started_at: str
+    finished_at: str | None = None
+    duration_s: float | None = None
+    data: tuple[Made, ...] = ()
+    error: str | None = None
+    run: str | None = None
+    workflow: str | None = None
+    job: str | None = None
+    step: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return f"outputs/{self.type}/{self.model_id}/{self.id}.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of a workflow, in short. `words` is what a search for text looks at."""
+
+    run_id: str
+    workflow_id: str
+    workflow: str
+    status: str
+    started_at: str
+    finished_at: str | None = None
+    failed_step: str | None = None
+    by: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"workflow-runs/{self.workflow_id}/{self.run_id}.yaml"

@@ -1,0 +1,94 @@
+"""Change sets on paper: what is to be changed together, written down before it is (`changes`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bayou.errors import StateError
+from bayou.repo import Repo
+from bayou.tree.durable import sync_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A described version that waits beside its place, and what makes room for it."""
+
+    parent: str
+    temporary: str
+    version: int
+    clears: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """New versions that get their places, then metadata that is written, then files that go."""
+
+    placements: tuple[Placement, ...] = ()
+    writes: tuple[tuple[str, str], ...] = ()
+    deletes: tuple[str, ...] = ()
+
+
+def place_of(repo: Repo) -> list[str | None]:
+    """Return what tells one datastore of a repo from another; a repo that is moved keeps what is its own."""
+    config = repo.config.datastore
+    return [config.url, config.path, config.namespace]
+
+
+def note(file: Path, place: list[str | None], wanted: ChangeSet) -> None:
+    """Write a change set down; it is durable, and whole, when this returns."""
+    temporary = file.with_suffix(".tmp")
+    with explained():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "w", encoding="utf-8") as opened:
+                json.dump({"place": place, **asdict(wanted)}, opened)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(temporary, file)
+            _sync(file.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def forget(file: Path) -> None:
+    with explained(), contextlib.suppress(FileNotFoundError):
+        file.unlink()
+        _sync(file.parent)  # or a power cut would bring it back, to be done again long after
+
+
+def load(file: Path) -> tuple[list[str | None], ChangeSet]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return found["place"], ChangeSet(
+            tuple(Placement(**{**one, "clears": tuple(one["clears"])}) for one in found["placements"]),
+            tuple((path, text) for path, text in found["writes"]),
+            tuple(found["deletes"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StateError(
+            f"the change in {file.name} cannot be read", hint=f"remove .bayou/state/changes/{file.name}: it is lost"
+        ) from None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sync_directory(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"cannot note a change: {error.strerror}",
+            hint="check that this user may write to .bayou, and that its volume has space",
+        ) from None

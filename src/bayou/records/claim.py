@@ -1,0 +1,58 @@
+"""Which number a version gets.
+
+A version is assembled beside its place and gets its number by one rename, onto nothing or an empty directory. Whoever
+loses the race for a number, on this machine or on another that shares the directory, takes the next; so nothing is
+ever replaced, no half version is ever visible, and a writer that dies leaves no number behind.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from bayou.errors import RecordDamaged
+from bayou.records.context import Context
+from bayou.records.layout import METADATA, RAW, VersionPath
+from bayou.records.metadata import Metadata
+from bayou.tree.assembly import Assembly
+
+
+def next_number(context: Context, item: VersionPath) -> int:
+    """Return a number that an item has never had, as far as anybody here knows."""
+    return context.highest(item) + 1
+
+
+def item_id(context: Context, item: VersionPath) -> str:
+    """Return the id that the next version of an item has: that of its newest one that is not deleted, or a new one.
+
+    An item that was deleted, or that now lives under another name, has ended; what is saved under its name is new.
+    """
+    for number in context.numbers(item.item):
+        try:
+            metadata = context.metadata(replace(item, version=number))
+        except RecordDamaged:
+            continue
+        if metadata is not None and not metadata.deleted:
+            return metadata.id
+    known = (row.id for row in context.rows(item) if row.latest)
+    return next(known, None) or str(uuid.uuid4())
+
+
+def describe(assembly: Assembly, metadata: Metadata) -> None:
+    """Write a version's metadata beside its content; both are durable when this returns."""
+    assembly.write(METADATA, metadata.to_bytes())
+    assembly.sync()
+
+
+def claim(context: Context, assembly: Assembly, wanted: Metadata) -> Metadata:
+    """Put a version that is described into its place; return its metadata as it got there.
+
+    Where its number is taken by now it gets the next one, and belongs to the item that took it.
+    """
+    metadata = wanted
+    while not assembly.place(metadata.place.directory, (RAW, METADATA)):
+        item = metadata.place
+        number = max(metadata.version + 1, next_number(context, item))
+        metadata = replace(metadata, version=number, id=item_id(context, item))
+        describe(assembly, metadata)
+    return metadata

@@ -1,0 +1,89 @@
+"""Ask the catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bayou.errors import RecordError
+from bayou.records.catalog.rows import VersionRow
+from bayou.records.query.engine import FAILURES
+from bayou.records.query.expression import Expression
+from bayou.records.query.pushdown import push_down
+from bayou.records.query.values import as_json, content_of
+
+if TYPE_CHECKING:
+    from bayou.records.records import Records
+
+Load = Callable[[VersionRow], bytes]
+_LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The first results, how many versions match in all, and a sentence for each that could not be judged or shown."""
+
+    results: list[Any]
+    total: int
+    failed: list[str]
+
+
+def query(records: Records, predicate: str, select: str | None = None, limit: int | None = None) -> QueryResult:
+    """Return the versions for which `predicate` is true, or what `select` makes of each; at most `limit` of them.
+
+    Content is read, and fetched if it is not here, only if an expression asks for it. `QueryInvalid` before any row
+    is looked at. The caller has refreshed the catalog.
+    """
+    from bayou.records.item import Item, metadata_of  # noqa: PLC0415  (only for content)
+
+    def load(row: VersionRow) -> bytes:
+        return records.data.read(Item(metadata_of(row)))
+
+    wanted = Expression(predicate, "the predicate")
+    shown = Expression(select, "the selection") if select is not None else None
+    return judge(records.catalog.select(push_down(wanted)), wanted, shown, limit, load)
+
+
+def judge(
+    rows: Iterable[VersionRow], wanted: Expression, shown: Expression | None, limit: int | None, load: Load
+) -> QueryResult:
+    """Evaluate the predicate for each row, and the selection for those that are shown."""
+    results: list[Any] = []
+    failed: list[str] = []
+    total = 0
+    for row in rows:
+        content: Mapping[str, Any] = {}
+        try:
+            if wanted.content:
+                content = content_of(load(row))
+            if not _truth(wanted.evaluate(row, content)):
+                continue
+            total += 1
+            if limit is not None and len(results) >= limit:
+                continue
+            if shown is not None and shown.content and not content:
+                content = content_of(load(row))
+            results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content)))
+        except (*FAILURES, RecordError) as error:
+            failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
+    return QueryResult(results, total, failed)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"the predicate comes to {json.dumps(as_json(value))}, which is neither true nor false")
+    return value
+
+
+def _listed(row: VersionRow) -> dict[str, Any]:
+    """Return a version as a list shows it."""
+    return {name: dict(row.tags) if name == "tags" else getattr(row, name) for name in _LISTED}
+
+
+def _reason(error: Exception) -> str:
+    """Put what went wrong into one line."""
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]}"
+    return " ".join(str(error).partition(". ")[0].split())

@@ -1,0 +1,52 @@
+"""What an expression sees of content, and what comes out of one, as JSON has it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bayou.records.query.times import as_record
+
+
+def content_of(data: bytes) -> Mapping[str, Any]:
+    """Return the content, as text if it is text, and the JSON object that it is, if it is one."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return {"content": data, "attributes": {}}
+    return {"content": text, "attributes": _attributes(text)}
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON can tell it: times as records have them, durations in seconds, bytes in base 64."""
+    match value:
+        case datetime():
+            return as_record(value) or value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {str(key): as_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [as_json(one) for one in value]
+        case None | bool() | int() | str():
+            return value
+        case _:  # an optional value
+            return as_json(value.value()) if value.has_value() else None

@@ -1,0 +1,56 @@
+"""A datastore's records, open for work."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+
+from bayou.records.catalog import Catalog
+from bayou.records.changes import settle
+from bayou.records.context import Context
+from bayou.records.data import DataRepository
+from bayou.records.evaluated import EvaluatedRepository
+from bayou.records.outputs import OutputRepository
+from bayou.records.renumber import renumber
+from bayou.records.runs import RunRepository
+from bayou.repo import Repo
+from bayou.sync.journal import Guard
+from bayou.sync.service import Datastore
+
+
+class Records:
+    """The four repositories on one datastore, and what they work with. Use it as a context manager.
+
+    No request is sent by opening it; what a killed process left half done is done first. `guard` is asked before every
+    change of the tree.
+    """
+
+    def __init__(self, repo: Repo, *, guard: Guard | None = None) -> None:
+        self.repo = repo
+        self._open = ExitStack()
+        try:
+            datastore = self._open.enter_context(Datastore(repo, renumber=renumber, guard=guard))
+            self.tree = datastore.tree
+            self.sync = datastore.sync
+            self.catalog = self._open.enter_context(Catalog(repo, self.tree))
+            self.context = Context(repo, self.tree, self.sync, self.catalog)
+            settle(self.context)
+        except BaseException:
+            self._open.close()
+            raise
+        self.data = DataRepository(self.context)
+        self.outputs = OutputRepository(self.context)
+        self.runs = RunRepository(self.context)
+        self.evaluated = EvaluatedRepository(self.context)
+
+    def close(self) -> None:
+        """Give up this process's presence in the datastore."""
+        self._open.close()
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
