@@ -1,6 +1,6 @@
 """Versioned, catalogued, shared data for automation.
 
-`bayou.open(path)` gives a `Repo`. Importing this package loads nothing else: that waits until a name is used.
+`bayou.open(path)` gives an `OpenRepo`. Importing this package loads nothing else: that waits until a name is used.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bayou.repo import Repo
-    from bayou.repo import open_repo as open  # noqa: A004
+    from bayou.session.open import OpenRepo, open  # noqa: A004
 
-__all__ = ["Repo", "open"]
+__all__ = ["OpenRepo", "Repo", "open"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from bayou import repo  # noqa: PLC0415
+    if name == "Repo":
+        from bayou.repo import Repo  # noqa: PLC0415
 
-        return repo.Repo if name == "Repo" else repo.open_repo
+        return Repo
+    if name in __all__:
+        from bayou.session import open as opened  # noqa: PLC0415
+
+        return getattr(opened, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

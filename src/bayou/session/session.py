@@ -1,0 +1,133 @@
+"""How a command that writes runs, from start to end: lease, pull, body, exactly one push, release.
+
+This is the one place that pulls before a change and pushes after it, so that no command can forget either, or do one
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bayou.deadline import Deadline
+from bayou.errors import BayouError
+from bayou.lease import STORE, LeaseGroup, model_key, open_leases
+from bayou.records.renumber import renumber
+from bayou.records.undone import settle_undone
+from bayou.repo import Repo
+from bayou.sync import api
+from bayou.sync.progress import Progress
+from bayou.sync.report import SyncOptions, SyncReport
+from bayou.sync.scope import ModelRef, Scope
+
+if TYPE_CHECKING:
+    from bayou.records.records import Records
+
+_KEPT = "it is kept here: `bayou datastore sync --push` pushes it"
+
+
+@dataclass(slots=True)
+class Session:
+    """What the body works with. After the block, `pulled` and `pushed` say what was moved (None: nothing was tried)."""
+
+    records: Records
+    leases: LeaseGroup
+    pulled: SyncReport | None = None
+    pushed: SyncReport | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What to add to the environment of a process that is to work under this session's leases (F089)."""
+        return self.leases.environment()
+
+
+@contextmanager
+def write_session(
+    repo: Repo,
+    *,
+    models: Sequence[ModelRef] = (),
+    store_wide: bool = False,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    on_wait: Callable[[str], None] | None = None,
+    allow_mass_delete: bool = False,
+) -> Iterator[Session]:
+    """Hold the leases of the models (`store_wide`: of the store), pull what is theirs, run the block, push once.
+
+    The push comes also when the block raises: the records of a failed run matter to peers, too. The block's error
+    stays first, and a failure of the push is a note to it. After a signal, or once a lease is lost, nothing is pushed;
+    whatever was not stays journaled. Offline there is neither lease nor pull nor push; a datastore that is a directory
+    has leases only. `timeout` is for the pull, and again for the push; `on_wait` is told who holds a lease;
+    `allow_mass_delete` is for a block that deletes what somebody has agreed to.
+    """
+    exchange = _Exchange(repo, timeout, progress, allow_mass_delete)
+    with ExitStack() as open_now:
+        # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
+        leases = open_now.enter_context(_leases(repo, models, store_wide, timeout, on_wait))
+        settle_undone(repo)  # what a killed process left half done, before others' changes meet it
+        pulled = exchange.pull(None if store_wide or not models else Scope.of(models))
+        records = open_now.enter_context(_records(repo, leases))
+        records.catalog.refresh()
+        session = Session(records, leases, pulled)
+        try:
+            yield session
+        except Exception as error:
+            try:
+                session.pushed = exchange.push(leases)
+            except BayouError as second:
+                if second is not error:  # a lease that is lost is the body's error already
+                    error.add_note(f"{second.message} ({_KEPT})")
+            raise
+        session.pushed = exchange.push(leases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """How one session pulls and pushes; offline, and for a directory, it does neither."""
+
+    repo: Repo
+    timeout: float | None
+    progress: Progress | None
+    allow_mass_delete: bool
+
+    def pull(self, scope: Scope | None) -> SyncReport | None:
+        return self._sync(SyncOptions("pull", walk=False, scope=scope, renumber=renumber))
+
+    def push(self, leases: LeaseGroup) -> SyncReport | None:
+        """Push what the journal names; what cannot be pushed is named as such (F100)."""
+        leases.check()
+        options = SyncOptions("push", walk=False, renumber=renumber, allow_mass_delete=self.allow_mass_delete)
+        try:
+            return self._sync(options)
+        except BayouError as error:
+            error.message = f"what was written here could not be pushed: {error.message}"
+            error.hint = error.hint or _KEPT
+            raise
+
+    def _sync(self, options: SyncOptions) -> SyncReport | None:
+        if self.repo.offline or self.repo.config.datastore.url is None:
+            return None
+        return api.sync(self.repo, options, timeout=self.timeout, progress=self.progress)
+
+
+def _leases(
+    repo: Repo,
+    models: Sequence[ModelRef],
+    store_wide: bool,
+    timeout: float | None,
+    on_wait: Callable[[str], None] | None,
+) -> LeaseGroup:
+    if repo.offline:
+        return LeaseGroup([])
+    keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
+    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    return open_leases(repo).acquire_all(keys, on_wait=on_wait, deadline=deadline)
+
+
+def _records(repo: Repo, leases: LeaseGroup) -> Records:
+    from bayou.records.records import Records  # noqa: PLC0415  (only once the lease is ours)
+
+    # Every change of the tree asks first whether we may still make it: one place, that no repository can go around.
+    return Records(repo, guard=leases.check)
