@@ -201,7 +201,7 @@ def test_offline_is_said_by_the_caller_or_by_the_environment(tmp_path, monkeypat
 def test_the_package_opens_a_repo(tmp_path):
     repo = init_repo(tmp_path)
 
-    assert bayou.open(tmp_path) == repo
+    assert bayou.open(tmp_path).repo == repo
     assert isinstance(repo, bayou.Repo)
     with pytest.raises(AttributeError, match="nonsense"):
         bayou.nonsense  # noqa: B018

@@ -5,8 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from bayou.errors import Cancelled, DeadlinePassed
+
+_begun: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
+_begun_lock = threading.Lock()
+
+
+def stop_event() -> threading.Event:
+    """Return a new event that ends what begins now; `stop_everything` sets it."""
+    event = threading.Event()
+    with _begun_lock:
+        _begun[event] = time.monotonic()
+    return event
+
+
+def stop_everything(begun_by: float) -> None:
+    """Cancel whatever began by that moment of the monotonic clock: a signal came.
+
+    What begins later is there to clean up, and goes on. Call it from a thread that was not interrupted.
+    """
+    with _begun_lock:
+        events = [event for event, moment in _begun.items() if moment <= begun_by]
+    for event in events:
+        event.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +41,11 @@ class Deadline:
 
     at: float
     seconds: float
-    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+    cancelled: threading.Event = field(default_factory=stop_event, compare=False)
 
     @classmethod
     def after(cls, seconds: float, cancelled: threading.Event | None = None) -> Deadline:
-        return cls(time.monotonic() + seconds, seconds, cancelled or threading.Event())
+        return cls(time.monotonic() + seconds, seconds, cancelled or stop_event())
 
     def remaining(self) -> float:
         """Seconds left; raise when there are none, or when somebody has cancelled."""

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.sync.conftest import proxy, s3_env, s3_team, team, wire  # noqa: F401
 
 import bayou.sync
 from bayou.cli import run

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bayou.index.log import LogRow
+from bayou.records.renumber import renumber
 from bayou.store.meter import Requests
 from bayou.sync.report import (
     CollectReport,
@@ -235,6 +236,7 @@ def test_the_flags_of_a_setup_reach_the_engine(api, repo, command):
                 "lazy": True,
                 "skip_migration": True,
                 "timeout": 10.0,
+                "renumber": renumber,
             },
         )
     ]

@@ -8,7 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from bayou.repo import init_repo
+from bayou.model import create_model
+from bayou.records.records import Records
+from bayou.repo import init_repo, open_repo
 
 HEAVY = {
     "pyarrow",
@@ -89,3 +91,42 @@ def test_the_command_line_adds_nothing_heavy_to_a_sync(imports, tmp_path):
 
     assert {"bayou.cli.documents", "bayou.sync.report"} <= modules
     assert modules & HEAVY == set()
+
+
+RECORDS_NEED_NOT = {"pyarrow", "pandas", "boto3", "botocore", "pyspark", "rich", "yaml", "jsonschema", "tomlkit", "cel"}
+
+
+@pytest.fixture
+def with_data(tmp_path):
+    """A repo that shares its data through a directory store, with an item; and its model's name."""
+    repo = init_repo(tmp_path)
+    (tmp_path / "store").mkdir()
+    repo.file.write_text(repo.file.read_text() + f'url = "{(tmp_path / "store").as_uri()}"\n')
+    made = create_model(repo, "net", "web")
+    with Records(open_repo(tmp_path)) as records:
+        records.data.save(made.ref, "report", b'{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("data", "list"),
+        ("data", "list", "web", "--tag", "a=b"),
+        ("data", "versions", "web", "report"),
+        ("data", "get", "web", "report"),
+        ("data", "gc", "--dry-run"),
+        ("data", "put", "web", "report", "bayou.toml", "--offline"),
+    ],
+)
+def test_data_is_listed_and_read_without_a_parser_or_an_engine(imports, with_data, args):
+    modules = imports("-m", "bayou", *args)
+
+    assert {name.partition(".")[0] for name in modules} & RECORDS_NEED_NOT == set()
+    assert not {name for name in modules if name.startswith(("bayou.records.query", "bayou.pipeline"))}
+
+
+def test_a_look_at_data_takes_no_lease(imports, with_data):
+    """V15: what is only looked at needs neither a session nor a lease, so neither is there."""
+    modules = imports("-m", "bayou", "data", "list")
+
+    assert not {name for name in modules if name.startswith(("bayou.session", "bayou.lease"))}

@@ -127,5 +127,9 @@ def test_completion_knows_commands_and_flags(processes):
         ran = processes.run(_BAYOU_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
         return set(re.findall(r"^plain,(\S+)$", ran.out, re.MULTILINE))
 
-    assert {"setup", "status", "sync", "verify", "log", "gc", "hydrate", "conflicts"} == completed("bayou datastore ")
+    datastore = {"setup", "status", "sync", "verify", "log", "gc", "hydrate", "conflicts", "lock"}
+    data = {"put", "append", "get", "list", "versions", "query", "rename", "delete", "gc", "prune"}
+    assert datastore <= completed("bayou datastore ")
+    assert data <= completed("bayou data ")
+    assert {"create", "list", "get", "delete"} <= completed("bayou model ")
     assert {"--push", "--pull"} <= completed("bayou datastore sync --p")

@@ -6,11 +6,13 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import bayou
+from bayou.cli import units
 from bayou.cli.output import Output, Table, clean, fail, hint, say, show, warn
 from bayou.cli.units import count, iso, moment, parse_duration, size
 
@@ -131,3 +133,24 @@ def test_nothing_else_is_a_duration(text):
 def test_times_are_told_to_the_second_here_and_exactly_to_scripts(monkeypatch):
     assert iso(1_893_553_445_678) == "2030-01-02T03:04:05.678Z"
     assert moment("2030-01-02T03:04:05.678Z").endswith(":04:05")
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [("UTC", "2030-01-02 03:04:05"), ("Asia/Kolkata", "2030-01-02 08:34:05"), ("XYZ+5", "2030-01-01 22:04:05")],
+)
+def test_a_time_is_told_in_the_readers_zone(monkeypatch, zone, text):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    units._minute.cache_clear()
+    try:
+        assert moment("2030-01-02T03:04:05.678Z") == text
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+        units._minute.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "2030-02-31T00:00:00.000Z", "2030-01-02T03:04:05+02:00", "2030"])
+def test_a_time_of_another_form_is_left_as_it_is(text):
+    assert moment(text) == text

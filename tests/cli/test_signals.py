@@ -42,9 +42,14 @@ WAITS = RUN.format(
 
 STUCK = RUN.format(
     body="""
+    import bayou.cli.signals
     from bayou.store import keys
-    print("ready", flush=True)
-    repo.store().get(keys.HEAD)
+    bayou.cli.signals.GRACE_S = 3600  # nobody else is to end this process: the main thread must be able to
+    try:
+        print("ready", flush=True)
+        repo.store().get(keys.HEAD)
+    finally:
+        open("cleaned-up", "w").close()
 """
 )
 
@@ -97,6 +102,7 @@ def test_a_signal_ends_a_command_that_waits_for_a_silent_server(processes, tmp_p
 
     assert ran.code == code
     assert json.loads(ran.err)["error"]["message"] == word
+    assert (tmp_path / "cleaned-up").exists()
 
 
 def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path):
@@ -116,6 +122,48 @@ def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path
     ran = processes.finish(process)
 
     assert (ran.code, ran.error["code"]) == (143, "cancelled")
+
+
+def test_a_second_signal_ends_the_process_at_once_while_it_is_cleaning_up(processes, tmp_path):
+    init_repo(tmp_path)
+    body = """
+    import bayou.cli.signals
+    bayou.cli.signals.GRACE_S = 3600
+    try:
+        print("ready", flush=True)
+        time.sleep(3600)
+    finally:
+        print("cleaning up", flush=True)
+        time.sleep(3600)
+"""
+    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
+    signalled(process, signal.SIGINT)
+    assert process.stdout.readline() == "cleaning up\n"
+
+    process.send_signal(signal.SIGTERM)
+    ran = processes.finish(process)
+
+    assert (ran.code, ran.error["message"]) == (130, "interrupted")
+
+
+def test_a_main_thread_that_does_not_come_back_is_not_waited_for(processes, tmp_path):
+    init_repo(tmp_path)
+    body = """
+    import bayou.cli.signals
+    bayou.cli.signals.GRACE_S = 0.1
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+"""
+    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
+
+    signalled(process, signal.SIGTERM)
+    ran = processes.finish(process)
+
+    assert (ran.code, ran.error["message"]) == (143, "terminated")
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored(processes, tmp_path):

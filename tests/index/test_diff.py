@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bayou.index.build import build
 from bayou.index.diff import Change, diff
 from bayou.index.merge import merge
-from bayou.index.span import Span
+from bayou.index.span import Span, Spans
 
 from .memory import MemoryNodes
 from .reference import SHAPES, entry, paths, shapes, some
@@ -56,6 +56,26 @@ def test_a_diff_of_a_range_has_what_lies_in_it(old, new, shape, prefix):
     found = list(diff(tree(old, shape), tree(new, shape), Span.under(prefix)))
 
     assert found == [change for change in difference(old, new) if change.path.startswith(prefix)]
+
+
+ranges = st.lists(
+    st.text("dat/b", max_size=6).map(Span.under)
+    | st.tuples(paths, paths).map(lambda ends: Span(min(ends), max(ends)))
+    | paths.map(Span),
+    max_size=6,
+)
+
+
+@given(plain, plain, shapes, ranges)
+def test_a_diff_of_several_ranges_has_what_lies_in_any_of_them(old, new, shape, spans):
+    found = list(diff(tree(old, shape), tree(new, shape), Spans(spans)))
+
+    assert found == [change for change in difference(old, new) if any(span.holds(change.path) for span in spans)]
+
+
+@given(ranges, paths)
+def test_several_ranges_hold_what_any_of_them_holds(spans, path):
+    assert Spans(spans).holds(path) == any(span.holds(path) for span in spans)
 
 
 def test_equal_trees_are_compared_without_loading_anything():

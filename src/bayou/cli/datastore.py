@@ -9,6 +9,7 @@ import click
 from bayou.cli import documents, parameters, sentences
 from bayou.cli.common import Common, Group
 from bayou.cli.conflicts import conflicts
+from bayou.cli.lock import lock
 from bayou.errors import DeadlinePassed, IndexDamaged
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def datastore() -> None:
 
 
 datastore.add_command(conflicts)
+datastore.add_command(lock)
 
 
 @datastore.command(writes=True)
@@ -52,8 +54,11 @@ def setup(
     if len(named) < len(options):
         raise click.UsageError("--option names one thing twice")
     repo = common.open_repo()
+    from bayou.records.renumber import renumber  # noqa: PLC0415
+    from bayou.records.undone import settle_undone  # noqa: PLC0415
     from bayou.sync import api  # noqa: PLC0415
 
+    settle_undone(repo)
     with common.output.progress() as progress:
         report = api.setup(
             repo,
@@ -64,6 +69,7 @@ def setup(
             skip_migration=skip_migration,
             timeout=timeout,
             progress=progress,
+            renumber=renumber,
         )
     common.output.emit(documents.setup(report), sentences.setup(report, verbose=common.verbose > 0))
     if report.unfinished:
@@ -121,11 +127,15 @@ def sync(
     if push and pull:
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
+    from bayou.records.renumber import renumber  # noqa: PLC0415
+    from bayou.records.undone import settle_undone  # noqa: PLC0415
     from bayou.sync import api  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
+    if not dry_run:
+        settle_undone(repo)
     mode: Mode = "push" if push else "pull" if pull else "sync"
-    options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine)
+    options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
         report = api.sync(repo, options, timeout=timeout, progress=progress)
     common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -46,7 +46,7 @@ def asks_for_json(args: Sequence[str]) -> bool:
 
 def report(error: BaseException, *, json: bool, verbose: int) -> int:
     """Say on stderr what went wrong, and return the exit code."""
-    problem = _problem(error)
+    problem = _with_notes(_problem(error), error)
     _abandon_stdout()
     if isinstance(error, BrokenPipeError):
         return problem.exit_code  # whoever read our output has seen enough
@@ -88,6 +88,12 @@ def _problem(error: BaseException) -> Problem:
             return Problem("os_error", f"{where}{os.strerror(error.errno)}", _os_hint(error.errno), 1)
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return Problem("internal", f"this is a bug: {text}", "the same command with -v shows where; please report it", 1)
+
+
+def _with_notes(problem: Problem, error: BaseException) -> Problem:
+    """Add what else went wrong on the way out (V17): the first error keeps its code, its hint and its place."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return replace(problem, message="; ".join([problem.message, *notes]))
 
 
 def _see_help(error: click.UsageError) -> str:

@@ -22,6 +22,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def clean(text: str) -> str:
     """Make every control character visible: names and messages come from strangers, and terminals obey them."""
+    if text.isprintable():  # hot: a list may have a hundred thousand rows
+        return text
     return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
@@ -37,7 +39,13 @@ class Line:
     label: str | None = None
     always: bool = False
 
-    COLORS: ClassVar[Mapping[str, str]] = {"error": "red", "conflict": "yellow", "warning": "yellow", "hint": "cyan"}
+    COLORS: ClassVar[Mapping[str, str]] = {
+        "error": "red",
+        "conflict": "yellow",
+        "warning": "yellow",
+        "hint": "cyan",
+        "note": "cyan",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,11 @@ def show(text: str) -> Line:
 
 def warn(text: str) -> Line:
     return Line(text, "warning")
+
+
+def note(text: str) -> Line:
+    """Mention what was done on the way."""
+    return Line(text, "note")
 
 
 def hint(text: str) -> Line:
@@ -95,6 +108,12 @@ class Output:
                 self._table(part)
             elif part.always or not self.quiet:
                 self._line(part)
+
+    def tell(self, text: str) -> None:
+        """Say at once, on stderr, what a person waits for; a script reads the outcome."""
+        if not self.json and not self.quiet:
+            sys.stderr.write(f"{clean(text)}\n")
+            sys.stderr.flush()
 
     def progress(self) -> Bar:
         """Return a bar for whoever waits at a terminal; elsewhere it never shows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 import click
 
@@ -49,3 +50,13 @@ def assignment(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise click.BadParameter("it must look like name=value")
     return name, value
+
+
+def named_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return what `option` said, which may stand several times but not twice for one name."""
+    named: dict[str, str] = {}
+    for name, value in pairs:
+        if name in named:
+            raise click.UsageError(f"{option} names {name} twice")
+        named[name] = value
+    return named

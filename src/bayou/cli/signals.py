@@ -1,19 +1,24 @@
-"""SIGINT and SIGTERM: everything that is open is closed (V14), and the process ends in any case (V12).
+"""SIGINT and SIGTERM: everything that is open is closed (V14), and the process ends within five seconds (V12).
 
-A signal raises an exception in the main thread, and `finally` does the rest. But Python can raise nothing while that
-thread waits inside a request, and a request may wait for a minute. So a second thread is woken by the signal itself,
-and ends the process when the first has not done so within a grace.
+A signal raises an exception in the main thread, and `finally` does the rest: it gives leases up and leaves the journal
+as it is. The main thread waits for requests, but is never inside one, so that it can be interrupted. A second thread
+is woken by the signal itself: it stops what the other threads do, and ends the process when the main thread has not
+done so in time, or when another signal comes.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import sys
 import threading
 import time
 from typing import NoReturn
 
-GRACE_S = 3.0
+from bayou.deadline import stop_everything
+
+GRACE_S = 4.5
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -23,9 +28,10 @@ class Terminated(KeyboardInterrupt):
 
 
 class _Received:
-    """The first signal that came, and whether somebody has said so already."""
+    """The first signal that came and when, and whether somebody has said so already."""
 
     number: int | None = None
+    at: float | None = None
     told = False
 
 
@@ -53,18 +59,42 @@ def told() -> None:
     _received.told = True
 
 
-def _interrupt(number: int, _: object) -> NoReturn:
-    _received.number = _received.number or number
+def leave(code: int) -> NoReturn:
+    """End the process; after a signal without waiting for anybody who is still inside a request."""
+    if _received.number is None:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _interrupt(number: int, _: object) -> None:
+    if _received.number is not None:
+        return  # the other thread ends the process; another exception would only disturb who is cleaning up
+    _received.number, _received.at = number, time.monotonic()
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _watch(reading: int, json: bool) -> None:
-    while (number := os.read(reading, 1)[0]) not in _HANDLED:
-        pass
-    time.sleep(GRACE_S)
+    number = _next(reading, None)
+    assert number is not None  # there is no end to this wait
+    now = time.monotonic()  # before the look at the other: whoever cleans up has begun after both
+    stop_everything(_received.at or now)
+    _next(reading, now + GRACE_S)
     if not _received.told:
         from bayou.cli.errors import interrupted  # noqa: PLC0415
 
         # Past Python's own stream, whose lock the main thread may hold.
         os.write(2, interrupted(number).text(json=json).encode())
     os._exit(128 + number)
+
+
+def _next(reading: int, until: float | None) -> int | None:
+    """Return the next signal that ends us; None if none comes in time."""
+    while True:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if not select.select([reading], [], [], left)[0]:
+            return None
+        number = os.read(reading, 1)[0]
+        if number in _HANDLED:
+            return number

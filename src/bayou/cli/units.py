@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
 _STEP = 1000.0
 
 
@@ -46,7 +48,21 @@ def iso(milliseconds: int) -> str:
 
 
 def moment(text: str) -> str:
-    """Return a time, given as `iso` writes it, as people get it: to the second, in their own zone."""
+    """Return a time, given as `iso` writes it, as people get it: to the second, in their own zone.
+
+    What somebody else has written, in whatever form, is left as it is.
+    """
+    if not _MOMENT.fullmatch(text):
+        return text
+    try:
+        return _minute(text[:16]) + text[16:19]
+    except ValueError:  # the 31st of February
+        return text
+
+
+@cache
+def _minute(text: str) -> str:
+    """Return a minute of UTC in this machine's zone; zones differ by whole minutes."""
     from datetime import datetime  # noqa: PLC0415
 
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{datetime.fromisoformat(f'{text}Z').astimezone():%Y-%m-%d %H:%M}"

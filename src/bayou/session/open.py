@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bayou.model import Definition, ModelListing
     from bayou.records.data import DataRepository
     from bayou.records.evaluated import EvaluatedRepository
-    from bayou.records.outputs import OutputRepository
+    from bayou.records.outputs import Output, OutputRepository
     from bayou.records.records import Records
     from bayou.records.runs import RunRepository
     from bayou.sync.progress import Progress
@@ -50,6 +50,18 @@ class Models:
         from bayou.model import list_models  # noqa: PLC0415
 
         return list_models(self._repo)
+
+    def run(self, text: str, method: str, inputs: Mapping[str, object] | None = None) -> Output:
+        """Run a method of the model of this name or id, in a session of its own; return what came of it.
+
+        A method that fails is an output that says so.
+        """
+        from bayou.deadline import stop_event  # noqa: PLC0415
+        from bayou.model.run import RunRequest, prepare, run_method  # noqa: PLC0415
+
+        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}))
+        with write_session(self._repo, models=[prepared.request.model.ref]) as session:
+            return run_method(session, prepared, cancel=stop_event())
 
     def resolve(self, text: str) -> ModelRef:
         """Return the model of this name or id, defined here or known by its data."""

@@ -39,6 +39,15 @@ class Account:
         found = [change for number, change in self.begun.items() if number <= through and path in change.paths]
         return max(found, key=lambda change: change.number, default=None)
 
+    def deleted_elsewhere(self, identity: str | None, through: int) -> bool:
+        """Whether this clone deleted it by then, maybe under the other number that a version had got."""
+        return any(
+            gone is None and change.saw[path] == identity
+            for number, change in self.begun.items()
+            if number <= through
+            for path, gone in change.paths.items()
+        )
+
     def promised(self) -> Iterator[tuple[Synced, str, Begun]]:
         """Yield every change that a push speaks for: it was made, is the newest of its path, and was not left out."""
         for line in self.lines:
@@ -64,7 +73,8 @@ def judge(history: Sequence[Version], accounts: Iterable[Account]) -> None:
         for push, path, change in account.promised():
             if push.commit is not None:
                 assert commits.get(push.commit) == push.seq, f"{account.name}'s commit {push} is not in the log"
-            _kept(account, path, change, moments)
+            if not account.deleted_elsewhere(change.paths[path], push.number):
+                _kept(account, path, change, moments)
             _gone(account, path, change, push, history)
 
 

@@ -26,6 +26,9 @@ Work = Callable[[sqlite3.Connection], T]
 _WITHIN_S = 300.0
 """Longer than anybody rebuilds a catalog."""
 
+_ALONE_WITHIN_S = 5.0
+"""Longer than commands have the file open; a program may have it open for hours."""
+
 _POLL_S = 0.01
 _CACHE_KIB = 64 << 10
 """At most: a rebuild fills several indexes at once, and goes to the disk for each row where they do not fit."""
@@ -90,44 +93,56 @@ class CatalogFile:
     def _connect(self) -> None:
         """Open the file that is there; one of another Bayou is emptied, and keeps what can be read of it (V20)."""
         self.close()
-        self._acquire(fcntl.LOCK_SH)
+        if not self._acquire(fcntl.LOCK_SH, _WITHIN_S):
+            raise StateError(
+                f"{self.path.name} is being made anew by another process, and takes too long",
+                hint="wait for that process, or end it",
+            )
         self._connection = _connection(self.path)
         self._inode = _inode(self.path)
         if _format(self._connection) != VERSION:
             _transaction(self._connection, "BEGIN IMMEDIATE", _renew)
 
     def _replace(self, why: str) -> None:
-        """Make a new file, alone; it keeps what can be read of the old one (V20)."""
+        """Make a new file, alone; it keeps what can be read of the old one (V20).
+
+        Where somebody has the old file open and does not let go, work with a catalog of our own, in memory: answers
+        are right, and whoever comes later makes the file.
+        """
         self.close()
-        self._acquire(fcntl.LOCK_EX)
-        if not _is_well(self.path):  # else somebody was faster
-            old = carry.salvage(self.path)
-            for end in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{self.path}{end}")
-            with contextlib.closing(_connection(self.path)) as db:
-                _transaction(db, "BEGIN IMMEDIATE", lambda db: _make(db, why, old))
+        if not self._acquire(fcntl.LOCK_EX, _ALONE_WITHIN_S):
+            self._inode = _inode(self.path)
+            self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            _transaction(self._connection, "BEGIN", lambda db: _make(db, why, carry.salvage(self.path)))
+            return
+        try:
+            if not _is_well(self.path):  # else somebody was faster
+                old = carry.salvage(self.path)
+                for end in ("", "-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(f"{self.path}{end}")
+                with contextlib.closing(_connection(self.path)) as db:
+                    _transaction(db, "BEGIN IMMEDIATE", lambda db: _make(db, why, old))
+        finally:
+            self.close()
         self._connect()
 
-    def _acquire(self, kind: int) -> None:
-        """Take the lock of all users of the file, shared or alone."""
+    def _acquire(self, kind: int, within: float) -> bool:
+        """Take the lock of all users of the file, shared or alone; return whether that came about."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f"{self.path.name}.lock")
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        end = time.monotonic() + _WITHIN_S
+        end = time.monotonic() + within
         while True:
             try:
                 fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= end:  # V12
                     self.close()
-                    raise StateError(
-                        f"{self.path.name} is to be made anew, and another process has it open",
-                        hint="end that process, and try again",
-                    ) from None
+                    return False
                 time.sleep(_POLL_S)
             else:
-                return
+                return True
 
 
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:

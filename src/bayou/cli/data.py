@@ -1,0 +1,251 @@
+"""`bayou data`: put, look at, rename and delete versions of data.
+
+Commands that read take no lease, and send nothing unless content must be fetched (V15); those that write run in one
+session, which pulls before and pushes after.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bayou.cli import content, parameters, records_documents, records_sentences
+from bayou.cli.common import Common, Group
+from bayou.cli.confirm import confirm, yes_option
+from bayou.cli.data_gc import gc, prune
+from bayou.cli.reading import reading
+from bayou.cli.writing import annotated, write
+
+_tags = click.option(
+    "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
+)
+_version = click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version, not the latest.")
+_file = click.argument("file", metavar="[FILE|-]", required=False)
+
+
+@click.group(cls=Group)
+def data() -> None:
+    """Keep versions of data: put, get, list, query, rename, delete, collect."""
+
+
+data.add_command(gc)
+data.add_command(prune)
+
+
+@data.command(writes=True)
+@click.argument("model")
+@click.argument("name")
+@_file
+@click.option(
+    "--content-type", metavar="TYPE", help="What it is, as application/json; else it is guessed, by name or look."
+)
+@_tags
+@click.option("--lifetime", metavar="T", help="How long this version lives: 10m 24h 7d 4w 6mo 1y, run or infinite.")
+@click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
+@click.option("--streaming", is_flag=True, help="Let it be appended to.")
+@click.pass_obj
+def put(
+    common: Common,
+    model: str,
+    name: str,
+    file: str | None,
+    content_type: str | None,
+    tags: tuple[tuple[str, str], ...],
+    lifetime: str | None,
+    keep: str | None,
+    streaming: bool,
+) -> int:
+    """Save a new version of data.
+
+    The content is that of FILE, or with - or without FILE the standard input. Nothing is deleted by a put: what has
+    had its time goes with `bayou data gc`.
+    """
+    named = parameters.named_once("--tag", tags)
+    repo = common.open_repo()
+    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.records.content import type_by_name  # noqa: PLC0415
+    from bayou.records.terms import Options, Terms  # noqa: PLC0415
+
+    owner = resolve_model(repo, model)
+    kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
+    options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
+    Terms.of(owner, name, repo.config.repo_id, "", options)  # what cannot be is said before anything is read or sent
+    with content.source(file) as opened:
+        return write(
+            common,
+            repo,
+            lambda records: records.data.save(owner, name, opened, **options),
+            lambda saved: (records_documents.put(owner.name, saved), records_sentences.put(owner.name, saved)),
+            models=[owner],
+        )
+
+
+@data.command(writes=True)
+@click.argument("model")
+@click.argument("name")
+@_file
+@click.pass_obj
+def append(common: Common, model: str, name: str, file: str | None) -> int:
+    """Add to the latest version of streaming data.
+
+    The content is that of FILE, or with - or without FILE the standard input.
+    """
+    repo = common.open_repo()
+    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.records.names import check_place  # noqa: PLC0415
+
+    owner = resolve_model(repo, model)
+    check_place(owner, name)
+    with content.source(file) as opened:
+        return write(
+            common,
+            repo,
+            lambda records: records.data.append(owner, name, opened),
+            lambda saved: (records_documents.append(owner.name, saved), records_sentences.append(owner.name, saved)),
+            models=[owner],
+        )
+
+
+@data.command()
+@click.argument("model")
+@click.argument("name")
+@_version
+@click.option(
+    "target",
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write it to FILE, whole or not at all.",
+)
+@click.pass_obj
+def get(common: Common, model: str, name: str, version: int | None, target: Path | None) -> None:
+    """Print the content of data.
+
+    The bytes as they are, to the standard output or to FILE; with --json what is known of them, and the content where
+    it is JSON or text.
+    """
+    with reading(common) as (records, told):
+        from bayou.model import resolve_model  # noqa: PLC0415
+
+        item = records.data.get(resolve_model(records.repo, model, records), name, version)
+        told += records_sentences.forwarded(item.forwarded, item.metadata.name)
+        if target is not None:
+            with records.data.open(item) as opened:
+                content.write_whole(opened, target)
+        if common.json:
+            path, found = str(records.data.path(item)), content.parsed(records.data, item)
+            common.output.emit(annotated(records_documents.get(item, path, found), told), ())
+            return
+        common.output.emit({}, told)
+        if target is None:
+            with records.data.open(item) as opened:
+                content.pour(opened)
+
+
+@data.command("list")
+@click.argument("model", required=False)
+@click.option("kind", "--type", metavar="TYPE", help="Only of models of this type.")
+@_tags
+@click.option("--all-versions", is_flag=True, help="Every version, not only the latest.")
+@click.pass_obj
+def list_(
+    common: Common, model: str | None, kind: str | None, tags: tuple[tuple[str, str], ...], all_versions: bool
+) -> None:
+    """List data, of all models or of one."""
+    named = parameters.named_once("--tag", tags)
+    with reading(common) as (records, told):
+        owner = None
+        if model is not None:
+            from bayou.model import resolve_model  # noqa: PLC0415
+
+            owner = resolve_model(records.repo, model, records)
+        rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions)
+    common.output.emit(annotated(records_documents.items(rows), told), [*records_sentences.items(rows), *told])
+
+
+@data.command()
+@click.argument("model")
+@click.argument("name")
+@click.pass_obj
+def versions(common: Common, model: str, name: str) -> None:
+    """List the versions of data."""
+    with reading(common) as (records, told):
+        from bayou.model import resolve_model  # noqa: PLC0415
+
+        rows = records.data.versions(resolve_model(records.repo, model, records), name)
+    common.output.emit(annotated(records_documents.versions(rows), told), [*records_sentences.versions(rows), *told])
+
+
+@data.command()
+@click.argument("predicate")
+@click.option("--select", metavar="EXPR", help="What to show of each, as name, or {'n': name, 's': size}.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most N.")
+@click.pass_obj
+def query(common: Common, predicate: str, select: str | None, limit: int | None) -> None:
+    """Find data by a CEL expression.
+
+    As: name == "report" && latest && tags.env == "prod" && size > 1000. Besides what a list shows, there are latest,
+    owner, run, workflow, job, step, and of the content: content, its text, and attributes, what it says as JSON.
+    """
+    with reading(common) as (records, told):
+        from bayou.records.query import query as run_query  # noqa: PLC0415
+
+        found = run_query(records, predicate, select, limit)
+    told += records_sentences.failed(found.failed, verbose=common.verbose > 0)
+    common.output.emit(
+        annotated(records_documents.query(found), told), [*records_sentences.results(found.results), *told]
+    )
+
+
+@data.command(writes=True)
+@click.argument("model")
+@click.argument("old")
+@click.argument("new")
+@click.pass_obj
+def rename(common: Common, model: str, old: str, new: str) -> int:
+    """Give data another name; the old one leads to it."""
+    repo = common.open_repo()
+    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.records.names import check_place  # noqa: PLC0415
+
+    owner = resolve_model(repo, model)
+    for name in (old, new):
+        check_place(owner, name)
+    return write(
+        common,
+        repo,
+        lambda records: records.data.rename(owner, old, new),
+        lambda renamed: (records_documents.rename(old, renamed), records_sentences.rename(old, renamed)),
+        models=[owner],
+    )
+
+
+@data.command(writes=True)
+@click.argument("model")
+@click.argument("name")
+@_version
+@yes_option
+@click.pass_obj
+def delete(common: Common, model: str, name: str, version: int | None, yes: bool) -> int:
+    """Delete data: one version of it, or all.
+
+    The number of a deleted version is never used again.
+    """
+    repo = common.open_repo()
+    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.records.names import check_place  # noqa: PLC0415
+
+    owner = resolve_model(repo, model)
+    check_place(owner, name)
+    what = f"version {version}" if version is not None else "all versions"
+    confirm(common, f"delete {what} of {owner.name} {name}?", yes=yes)
+    return write(
+        common,
+        repo,
+        lambda records: records.data.delete(owner, name, version),
+        lambda number: (records_documents.delete(number), records_sentences.delete(name, number)),
+        models=[owner],
+        deletes=True,
+    )

@@ -1,0 +1,114 @@
+"""`bayou data gc` and `bayou data prune`: what they would delete is told first, and nothing else is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from bayou.cli import records_documents, records_sentences
+from bayou.cli.common import Command, Common
+from bayou.cli.confirm import check_can_ask, confirm, yes_option
+from bayou.cli.output import Line, Part
+from bayou.cli.reading import reading
+from bayou.cli.writing import Rendered, annotated, write
+
+if TYPE_CHECKING:
+    from bayou.records.records import Records
+    from bayou.records.retention import GcPlan, PrunePlan
+
+P = TypeVar("P", "GcPlan", "PrunePlan")
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+
+
+@click.command(cls=Command, writes=True)
+@_dry_run
+@yes_option
+@click.pass_obj
+def gc(common: Common, dry_run: bool, yes: bool) -> int:
+    """Delete versions that have had their time.
+
+    Those whose lifetime is over, and those beyond what their item keeps (--lifetime and --keep of `bayou data put`).
+    The latest version is never surplus. A dry run tells exactly what a run deletes.
+    """
+    from bayou.records.retention import plan_gc, run_gc  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+
+    def rendered(plan: GcPlan, *, dry: bool = False) -> Rendered:
+        parts = list(records_sentences.gc(plan, dry_run=dry, verbose=common.verbose > 0))
+        return records_documents.gc(plan), parts
+
+    return _collect(
+        common,
+        plan=lambda records: plan_gc(records, now),
+        run=run_gc,
+        render=rendered,
+        question=lambda plan: f"delete {records_sentences.tally(plan)}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+@click.command(cls=Command, writes=True)
+@click.argument("model_ids", metavar="[MODEL_ID]...", nargs=-1)
+@_dry_run
+@yes_option
+@click.pass_obj
+def prune(common: Common, model_ids: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+    """Delete the data of models that are gone.
+
+    Gone is a model that `bayou model delete` has deleted, here or elsewhere, or whose MODEL_ID you give. Data of a
+    model that is merely not defined here may be another clone's: it is mentioned, and stays.
+    """
+    from bayou.records.retention import plan_prune, run_prune  # noqa: PLC0415
+
+    def rendered(plan: PrunePlan, *, dry: bool = False) -> Rendered:
+        parts = list(records_sentences.prune(plan, dry_run=dry, verbose=common.verbose > 0))
+        return records_documents.prune(plan), parts
+
+    return _collect(
+        common,
+        plan=lambda records: plan_prune(records, model_ids),
+        run=run_prune,
+        render=rendered,
+        question=lambda plan: f"delete {records_sentences.prune_tally(plan)}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+def _collect(
+    common: Common,
+    *,
+    plan: Callable[[Records], P],
+    run: Callable[[Records, P], P],
+    render: Callable[..., Rendered],
+    question: Callable[[P], str],
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Show a plan, or carry it out. What somebody agrees to is what was shown, whatever has come since."""
+    shown: P | None = None
+    if not dry_run:
+        check_can_ask(common, yes=yes)
+    if not yes or dry_run:
+        told: list[Line]
+        with reading(common) as (records, told):
+            shown = plan(records)
+        document, rendered = render(shown, dry=True)
+        parts: list[Part] = list(rendered)
+        said = [*parts, *(line for line in told if line not in parts)]
+        common.output.emit(annotated(document, said), said)
+        if dry_run or not shown.doomed:
+            return 0
+        confirm(common, question(shown), yes=yes)
+
+    def carry_out(records: Records) -> P:
+        found = plan(records)
+        return run(records, found if shown is None else found.within(shown))
+
+    return write(common, common.open_repo(), carry_out, render, store_wide=True, deletes=True)

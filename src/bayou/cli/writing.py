@@ -1,0 +1,105 @@
+"""How a command that writes runs: in one session, with its result shown whatever becomes of the push."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from bayou.cli import sentences
+from bayou.cli.common import Common
+from bayou.cli.documents import Document
+from bayou.cli.output import Line, Part, warn
+
+if TYPE_CHECKING:
+    from bayou.records.records import Records
+    from bayou.repo import Repo
+    from bayou.session import Session
+    from bayou.sync.report import SyncReport
+    from bayou.sync.scope import ModelRef
+
+T = TypeVar("T")
+Rendered = tuple[Document, Iterable[Part]]
+
+
+def write(
+    common: Common,
+    repo: Repo,
+    body: Callable[[Records], T],
+    render: Callable[[T], Rendered],
+    *,
+    models: Sequence[ModelRef] = (),
+    store_wide: bool = False,
+    deletes: bool = False,
+) -> int:
+    """Run `body` in a write session, show what it returned, and return the exit code of pull and push.
+
+    `deletes`: it deletes what somebody has agreed to, however much that is.
+    """
+    return write_in_session(
+        common,
+        repo,
+        lambda session: body(session.records),
+        render,
+        models=models,
+        store_wide=store_wide,
+        deletes=deletes,
+    )
+
+
+def write_in_session(
+    common: Common,
+    repo: Repo,
+    body: Callable[[Session], T],
+    render: Callable[[T], Rendered],
+    *,
+    models: Sequence[ModelRef] = (),
+    store_wide: bool = False,
+    deletes: bool = False,
+) -> int:
+    """Do what `write` does, for a body that needs more of the session than its records.
+
+    F100, V17: what was done here is told also if it could not be pushed; the error that follows says that.
+    """
+    from bayou.session import write_session  # noqa: PLC0415
+
+    done: list[T] = []
+    with common.output.progress() as progress:
+        try:
+            with write_session(
+                repo,
+                models=models,
+                store_wide=store_wide,
+                progress=progress,
+                on_wait=common.output.tell,
+                allow_mass_delete=deletes,
+            ) as session:
+                done.append(body(session))
+        except BaseException:
+            if done:
+                common.output.emit(*render(done[0]))
+            raise
+    reports = [report for report in (session.pulled, session.pushed) if report is not None]
+    told = dict.fromkeys(line for report in reports for line in _worth_a_word(common, report))
+    document, parts = render(done[0])
+    said = [*parts, *told]
+    common.output.emit(annotated(document, said), said)
+    codes = {report.exit_code for report in reports}
+    return 1 if 1 in codes else max(codes, default=0)
+
+
+def annotated(document: Document, parts: Iterable[Part]) -> Document:
+    """Add what people are warned of, or told besides the result, if there is anything."""
+    lines = [part for part in parts if isinstance(part, Line)]
+    beyond = {
+        "warnings": [line.text for line in lines if line.label in ("warning", "error", "conflict")],
+        "notes": [line.text for line in lines if line.label == "note"],
+    }
+    return {**document, **{name: said for name, said in beyond.items() if said}}
+
+
+def _worth_a_word(common: Common, report: SyncReport) -> Iterable[Line]:
+    for part in sentences.sync(report, verbose=common.verbose > 0):
+        if isinstance(part, Line) and part.label is not None:
+            yield part
+    if report.pushed.renumbered:
+        yield warn("somebody else has made the same version meanwhile; yours has the next number now")
