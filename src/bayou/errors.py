@@ -22,7 +22,7 @@
     │   ├── WorkflowExists          there is a workflow of that name already
     │   ├── WorkflowNotFound        no workflow of that name or id
     │   ├── InputInvalid            what a workflow is given is not what it takes
-    │   ├── QueryInvalid            not a CEL expression, or one that asks for fields that there are not
+    │   ├── QueryInvalid            not a CEL expression or SQL, or one that asks for what there is not
     │   └── NotConfirmed            something would be deleted, and nobody said yes
     ├── ModelHasData                a model is not deleted while it has data, unless somebody says so
     ├── MethodFailed                a method did not do what it is for; what a type raises, and an output records

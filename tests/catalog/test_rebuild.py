@@ -129,6 +129,25 @@ def test_a_catalog_that_is_removed_under_an_open_one_is_made_anew(repo: Repo) ->
         assert database(repo).exists()
 
 
+@pytest.mark.parametrize("damage", [remove, fill_with_garbage], ids=lambda one: one.__name__)
+def test_a_program_that_does_not_let_go_of_a_lost_catalog_keeps_nobody_from_an_answer(
+    repo: Repo, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayou.records.catalog.file._ALONE_WITHIN_S", 0.05)
+    write(repo, metadata(VPC, "state", 1))
+    with catalog_of(repo) as idle:
+        idle.refresh()
+        damage(database(repo))
+        with catalog_of(repo) as catalog:
+            assert brief(catalog.find()) == ["main-vpc/state/1"]
+            write(repo, metadata(VPC, "state", 2))
+            assert catalog.refresh().changed == 1
+            assert brief(catalog.find()) == ["main-vpc/state/2"]
+    with catalog_of(repo) as catalog:
+        assert catalog.refresh().rebuilt is not None
+        assert brief(catalog.find()) == ["main-vpc/state/2"]
+
+
 def test_a_writer_needs_no_catalog_that_was_ever_filled(repo: Repo) -> None:
     write(repo, metadata(VPC, "state", 1))
     second = metadata(VPC, "state", 2)

@@ -307,3 +307,15 @@ def test_f118_a_prune_without_a_yes_removes_nothing(people, team: Team):
     assert bob.names == ["late"]
     assert bob.does("data", "prune", "-y")["models"] == 1
     assert bob.names == []
+
+
+def test_the_catalog_hears_of_what_a_sync_has_brought(people, team: Team) -> None:
+    ann, bob = people(team)
+    assert bob.names == []
+    ann.does("data", "put", "web", "usage", "-", typed=b"1")
+
+    bob.does("datastore", "sync", "--pull")
+
+    listed = bob.does("data", "list")
+    assert [item["name"] for item in listed["items"]] == ["usage"]
+    assert "notes" not in listed, "nothing was left to catch up with"

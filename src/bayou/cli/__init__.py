@@ -37,7 +37,11 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
     cls=LazyGroup,
     lazy={
         "init": "Make a directory a Bayou repo.",
+        "model": "Define who owns data and what makes it: create, list, look at, run, delete.",
+        "data": "Keep versions of data: put, get, list, query, rename, delete, collect.",
+        "workflow": "Run models' methods in order: create, validate, run, search runs, resume.",
         "datastore": "Share a repo's data: set up, sync, verify, collect.",
+        "spark": "Look at, start and stop the Spark that bulk work runs on.",
         "completion": "Print a script that completes commands in a shell.",
     },
 )
@@ -72,4 +76,4 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no failure
     args = sys.argv[1:]
     signals.install(json=errors.asks_for_json(args))
-    sys.exit(run(args))
+    signals.leave(run(args))

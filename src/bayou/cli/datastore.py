@@ -138,6 +138,10 @@ def sync(
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
         report = api.sync(repo, options, timeout=timeout, progress=progress)
+    if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
+        from bayou.records.news import tell_catalog  # noqa: PLC0415
+
+        tell_catalog(repo)
     common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
     return report.exit_code
 

@@ -137,9 +137,12 @@ def doomed(rows: Sequence[tuple[VersionRow, str]], *, verbose: bool) -> Iterator
         yield warn(f"and {len(rows) - len(shown):,} more; -v lists all")
 
 
-def made_model(definition: Definition) -> Iterator[Part]:
+def made_model(definition: Definition, methods: Sequence[str]) -> Iterator[Part]:
     yield say(f"{definition.name} is a model of type {definition.type} now: {definition.path}")
-    yield hint(f"give it data with `bayou data put {definition.name} NAME FILE`")
+    if methods:
+        yield hint(f"run it with `bayou model run {definition.name} {methods[0]}`")
+    else:
+        yield hint(f"give it data with `bayou data put {definition.name} NAME FILE`")
 
 
 def models(found: ModelListing) -> Iterator[Part]:

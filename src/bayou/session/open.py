@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bayou.config import Config
 from bayou.repo import Repo, open_repo
 from bayou.session.session import Session, write_session
+from bayou.session.workflows import Workflows
 from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class OpenRepo:
     def __init__(self, repo: Repo) -> None:
         self.repo = repo
         self.models = Models(repo)
+        self.workflows = Workflows(repo)
         self._records: Records | None = None
 
     @property

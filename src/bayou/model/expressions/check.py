@@ -1,0 +1,109 @@
+"""What can be said about expressions before anything is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bayou.errors import ExpressionInvalid, QueryInvalid
+from bayou.model.expressions.scan import Code, Path, parse, texts
+from bayou.model.expressions.scope import NAMES
+from bayou.records.query.tokens import Token, tokens
+
+if TYPE_CHECKING:
+    from bayou.records.query.engine import Program
+
+DATA_FUNCTIONS = ("latest", "version", "query")
+
+Where = Callable[[Path], str]
+"""Says in words where a value stands: file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An expression, and where it stands in the value."""
+
+    path: Path
+    source: str
+
+
+def uses(value: object, where: Where) -> list[Found]:
+    """Return every expression in a value."""
+    return [
+        Found(path, part.source)
+        for path, text in texts(value)
+        for part in parse(text, where(path))
+        if isinstance(part, Code)
+    ]
+
+
+def check(value: object, where: Where, names: Collection[str] = NAMES) -> None:
+    """Raise `ExpressionInvalid` for the first expression that cannot be read or asks for what there is not."""
+    for found in uses(value, where):
+        compiled(found.source, where(found.path), names)
+
+
+def inputs_used(value: object, where: Where) -> frozenset[str]:
+    """Return the inputs that expressions ask for by name, as `inputs.host` or `inputs["host"]`."""
+    named: set[str] = set()
+    for found in uses(value, where):
+        named.update(asked_of("inputs", found.source) or ())
+    return frozenset(named)
+
+
+def asked_of(name: str, source: str) -> frozenset[str] | None:
+    """Return what is asked of a map by name; None if that is not plain to see, as in `env[inputs.which]`."""
+    words = tokens(source)
+    if words is None:
+        return None
+    asked: set[str] = set()
+    for at, word in enumerate(words):
+        if word.named(name) and not (at and words[at - 1].sign(".")):
+            key = _key(words[at + 1 : at + 5])
+            if key is None:
+                return None
+            asked.add(key)
+    return frozenset(asked)
+
+
+def compiled(source: str, where: str, names: Collection[str]) -> Program:
+    """Compile an expression; `ExpressionInvalid` if it is none, or uses a name or function that nobody knows."""
+    from bayou.records.query.engine import compile_expression  # noqa: PLC0415  (only where there is an expression)
+    from bayou.records.query.expression import FUNCTIONS, TYPES, bound_names  # noqa: PLC0415
+
+    if not source:
+        raise ExpressionInvalid(f"{where}: an expression is empty", hint='write one, as ${{ inputs.host + ":80" }}')
+    try:
+        program = compile_expression(source, f"{where}: {source!r}")
+    except QueryInvalid as error:
+        raise ExpressionInvalid(error.message, hint="expressions are CEL, as ${{ inputs.host }}") from None
+    local = {*bound_names(tokens(source) or []), *TYPES}
+    for name in program.variables():
+        if name not in names and name not in local:
+            raise _unknown(where, "name", name, tuple(names))
+    for name in _called(program):
+        if name not in FUNCTIONS and name not in DATA_FUNCTIONS:
+            raise _unknown(where, "function", name, (*DATA_FUNCTIONS, *FUNCTIONS))
+    return program
+
+
+def _called(program: Program) -> Iterator[str]:
+    return (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
+
+
+def _key(words: Sequence[Token]) -> str | None:
+    """Return the key that `.key` or `["key"]` asks for."""
+    if len(words) > 1 and words[0].sign(".") and words[1].kind == "name":
+        return None if len(words) > 2 and words[2].sign("(") else words[1].text
+    if len(words) > 2 and words[0].sign("[") and words[2].sign("]"):
+        return words[1].string
+    return None
+
+
+def _unknown(where: str, what: str, name: str, known: tuple[str, ...]) -> ExpressionInvalid:
+    import difflib  # noqa: PLC0415
+
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return ExpressionInvalid(f"{where}: there is no {what} {name}", hint=hint)

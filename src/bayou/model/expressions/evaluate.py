@@ -1,0 +1,135 @@
+"""Evaluating: every expression in a value becomes what it comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayou.errors import BayouError, ExpressionInvalid
+from bayou.model.expressions.check import Where, asked_of, compiled
+from bayou.model.expressions.data import DataLookup
+from bayou.model.expressions.redact import redact
+from bayou.model.expressions.scan import Code, Path, parse
+from bayou.model.expressions.scope import EvaluationScope
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A value without expressions, and the values of the environment that went into it."""
+
+    value: Any
+    secrets: frozenset[str]
+
+
+def evaluate(value: object, scope: EvaluationScope, where: Where) -> Evaluated:
+    """Evaluate every expression in a value; `ExpressionInvalid` names the place of the first that comes to nothing.
+
+    A text that is one expression, and nothing else, becomes its value, of whatever type; in a longer text every
+    expression becomes a text.
+    """
+    secrets: set[str] = set()
+    return Evaluated(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
+
+
+def _evaluate(value: object, path: Path, scope: EvaluationScope, where: Where, secrets: set[str]) -> Any:
+    match value:
+        case str():
+            return _text(value, scope, where(path), secrets) if "${{" in value else value
+        case Mapping():
+            return {key: _evaluate(one, (*path, key), scope, where, secrets) for key, one in value.items()}
+        case list() | tuple():
+            return [_evaluate(one, (*path, at), scope, where, secrets) for at, one in enumerate(value)]
+    return value
+
+
+def _text(text: str, scope: EvaluationScope, where: str, secrets: set[str]) -> Any:
+    template = parse(text, where)
+    if len(template) == 1 and isinstance(template[0], Code):
+        return _value(template[0].source, scope, where, secrets)
+    joined = ""
+    for part in template:
+        joined += _joined(part, scope, where, secrets) if isinstance(part, Code) else part
+    return joined
+
+
+def _joined(part: Code, scope: EvaluationScope, where: str, secrets: set[str]) -> str:
+    value = _value(part.source, scope, where, secrets)
+    if value is None:
+        # An empty text would be a guess, and `rm -r /${{ … }}` a bad place for one.
+        raise ExpressionInvalid(
+            f"{where}: {part.source} comes to null in the middle of a text", hint="say what null means: x == null ? …"
+        )
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _value(source: str, scope: EvaluationScope, where: str, secrets: set[str]) -> Any:
+    from bayou.records.query.engine import FAILURES  # noqa: PLC0415
+    from bayou.records.query.values import as_json  # noqa: PLC0415
+
+    program = compiled(source, where, scope.names)
+    secrets.update(_secrets(source, scope))
+    asked = _Asked(scope.data, source)
+    names: dict[str, Any] = {"inputs": scope.inputs, "env": scope.env, "run": scope.run, "steps": scope.steps}
+    values = {name: value for name, value in {**names, **scope.more}.items() if name in program.variables()}
+    try:
+        found = as_json(program.execute({**values, "data": {}, **asked.functions()}))
+    except FAILURES as error:
+        if asked.failure is None:
+            raise _failed(where, source, error, secrets) from None
+    if asked.failure is not None:
+        raise ExpressionInvalid(f"{where}: {source}: {asked.failure.message}", hint=asked.failure.hint)
+    return found
+
+
+def _secrets(source: str, scope: EvaluationScope) -> set[str]:
+    """Return the values of the environment that an expression asks for; all, where it does not say by name."""
+    asked = asked_of("env", source)
+    names = scope.env.keys() if asked is None else asked
+    return {scope.env[name] for name in names if scope.env.get(name)}
+
+
+class _Asked:
+    """The functions of `data`. What goes wrong in one is kept: the evaluator would print it, and tell only a part."""
+
+    def __init__(self, data: DataLookup | None, source: str) -> None:
+        self._data = data
+        self._content = "content" in source or "attributes" in source
+        self.failure: BayouError | None = None
+
+    def functions(self) -> dict[str, Any]:
+        return {"latest": self._latest, "version": self._version, "query": self._query}
+
+    def _latest(self, _: object, *arguments: Any) -> Any:
+        return self._ask("latest", ("model", "name"), arguments)
+
+    def _version(self, _: object, *arguments: Any) -> Any:
+        return self._ask("version", ("model", "name", "number"), arguments)
+
+    def _query(self, _: object, *arguments: Any) -> Any:
+        return self._ask("query", ("predicate",), arguments)
+
+    def _ask(self, function: str, takes: tuple[str, ...], given: tuple[Any, ...]) -> Any:
+        try:
+            kinds = tuple(int if name == "number" else str for name in takes)
+            if tuple(map(type, given)) != kinds:
+                raise ExpressionInvalid(f"data.{function} takes {', '.join(takes)}")
+            if self._data is None:
+                raise ExpressionInvalid("there is no data to be asked for here")
+            if function == "query":
+                return self._data.query(given[0])
+            number = given[2] if function == "version" else None
+            return self._data.version(given[0], given[1], number, content=self._content)
+        except BayouError as error:
+            self.failure = self.failure or error
+            return None
+
+
+def _failed(where: str, source: str, error: Exception, secrets: set[str]) -> ExpressionInvalid:
+    if isinstance(error, KeyError):
+        return ExpressionInvalid(
+            f"{where}: {source}: there is no {error.args[0]}", hint="give it, or ask with has(…) whether it is there"
+        )
+    reason = redact(" ".join(str(error).partition(". ")[0].split()), secrets)
+    return ExpressionInvalid(f"{where}: {source} comes to nothing: {reason}", hint="mend the expression")

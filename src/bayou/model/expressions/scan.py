@@ -1,0 +1,72 @@
+"""Where expressions stand: in a text, and in a value that has texts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bayou.errors import ExpressionInvalid
+from bayou.records.query.tokens import tokens
+
+OPEN, CLOSE = "${{", "}}"
+
+Path = tuple[str | int, ...]
+"""Where a value stands within another: the keys and positions that lead to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One expression, without what is around it."""
+
+    source: str
+
+
+Template = tuple[str | Code, ...]
+
+
+def has_expression(value: object) -> bool:
+    """Say whether an expression occurs anywhere in a value."""
+    return any(True for _ in texts(value))
+
+
+def texts(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield each text of a value that has an expression in it, and where it stands. Keys are names, never evaluated."""
+    match value:
+        case str():
+            if OPEN in value:
+                yield path, value
+        case Mapping():
+            for key, one in value.items():
+                yield from texts(one, (*path, key))
+        case list() | tuple():
+            for at, one in enumerate(value):
+                yield from texts(one, (*path, at))
+
+
+def parse(text: str, where: str) -> Template:
+    """Split a text into what stands as it is, and expressions; `ExpressionInvalid` if one has no end."""
+    parts: list[str | Code] = []
+    at = 0
+    while (begin := text.find(OPEN, at)) >= 0:
+        if begin > at:
+            parts.append(text[at:begin])
+        end = _end(text, begin + len(OPEN))
+        if end < 0:
+            problem = f"an expression has no end: {text[begin:][:40]!r}"
+            raise ExpressionInvalid(f"{where}: {problem}", hint="close it with }}")
+        parts.append(Code(text[begin + len(OPEN) : end].strip()))
+        at = end + len(CLOSE)
+    if at < len(text):
+        parts.append(text[at:])
+    return tuple(parts)
+
+
+def _end(text: str, begin: int) -> int:
+    """Return where an expression ends: at the first }} that is neither inside a text nor a part of a map."""
+    first = end = text.find(CLOSE, begin)
+    while end >= 0:
+        words = tokens(text[begin:end])
+        if words is not None and sum(word.sign("{") - word.sign("}") for word in words) == 0:
+            return end
+        end = text.find(CLOSE, end + 1)
+    return first  # no expression at all: its error is for the evaluator to tell

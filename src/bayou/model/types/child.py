@@ -1,0 +1,130 @@
+"""The process that calls Python code of others. A script of its own: it loads nothing but what it needs.
+
+It finds a request in the directory that it is given, and leaves there what was saved, and how it ended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+REQUEST, ITEMS, FAILURE, DONE = "request.json", "items.jsonl", "failure.json", "done"
+_RESULT = "result"
+
+
+class Work:
+    """What a method with a parameter `work` gets."""
+
+    def __init__(self, outbox: Path, root: Path) -> None:
+        self._outbox = outbox
+        self._count = 0
+        self.root = root
+        """The repo."""
+
+    def save(
+        self,
+        name: str,
+        content: Any,
+        *,
+        content_type: str | None = None,
+        tags: dict[str, str] | None = None,
+        lifetime: str | None = None,
+        keep: str | None = None,
+    ) -> None:
+        """Save data: bytes, a text, an open binary file, or anything that JSON can tell."""
+        self._count += 1
+        file = self._outbox / f"item-{self._count}"
+        guessed = _write(file, content)
+        said = {"content_type": content_type or guessed, "tags": tags or {}, "lifetime": lifetime, "keep": keep}
+        with open(self._outbox / ITEMS, "a") as items:
+            items.write(json.dumps({"file": file.name, "name": name, **said}) + "\n")
+
+
+def _write(file: Path, content: Any) -> str | None:
+    """Write content, and say what it is, where that is known."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        file.write_bytes(content)
+        return None
+    if isinstance(content, str):
+        file.write_bytes(content.encode())
+        return "text/plain"
+    if hasattr(content, "read"):
+        _copy(content, file)
+        return None
+    try:
+        text = json.dumps(content, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        kind = type(content).__name__
+        raise TypeError(f"{kind} is neither bytes nor a text, nor what JSON can tell: {error}") from None
+    file.write_bytes(text.encode(errors="backslashreplace"))
+    return "application/json"
+
+
+def _copy(content: BinaryIO, file: Path) -> None:
+    with open(file, "wb") as target:
+        shutil.copyfileobj(content, target)
+
+
+def _find(request: dict[str, Any]) -> Any:
+    """Import what is to be called; a method comes with a new object of its class."""
+    if request["kind"] == "module":
+        found: Any = importlib.import_module(request["place"])
+    else:
+        spec = importlib.util.spec_from_file_location("bayou_extension", request["place"])
+        if spec is None or spec.loader is None:
+            raise ImportError(f"not a Python file: {request['place']}")
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found
+        spec.loader.exec_module(found)
+    *way, name = request["name"].split(".")
+    for part in way:
+        found = getattr(found, part)
+    return getattr(found() if request["construct"] else found, name)
+
+
+def _call(request: dict[str, Any], work: Work) -> None:
+    function = _find(request)
+    arguments = dict(request["arguments"])
+    if request["construct"] and "work" in inspect.signature(function).parameters:
+        arguments["work"] = work
+    returned = function(**arguments)
+    if returned is not None or request["save_none"]:
+        work.save(_RESULT, returned)
+
+
+def _details(error: BaseException) -> str:
+    """Return the traceback, without the frames that are ours."""
+    frames: Iterable[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if frame.filename != __file__ and "<frozen importlib" not in frame.filename]
+    listed = traceback.format_list(theirs)
+    return "".join(["Traceback (most recent call last):\n", *listed] if listed else []) + "".join(
+        traceback.format_exception_only(error)
+    )
+
+
+def main(outbox: Path) -> int:
+    """Do what the request says; leave behind how it ended."""
+    request = json.loads((outbox / REQUEST).read_text())
+    sys.path.insert(0, request["root"])
+    sys.argv = [request["place"]]
+    try:
+        _call(request, Work(outbox, Path(request["root"])))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  (whatever it is, it is to be told)
+        message = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+        told = {"message": message, "details": _details(error)}
+        (outbox / FAILURE).write_text(json.dumps(told))
+        return 1
+    (outbox / DONE).touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

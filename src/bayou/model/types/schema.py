@@ -1,0 +1,83 @@
+"""A JSON schema, from the annotations of a Python function."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from bayou.errors import TypeInvalid
+from bayou.model.types.spec import Schema
+
+WORK = "work"
+"""The parameter that is not an argument: what a method saves data with."""
+
+_PLAIN: Mapping[object, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    Any: {},
+    object: {},
+    dict: {"type": "object"},
+    list: {"type": "array"},
+}
+_LISTS = (list, tuple, Sequence)
+_MAPS = (dict, Mapping)
+
+
+def schema_of(function: Callable[..., object], where: str) -> Schema:
+    """Return the schema of a function's keyword arguments; `TypeInvalid` for a parameter that JSON cannot give."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise TypeInvalid(f"{where}: {error}", hint="annotate parameters with types that are imported") from None
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    more: Schema | bool = False
+    for parameter in list(inspect.signature(function).parameters.values()):
+        if parameter.name in ("self", WORK):
+            continue
+        place = f"{where}: parameter {parameter.name}"
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise TypeInvalid(f"{place} cannot be given by name", hint="arguments of a method are named")
+        schema = _schema(hints.get(parameter.name, Any), place)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            more = schema
+        elif parameter.default is parameter.empty:
+            properties[parameter.name] = schema
+            required.append(parameter.name)
+        else:
+            properties[parameter.name] = {**schema, "default": _default(parameter.default, place)}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": more}
+
+
+def _schema(kind: Any, place: str) -> Schema:
+    if isinstance(kind, type) or kind in (None, Any):
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            return plain
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return {"enum": list(inside)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema(one, place) for one in inside]}
+    if origin in _LISTS and (origin is not tuple or inside[1:] == (...,)):
+        return {"type": "array", "items": _schema(inside[0], place)}
+    if origin in _MAPS and inside[0] is str:
+        return {"type": "object", "additionalProperties": _schema(inside[1], place)}
+    raise TypeInvalid(
+        f"{place}: {getattr(kind, '__name__', kind)} is not a type that YAML or JSON can give",
+        hint="use str, int, float, bool, list, dict, Literal, or a union of these",
+    )
+
+
+def _default(value: object, place: str) -> object:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        raise TypeInvalid(f"{place}: its default is no JSON value", hint="use None, and put it in inside") from None

@@ -1,0 +1,153 @@
+"""What a method works with while it runs: where its data goes, and when it has to stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bayou.errors import Cancelled
+from bayou.model.expressions.redact import redact
+from bayou.model.stream import LiveStream, StagedStream, Stream
+from bayou.records.content import Content
+from bayou.records.metadata import Metadata
+from bayou.records.owner import ModelRef, Owner
+from bayou.records.terms import Options
+
+if TYPE_CHECKING:
+    from bayou.model.types.spec import Method
+    from bayou.records.records import Records
+
+
+class Work:
+    """One run of a method. Data becomes visible when the method has succeeded, unless it `keep_failed`: then at once.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        model: ModelRef,
+        method: Method,
+        owner: Owner,
+        *,
+        tags: Mapping[str, str],
+        secrets: frozenset[str],
+        environment: Mapping[str, str],
+        cancelled: threading.Event,
+        printed: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.root: Path = records.repo.root
+        """The repo's directory."""
+        self.output_id = owner.output or ""
+        self.cancelled = cancelled
+        """Set when the method is to stop."""
+        self._environment = environment
+        self._records = records
+        self._model = model
+        self._method = method
+        self._owner = owner
+        self._tags = tags
+        self._secrets = secrets
+        self._printed = printed
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+        self._stage = None if method.keep_failed else self._open.enter_context(records.data.stage())
+        self._made: list[Metadata | Stream] = []
+        self._over = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for processes that the method starts: they may write under the leases of this session."""
+        offline = {"BAYOU_OFFLINE": "1"} if self._records.repo.offline else {}
+        return {**os.environ, **self._environment, **offline}
+
+    def save(
+        self,
+        name: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        lifetime: str | None = None,
+        keep: str | None = None,
+    ) -> None:
+        """Save a version of data; what is not said is as the type declares it."""
+        spec = self._method.output(name)
+        options = self._options(name, tags)
+        options["content_type"] = content_type or spec.content_type
+        options["lifetime"], options["keep"] = lifetime or spec.lifetime, keep or spec.keep
+        self._save(name, content, options)
+
+    def stream(self, name: str, *, lazily: bool = False) -> Stream:
+        """Return the `with` block of data that grows while it is written; `lazily`: none, if nothing is written."""
+        options = self._options(name, None)
+        options["streaming"] = True
+        with self._lock:
+            self._check()
+            if self._stage is not None:
+                stream: Stream = StagedStream(lambda file: self._save(name, file, options), lazily)
+            else:
+                stream = LiveStream(self._records.data, self._model, name, options, lazily)
+                self._made.append(stream)
+        stream.printed = self._printed
+        return stream
+
+    def scratch(self) -> Path:
+        """Return a new directory for whatever the method needs; it is gone when the method has ended."""
+        import tempfile  # noqa: PLC0415
+
+        return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="bayou-", ignore_cleanup_errors=True)))
+
+    def redact(self, text: str) -> str:
+        """Return a text without what came from the environment by an expression."""
+        redacted: str = redact(text, self._secrets)
+        return redacted
+
+    def publish(self) -> None:
+        """Make what is staged visible: the method has succeeded."""
+        with self._lock:
+            if self._stage is not None:
+                self._made.extend(self._stage.publish())
+
+    def end(self) -> list[Metadata]:
+        """Take nothing more, drop what is staged, and return what was made, in the order in which it was begun."""
+        with self._lock:
+            self._over = True
+        made = [one.metadata if isinstance(one, Stream) else one for one in self._made]
+        return [one for one in made if one is not None]
+
+    def _save(self, name: str, content: Content, options: Options) -> None:
+        with self._lock:
+            self._check()
+            if self._stage is not None:
+                self._stage.save(self._model, name, content, **options)
+            else:
+                self._made.append(self._records.data.save(self._model, name, content, **options))
+
+    def _options(self, name: str, tags: Mapping[str, str] | None) -> Options:
+        spec = self._method.output(name)
+        return Options(
+            content_type=spec.content_type,
+            lifetime=spec.lifetime,
+            keep=spec.keep,
+            tags={**self._tags, **(tags or {})},
+            owner=self._owner,
+        )
+
+    def _check(self) -> None:
+        if self._over:
+            raise Cancelled("this method has ended already")
+
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()

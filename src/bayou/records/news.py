@@ -1,0 +1,21 @@
+"""Let the catalog hear of what a sync has brought."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bayou.errors import BayouError
+from bayou.repo import LOCAL, Repo
+
+
+def tell_catalog(repo: Repo) -> None:
+    """Let the catalog catch up, if there is one: whoever never asked it for anything pays nothing for it.
+
+    It is derived (V20): what it cannot take in now, it takes in when it is next asked, and says so then.
+    """
+    if not (repo.root / LOCAL / "catalog.db").exists():
+        return
+    from bayou.records.records import Records  # noqa: PLC0415
+
+    with contextlib.suppress(BayouError), Records(repo) as records:
+        records.catalog.refresh()
