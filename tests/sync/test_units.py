@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bayou.errors import AccessDenied, ConflictRefused
+from bayou.sync import pull
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
@@ -223,3 +225,34 @@ def test_a_conflict_can_be_refused(team: Team, pair: tuple[Clone, Clone]) -> Non
         a.sync(on_conflict="fail")
     assert version(a) == {**BASE, RAW: b"raw of a"}
     assert a.status().journal_paths == 1
+
+
+def test_a_push_that_keeps_what_we_deleted_brings_back_the_whole_version(pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    b.write_all({RAW: b"raw of b", META: b"meta of b", NOTE: b"note of b"})
+    b.sync()
+    a.delete(RAW, META)
+
+    a.push()
+
+    assert version(a) == {RAW: b"raw of b", META: b"meta of b", NOTE: b"note of b"}
+
+
+def test_a_file_does_not_arrive_in_a_version_that_a_program_is_writing_anew(
+    pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    b.write(NOTE, "note of b")
+    b.sync()
+    fetch = pull.fetch
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.undo()
+        a.write_all({RAW: b"raw of a", META: b"meta of a"})  # both were as base has them when the pull looked
+        return fetch(*args)
+
+    monkeypatch.setattr(pull, "fetch", meanwhile)
+    report = a.sync()
+
+    assert kept(report) == {RAW: "raw of a", META: "meta of a"}
+    assert version(a) == {RAW: b"raw", META: b"meta", NOTE: b"note of b"}

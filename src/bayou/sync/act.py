@@ -15,7 +15,7 @@ from bayou.sync.context import Context
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action
 from bayou.sync.publish import publish
-from bayou.sync.pull import Incoming, pull, unsaid
+from bayou.sync.pull import Beside, Incoming, pull, unsaid
 from bayou.sync.renumber import Renumbering
 from bayou.sync.report import Conflict
 from bayou.sync.steps import Step
@@ -38,7 +38,8 @@ def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: boo
     _record(context, settled, doubt)
     _list_untracked(context, todo, walked=walked)
     pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
-    pulls = [one for one in todo if one.action.pulls and (mode != "push" or one.action is Action.KEEP_REMOTE)]
+    wanted = _returning(todo) if mode == "push" else {one.path for one in todo}
+    pulls = [one for one in todo if one.action.pulls and one.path in wanted]
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts)
     pushes += ours if mode != "pull" else []
@@ -67,8 +68,15 @@ def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: boo
     return bool(again or leftover), seen
 
 
-def _beside(todo: Iterable[Step], arriving: Iterable[Incoming]) -> dict[str, list[Observed]]:
-    """Return, for each version that something arrives in, its other files as they were when it was decided."""
+def _returning(todo: Sequence[Step]) -> set[str]:
+    """Return what comes back although this is a push: the store's word on what we deleted, by whole versions."""
+    kept = {one.path for one in todo if one.action is Action.KEEP_REMOTE}
+    units = {unit_of(path) for path in kept} - {None}
+    return kept | {one.path for one in todo if units and unit_of(one.path) in units}
+
+
+def _beside(todo: Sequence[Step], arriving: Iterable[Incoming]) -> Beside:
+    """Return what was decided of the other files of each version that something arrives in."""
     coming = {one.path for one in arriving}
     others = [(unit, one) for one in todo if one.path not in coming and (unit := unit_of(one.path)) is not None]
     units = {unit_of(path) for path in coming} if others else set()
@@ -76,7 +84,7 @@ def _beside(todo: Iterable[Step], arriving: Iterable[Incoming]) -> dict[str, lis
     for unit, one in others:
         if unit in units:
             beside[unit].append(one.observed)
-    return beside
+    return Beside(beside, {one.path for one in todo})
 
 
 def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step], set[str]]:

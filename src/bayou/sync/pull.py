@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,14 +61,21 @@ class Staged:
     why: Why | None = None
 
 
-Beside = Mapping[str, Sequence[Observed]]
-"""The files of a version directory that stay as they are while others of it arrive."""
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What else was decided: `others` are files that stay as they are in a version in which some arrive.
+
+    A file that is not among the `decided` was as base has it when the rest was looked at.
+    """
+
+    others: Mapping[str, Sequence[Observed]]
+    decided: Container[str]
 
 
 def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = None) -> set[str]:
     """Make the tree match; return the paths that moved under us and must be decided again.
 
-    `beside`: where one of these has moved, nothing arrives in its version.
+    `beside`: where another file of a version has moved since, nothing arrives in that version.
     """
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
@@ -83,7 +90,7 @@ def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = No
                     context.report.failed.append(result)
                 case None:
                     context.report.missing.append(item.path)
-        moved |= place(context, staged, beside or {})
+        moved |= place(context, staged, beside)
         context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item, _ in batch if item.entry))
     # V3: names that a power cut could still take away are durable before anybody records "in sync".
     context.incoming.sync_directories()
@@ -141,7 +148,7 @@ def fetch(context: Context, item: Incoming, entry: Entry) -> Staged | Failure | 
     return Staged(item, staged, came.sha256)
 
 
-def place(context: Context, staged: Sequence[Staged], beside: Beside) -> set[str]:
+def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> set[str]:
     """Put a batch in place, and make it base; return the paths that moved meanwhile."""
     if not staged:
         return set()
@@ -178,7 +185,7 @@ def place(context: Context, staged: Sequence[Staged], beside: Beside) -> set[str
 
 
 def _touched(
-    context: Context, db: sqlite3.Connection, staged: Sequence[Staged], beside: Beside, *, silent: bool
+    context: Context, db: sqlite3.Connection, staged: Sequence[Staged], beside: Beside | None, *, silent: bool
 ) -> set[str]:
     """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
     seen = [one.item.observed for one in staged]
@@ -188,8 +195,22 @@ def _touched(
 
     touched = {one.path for one in seen if moved(one)}
     units = {unit_of(path) for path in touched} - {None}
-    units |= {unit for unit, others in beside.items() if any(moved(one) for one in others)}
+    if beside is not None:
+        for unit in {unit_of(one.path) for one in seen} - units - {None}:
+            assert unit is not None
+            others = beside.others.get(unit, ())
+            if any(moved(one) for one in others) or not (silent or _nothing_else(context, db, unit, beside)):
+                units.add(unit)
     return touched | {one.path for one in seen if units and unit_of(one.path) in units}
+
+
+def _nothing_else(context: Context, db: sqlite3.Connection, unit: str, beside: Beside) -> bool:
+    """Whether the journal names no file of a version but those that were looked at."""
+    rows = db.execute(
+        "SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?",
+        (context.place, f"{unit}/", f"{unit}0"),  # 0 comes right after the slash
+    )
+    return all(path in beside.decided for (path,) in rows)
 
 
 def _intend(context: Context, staged: Sequence[Staged]) -> None:
