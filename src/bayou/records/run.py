@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bayou.errors import RecordDamaged
@@ -49,8 +49,9 @@ class Run:
     by: str | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fields of the run's file."""
-        return asdict(self)
+        """Return the fields of the run's file. Hot: a run of many steps is saved after each of them."""
+        jobs = [{**_fields(job), "steps": [_step_fields(step) for step in job.steps]} for job in self.jobs]
+        return {**_fields(self), "inputs": dict(self.inputs), "tags": dict(self.tags), "jobs": jobs}
 
     @classmethod
     def from_document(cls, fields: Mapping[str, Any], path: str) -> Run:
@@ -74,6 +75,15 @@ class Run:
             failed_step=row.failed_step,
             by=row.by,
         )
+
+
+def _fields(record: Run | Job | Step | Made) -> dict[str, Any]:
+    """Return the fields of one record, in order, as they are."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _step_fields(step: Step) -> dict[str, Any]:
+    return {**_fields(step), "data": [_fields(made) for made in step.data]}
 
 
 def _job(found: Mapping[str, Any]) -> Job:

@@ -1,0 +1,124 @@
+"""The records of `workflow` commands as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bayou.cli.output import Part, Table, fail, hint, say, show
+from bayou.cli.units import count, moment, size
+
+if TYPE_CHECKING:
+    from bayou.records.catalog.rows import RunRow
+    from bayou.records.run import Run, Step
+    from bayou.workflow.definition import Workflow
+    from bayou.workflow.delete import DeletedWorkflow
+    from bayou.workflow.find import WorkflowListing
+    from bayou.workflow.read import Problem
+
+_MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
+
+
+def made(workflow: Workflow) -> Iterator[Part]:
+    yield say(f"{workflow.name} is a workflow now: {workflow.path}")
+    yield hint(f"run it with `bayou workflow run {workflow.name}`")
+
+
+def workflows(found: WorkflowListing) -> Iterator[Part]:
+    if found.workflows:
+        rows = [
+            (one.name, ", ".join(one.inputs), str(len(one.jobs)), str(sum(1 for _ in one.steps())), one.id)
+            for one in found.workflows
+        ]
+        yield Table(("name", "inputs", "jobs", "steps", "id"), rows, frozenset({"jobs", "steps"}))
+    elif not found.bad:
+        yield say("no workflows")
+        yield hint("make one with `bayou workflow create NAME`")
+    for error in found.bad:
+        yield fail(error.message)
+        if error.hint:
+            yield hint(error.hint)
+
+
+def validated(names: Sequence[str], problems: Sequence[Problem]) -> Iterator[Part]:
+    for problem in problems:
+        yield fail(f"{problem.where}: {problem.message}")
+        if problem.hint:
+            yield hint(problem.hint)
+    if not problems:
+        yield say(f"{names[0]} is valid" if len(names) == 1 else f"{count(len(names), 'workflow')}, all valid")
+
+
+def step(job: str, record: Step) -> str:
+    """Return the line that tells of a step while a workflow runs."""
+    took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
+    error = f": {record.error}" if record.error else ""
+    return f"{_MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
+
+
+def outcome(run: Run, duration_s: float) -> Iterator[Part]:
+    """Tell the end of a run: its steps, what they saved, and what can be done about a failure."""
+    yield from _steps(run)
+    yield say(f"{run.workflow} {run.status} after {duration_s:.1f} s: run {run.run_id}")
+    if run.status == "failed":
+        if run.failed_step is not None:
+            yield fail(f"{run.failed_step} failed")
+        yield hint(f"go on from there with `bayou workflow resume {run.run_id}`")
+
+
+def run(found: Run) -> Iterator[Part]:
+    yield show(f"run: {found.run_id}")
+    yield show(f"workflow: {found.workflow}")
+    yield show(f"status: {found.status}")
+    end = f", ended {moment(found.finished_at)}" if found.finished_at else ""
+    yield show(f"began {moment(found.started_at)}{end}, by {found.by or 'somebody'}")
+    for key, value in found.inputs.items():
+        yield show(f"input {key}: {value}")
+    yield from _steps(found)
+
+
+def runs(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
+    if not rows:
+        yield say("no runs")
+        return
+    cells = [
+        (
+            row.run_id,
+            row.workflow,
+            row.status,
+            moment(row.started_at),
+            moment(row.finished_at) if row.finished_at else "",
+            row.failed_step or "",
+        )
+        for row in rows
+    ]
+    yield Table(("run", "workflow", "status", "began", "ended", "failed step"), cells)
+    if len(rows) < total:
+        yield hint(f"{total - len(rows):,} more: say which with --limit, --since, --status or a text")
+
+
+def deleted(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
+    yield say(f"deleted the workflow {workflow.name}, with the records of {count(found.runs_deleted, 'run')}")
+
+
+def evaluated(document: Mapping[str, object]) -> Iterator[Part]:
+    """Show what a workflow comes to, as YAML."""
+    import yaml  # noqa: PLC0415
+
+    yield show(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120).rstrip())
+
+
+def _steps(run: Run) -> Iterator[Part]:
+    cells = [
+        (
+            job.name,
+            one.name,
+            one.status,
+            f"{one.duration_s:.1f} s" if one.duration_s is not None else "",
+            ", ".join(f"{made.name} {made.version} ({size(made.size)})" for made in one.data),
+            one.error or "",
+        )
+        for job in run.jobs
+        for one in job.steps
+    ]
+    yield Table(("job", "step", "status", "took", "data", "error"), cells, frozenset({"took"}))

@@ -1,0 +1,93 @@
+"""A workflow as its file has it: inputs, jobs, steps, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bayou.model.lines import Place
+from bayou.sync.scope import ModelRef
+from bayou.workflow.source import Source
+
+FOLDER = "workflows"
+SUFFIX = ".yaml"
+
+When = Literal["succeeded", "failed", "always"]
+WHEN: tuple[When, ...] = ("succeeded", "failed", "always")
+DEFAULT_CONCURRENCY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What comes before: a step, or a job, and how it must have ended."""
+
+    on: str
+    when: When
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A model's method, or an assertion; `for_each` makes several of it, which `name` names together."""
+
+    name: str
+    job: str
+    place: Place
+    model: str | None = None
+    method: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    asserts: tuple[str, ...] = ()
+    message: str | None = None
+    depends_on: tuple[Edge, ...] = ()
+    for_each: Any = None
+    guard: str | bool | None = None
+    allow_failure: bool = False
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Steps that belong together. They run side by side, unless one waits for another."""
+
+    name: str
+    place: Place
+    steps: tuple[Step, ...]
+    depends_on: tuple[Edge, ...] = ()
+    guard: str | bool | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """What a workflow does. `inputs` has a JSON schema for each input."""
+
+    id: str
+    name: str
+    source: Source
+    jobs: tuple[Job, ...]
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    concurrency: int = DEFAULT_CONCURRENCY
+
+    @property
+    def path(self) -> str:
+        """Its file, relative to the repo."""
+        return self.source.path
+
+    @property
+    def ref(self) -> WorkflowRef:
+        return WorkflowRef("workflow", self.id, self.name)
+
+    def steps(self) -> Iterator[tuple[Job, Step]]:
+        for job in self.jobs:
+            for step in job.steps:
+                yield job, step
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRef(ModelRef):
+    """A workflow as the owner of records, for sessions: its lease, and what a pull for it brings."""
+
+    def prefixes(self) -> tuple[str, ...]:
+        return f"workflow-runs/{self.id}/", f"workflows-evaluated/{self.id}/"

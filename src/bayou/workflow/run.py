@@ -1,0 +1,156 @@
+"""Running a workflow, for the first time or again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bayou.errors import BayouError, NothingToResume
+from bayou.ids import ulid
+from bayou.records.metadata import now
+from bayou.records.records import Records
+from bayou.records.run import Run
+from bayou.repo import Repo
+from bayou.sync.context import identity
+from bayou.sync.report import SyncReport
+from bayou.workflow.check import check_workflow
+from bayou.workflow.definition import Workflow, WorkflowRef
+from bayou.workflow.engine import Engine
+from bayou.workflow.evaluate import evaluated_workflow
+from bayou.workflow.find import find_workflow
+from bayou.workflow.inputs import resolve_inputs
+from bayou.workflow.ready import Ready
+from bayou.workflow.recorder import EVERY_S, OnStep, Recorder
+from bayou.workflow.scope import Scopes
+from bayou.workflow.state import RUNNING, SUCCEEDED, State
+from bayou.workflow.work import OpenSession, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run has come to. `unpushed` is why something of it is only here; `reports` what its pushes said."""
+
+    run: Run
+    duration_s: float
+    reports: tuple[SyncReport, ...]
+    unpushed: BayouError | None
+
+
+class WorkflowRun:
+    """One run that is to be: everything is checked, nothing written. `go` runs it."""
+
+    def __init__(self, repo: Repo, workflow: Workflow, run: Run, earlier: Run | None = None) -> None:
+        self._repo = repo
+        self._workflow = workflow
+        self._earlier = earlier
+        self._begun = time.monotonic()
+        self._recorder: Recorder | None = None
+        self._run = run
+
+    @property
+    def run_id(self) -> str:
+        return self._run.run_id
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it has come to by now, also after `go` has raised."""
+        recorder = self._recorder
+        return Outcome(
+            recorder.run if recorder else self._run,
+            round(time.monotonic() - self._begun, 3),
+            tuple(recorder.reports) if recorder else (),
+            recorder.unpushed if recorder else None,
+        )
+
+    def go(self, sessions: OpenSession, *, on_step: OnStep | None = None, every_s: float = EVERY_S) -> Outcome:
+        """Run it, each step in a session that `sessions` opens; return when all is done and pushed.
+
+        An exception that ends it, such as a signal's, leaves a record which says `cancelled`.
+        """
+        with Records(self._repo) as records:
+            pulled = records.sync.pull_changed()
+            state = State(self._workflow)
+            kept = state.keep(self._earlier) if self._earlier else {}
+            state.settle()
+            recorder = self._recorder = Recorder(records, state, self._run, every_s=every_s, on_step=on_step)
+            recorder.reports.append(pulled)
+            fields = run_fields(self._run)
+            evaluated = evaluated_workflow(self._workflow, self._run.inputs, fields)
+            scopes = Scopes(self._repo, self._workflow, self._run.inputs, fields, recorder.records_of)
+            worker = Worker(self._repo, self._run, recorder, scopes, sessions)
+            try:
+                records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
+                recorder.begin()
+                Engine(Ready(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
+                recorder.finish()
+            except BaseException:
+                recorder.cancel()
+                raise
+        return self.outcome
+
+
+def new_run(
+    repo: Repo,
+    name: str,
+    given: Mapping[str, Any] | None = None,
+    texts: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> WorkflowRun:
+    """Return a new run of a workflow, with inputs as values, or as texts of a command line.
+
+    Whatever is wrong with the workflow or its inputs is raised here, with its place; nothing has been written then.
+    """
+    workflow = find_workflow(repo, name)
+    check_workflow(repo, workflow)
+    inputs = resolve_inputs(workflow, given or {}, texts)
+    run = Run(
+        run_id=ulid(),
+        workflow_id=workflow.id,
+        workflow=workflow.name,
+        status=RUNNING,
+        started_at=now(),
+        inputs=inputs,
+        tags={**workflow.tags, **(tags or {})},
+        by=identity(),
+    )
+    return WorkflowRun(repo, workflow, run)
+
+
+def run_owner(repo: Repo, run_id: str) -> WorkflowRef:
+    """Return whose run this is, for the session in which it is resumed; what others have run is pulled first."""
+    with Records(repo) as records:
+        records.sync.pull_changed()
+        run = records.runs.get(run_id)
+    return WorkflowRef("workflow", run.workflow_id, run.workflow)
+
+
+def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = False) -> WorkflowRun:
+    """Return a run that goes on where an earlier attempt ended, with its inputs, as the workflow is now.
+
+    Call it in a session of the workflow (`Workflow.ref`): what it records there keeps others from resuming it too.
+    """
+    earlier = records.runs.get(run_id)
+    _check_resumable(earlier, abandoned=abandoned)
+    workflow = find_workflow(repo, earlier.workflow_id)
+    check_workflow(repo, workflow)
+    inputs = resolve_inputs(workflow, earlier.inputs)
+    run = replace(earlier, status=RUNNING, finished_at=None, failed_step=None, inputs=inputs, by=identity())
+    records.runs.save(run)
+    return WorkflowRun(repo, workflow, run, earlier)
+
+
+def run_fields(run: Run) -> dict[str, Any]:
+    """Return what `run` is in expressions."""
+    return {"id": run.run_id, "workflow": run.workflow, "workflow_id": run.workflow_id, "started_at": run.started_at}
+
+
+def _check_resumable(run: Run, *, abandoned: bool) -> None:
+    if run.status == SUCCEEDED:
+        raise NothingToResume(f"the run {run.run_id} has succeeded", hint="run it anew with `bayou workflow run NAME`")
+    if run.status == RUNNING and not abandoned:
+        raise NothingToResume(
+            f"the run {run.run_id} goes on: {run.by or 'somebody'} began it at {run.started_at}",
+            hint="if its process is gone for good, `bayou workflow resume RUN_ID --abandoned`",
+        )

@@ -1,0 +1,168 @@
+"""Doing one task: a method in a write session of its own, or an assertion."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from bayou.errors import AssertionFailed, BayouError, Cancelled
+from bayou.model.prepare import Prepared, RunRequest, prepare
+from bayou.model.run import WriteSession, run_method
+from bayou.records.outputs import Output
+from bayou.records.run import Run
+from bayou.records.run import Step as Record
+from bayou.repo import Repo
+from bayou.sync.report import SyncReport
+from bayou.sync.scope import ModelRef
+from bayou.workflow.recorder import Recorder
+from bayou.workflow.scope import Scopes, evaluated_in
+from bayou.workflow.state import CANCELLED, FAILED, SUCCEEDED, blank
+from bayou.workflow.task import Task
+
+
+class StepSession(WriteSession, Protocol):
+    """A write session: after its block, `pulled` and `pushed` say what was moved."""
+
+    @property
+    def pulled(self) -> SyncReport | None: ...
+
+    @property
+    def pushed(self) -> SyncReport | None: ...
+
+
+OpenSession = Callable[[ModelRef], AbstractContextManager[StepSession]]
+"""Returns the block of a write session that holds a model's lease, pulls, and pushes once at its end."""
+
+
+class Worker:
+    """Does the tasks of one run, from many threads."""
+
+    def __init__(self, repo: Repo, run: Run, recorder: Recorder, scopes: Scopes, sessions: OpenSession) -> None:
+        self._repo = repo
+        self._run = run
+        self._recorder = recorder
+        self._scopes = scopes
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._running: set[threading.Event] = set()
+
+    def stop(self) -> None:
+        """Tell every task that is at work to stop, and those that come to do nothing."""
+        with self._lock:
+            self._stopped = True
+            for event in self._running:
+                event.set()
+
+    def work(self, task: Task, done: Callable[[], None]) -> None:
+        """Do a task, and record what it comes to; `done` is called then. What is left to do afterwards is its push.
+
+        Only a signal, or what nobody has foreseen, is raised.
+        """
+        begun = time.monotonic()
+        record = blank(task.step, task.name, task.model.name if task.model else None)
+        self._recorder.started(task.key, record)
+        try:
+            if task.model is None:
+                self._assert(task)
+                self._recorder.ended(task.key, replace(record, status=SUCCEEDED, duration_s=_since(begun)))
+                return
+            prepared = self._prepare(task)
+        except BayouError as error:
+            failed = replace(record, status=FAILED, error=error.message, duration_s=_since(begun))
+            self._recorder.ended(task.key, failed)
+            return
+        self._method(task, prepared, record, done)
+
+    def _method(self, task: Task, prepared: Prepared, record: Record, done: Callable[[], None]) -> None:
+        """Run a method in a session. The record is saved inside of it, so that its push carries it."""
+        begun, cancel = time.monotonic(), threading.Event()
+        mark: int | None = None
+        try:
+            with self._cancelled_by(cancel), self._sessions(prepared.request.model.ref) as session:
+                output = run_method(session, prepared, cancel=cancel)
+                mark = self._recorder.ended(task.key, _came_to(record, output))
+                done()
+                if self._stopped:
+                    raise KeyboardInterrupt  # after a signal nothing is pushed; the journal has it
+        except BayouError as error:
+            if mark is not None:
+                self._recorder.failed_push(error)
+                return
+            status = CANCELLED if self._stopped or isinstance(error, Cancelled) else FAILED
+            failed = replace(record, status=status, error=error.message, duration_s=_since(begun))
+            self._recorder.ended(task.key, failed)
+            return
+        self._recorder.carried(mark or 0, session.pulled, session.pushed)
+
+    def _prepare(self, task: Task) -> Prepared:
+        """Evaluate what a step gives to its method, and check that against what the method takes."""
+        assert task.model is not None  # whoever has no model asserts
+        step, model = task.step, task.model
+        asked = [step.inputs, dict(model.arguments), dict(model.methods)]
+        with self._scopes.of_step(task.job, step, asked, task.each) as scope:
+            inputs, secrets = evaluated_in(step.inputs, scope, self._scopes.workflow, (*step.place, "inputs"))
+            self._recorder.hide(secrets)
+            request = RunRequest(
+                model=model,
+                method=step.method or "",
+                inputs=inputs,
+                scope=scope,
+                run=self._run.run_id,
+                workflow=self._run.workflow,
+                job=task.job.name,
+                step=task.name,
+                tags=self._run.tags,
+                secrets=secrets,
+            )
+            prepared = prepare(self._repo, request)
+        self._recorder.hide(prepared.secrets)
+        return prepared
+
+    def _assert(self, task: Task) -> None:
+        """Raise `AssertionFailed` for the first assertion that does not hold."""
+        step = task.step
+        place = (*step.place, "assert")
+        with self._scopes.of_step(task.job, step, [*step.asserts, step.message], task.each) as scope:
+            for at, one in enumerate(step.asserts):
+                found, secrets = evaluated_in(one, scope, self._scopes.workflow, (*place, at))
+                self._recorder.hide(secrets)
+                if found is True:
+                    continue
+                message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.place, "message"))
+                self._recorder.hide(secrets)
+                raise AssertionFailed(message or f"{one} has come to {json.dumps(found)}")
+
+    @contextmanager
+    def _cancelled_by(self, event: threading.Event) -> Iterator[None]:
+        """Let `stop` set this event as long as the block lasts."""
+        with self._lock:
+            self._running.add(event)
+            if self._stopped:
+                event.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(event)
+
+
+def _since(begun: float) -> float:
+    return round(time.monotonic() - begun, 3)
+
+
+def _came_to(record: Record, output: Output) -> Record:
+    """Return what a step came to: what its method did."""
+    return replace(
+        record,
+        status=output.status,
+        output=output.id,
+        duration_s=output.duration_s,
+        error=output.error,
+        data=output.data,
+    )
