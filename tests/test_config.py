@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bayou.config import Config, DatastoreConfig, SparkConfig, SyncConfig, load_config, told_offline, write_datastore
+from bayou.config import (
+    Config,
+    DatastoreConfig,
+    SparkConfig,
+    SyncConfig,
+    load_config,
+    spark_config,
+    told_offline,
+    write_datastore,
+)
 from bayou.errors import ConfigInvalid, CredentialInConfig, NamespaceInvalid, UsageError
 
 REPO_ID = "11111111-2222-4333-8444-555555555555"
@@ -222,6 +231,39 @@ def test_a_datastore_that_contradicts_itself_is_refused(file, line, what):
 def test_two_kinds_of_spark_exclude_each_other(file):
     with pytest.raises(ConfigInvalid, match="exclude each other"):
         load(file, section("spark", 'remote = "sc://h"\nmaster = "local"'))
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('remote = "host:15002"', "spark.remote is not the address"),
+        ('remote = "sc://"', "spark.remote is not the address"),
+        ('remote = "sc://user@host"', "spark.remote is not the address"),
+        ('master = "sc://host"', "spark.master is the address"),
+    ],
+)
+def test_what_names_no_spark_is_refused(file, line, what):
+    with pytest.raises(ConfigInvalid, match=what):
+        load(file, section("spark", line))
+
+
+def test_a_token_in_the_address_of_spark_may_stand_in_the_environment_only(file):
+    address = "sc://host:15002/;use_ssl=true;token=secret"
+    with pytest.raises(CredentialInConfig, match=r"spark\.remote has a token") as caught:
+        load(file, section("spark", f'remote = "{address}"'))
+
+    assert "secret" not in f"{caught.value.message} {caught.value.hint}"
+    assert load(file, section("spark", ""), BAYOU_SPARK_REMOTE=address).spark == SparkConfig(remote=address)
+
+
+def test_the_environment_says_which_spark(file):
+    assert load(file, section("spark", 'remote = "sc://h"'), BAYOU_SPARK_MASTER="yarn").spark == SparkConfig(
+        master="yarn"
+    )
+    assert spark_config({}) == SparkConfig()
+    assert spark_config({"BAYOU_SPARK_REMOTE": "sc://h"}) == SparkConfig(remote="sc://h")
+    with pytest.raises(ConfigInvalid, match="BAYOU_SPARK_REMOTE and BAYOU_SPARK_MASTER exclude each other"):
+        spark_config({"BAYOU_SPARK_REMOTE": "sc://h", "BAYOU_SPARK_MASTER": "yarn"})
 
 
 @pytest.mark.parametrize("name", ["data", "logs", ".bayou", "A", "a/b", "x" * 65, "-a"])

@@ -180,10 +180,12 @@ def test_the_readmes_first_session_runs_as_written(tmp_path):
     ran = run(sys.executable, "-c", program, cwd=tmp_path)
 
     assert typed.returncode == 0, typed.stdout + typed.stderr
-    assert "hello" in typed.stdout
-    assert "in sync" in typed.stdout
+    assert '{"version": 3, "disk": 58}' in typed.stdout
+    assert "deleted 1 version" in typed.stdout
+    assert "usage was renamed: this is disk-usage" in typed.stderr
+    assert "all is well" in typed.stdout
     assert ran.stderr == ""
-    assert ran.stdout.split() == ["1", "1", "3"]
+    assert ran.stdout.split() == ["1", "2"]
 
 
 def test_no_file_names_somebodys_home():

@@ -209,8 +209,8 @@ class MethodFailed(BayouError):
 
     code = "method_failed"
 
-    def __init__(self, message: str, *, details: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, hint: str | None = None, details: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.details = details
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bayou.errors import AccessDenied, AlreadyExists, HeadLost, Unavailable
-from bayou.index.discovery import discover, publish
+from bayou.index.build import build
+from bayou.index.discovery import TooMany, discover, publish
 from bayou.index.entry import Entry
 from bayou.index.head import create_head, first_head, read_head
 from bayou.index.log import Tally
-from bayou.index.nodes import StoreNodes
+from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store import keys
@@ -30,7 +31,8 @@ def refused(discovery):
 
 
 def publish_found(store, commit="c1", store_id="s1"):
-    return publish(store, discover(store).entries, store_id=store_id, commit=commit, at=AT, by="ada")
+    root = build(discover(store).entries, StoreSink(store, commit))
+    return publish(store, root, store_id=store_id, commit=commit, at=AT, by="ada")
 
 
 def test_payload_is_found_with_what_the_listing_says_of_it():
@@ -58,6 +60,17 @@ def test_publishing_creates_a_head_and_leaves_the_objects_where_they_are():
     assert [entry.path for entry in scan(Tree(StoreNodes(store), seen.head.root))] == sorted(PAYLOAD)
     assert all(key.startswith(".bayou/") for key in store.sent("put"))
     assert store.sent("put")[-1] == keys.HEAD
+
+
+def test_a_listing_that_passes_its_limit_is_given_up_at_once():
+    store = MemoryStore({f"data/{number}": b"1" for number in range(9)})
+    store.page_size = 2
+
+    assert len(discover(store, limit=9).entries) == 9
+    store.requests.clear()
+    with pytest.raises(TooMany):
+        discover(store, limit=3)
+    assert store.sent("list") == ["0", "1"]
 
 
 def test_an_empty_store_becomes_an_empty_index():
@@ -127,7 +140,8 @@ def test_a_first_push_between_listing_and_publishing_is_kept():
     create_head(store, theirs)
     store.put(keys.payload("data/t/m/n/3/raw", "01J8XG4Q6V5T3N2M1K0H9G8F7E"), b"new")
 
-    seen = publish(store, found.entries, store_id="s1", commit="c1", at=AT, by="ada")
+    root = build(found.entries, StoreSink(store, "c1"))
+    seen = publish(store, root, store_id="s1", commit="c1", at=AT, by="ada")
 
     assert seen.head == theirs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayou.errors import NotFound, PreconditionFailed
+from bayou.index.build import build
 from bayou.index.check import check
 from bayou.index.diff import Change, diff
 from bayou.index.discovery import discover, publish
@@ -36,7 +37,8 @@ def test_a_store_is_discovered_published_and_committed_to(store, tmp_path):
         read_head(store)
 
     found = discover(store)
-    seen = publish(store, found.entries, store_id="s1", commit="c1", at=AT, by="ada")
+    root = build(found.entries, StoreSink(store, "c1"))
+    seen = publish(store, root, store_id="s1", commit="c1", at=AT, by="ada")
     old = Tree(StoreNodes(store, NodeFiles(tmp_path / "cache")), seen.head.root)
     changes = {row.path: row for row in some(3000)} | {"files/b": None}
     root = merge(old, changes, StoreSink(store, "c2"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from bayou.ids import ulid
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.records.models import MODEL, in_tree, leftovers, visible
@@ -134,7 +135,7 @@ def test_f038_streaming_data_is_pushed_while_it_grows(team: Team) -> None:
         report = a.push()
         assert not report.failed
         assert not report.conflicts
-        peer = team.clone(f"peer-{report.commit.seq if report.commit else 0}-{id(report)}")
+        peer = team.clone(f"peer-{ulid()}")
         assert peer.pull().exit_code == 0
         with Records(peer.repo) as records:
             lines = records.data.read(records.data.get(MODEL, "log")).decode().splitlines()

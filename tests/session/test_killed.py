@@ -75,8 +75,9 @@ def test_a_session_that_is_killed_at_any_request_is_followed_by_one_that_finds_e
         contents = _work_on(a)
 
         assert open_leases(a.repo).list() == [], f"killed {when} request {number}"
-        expected = [b"of the one that dies"] if saved.exists() else []
-        assert contents == [*expected, b"of the next"], f"killed {when} request {number}"
+        both = [b"of the one that dies", b"of the next"]
+        # A renewal in the background may be what it dies of, after the save and before its word of it.
+        assert contents == both or (contents == both[1:] and not saved.exists()), f"killed {when} request {number}"
         b.pull()
         assert b.files == a.files
         assert here.items() <= a.files.items()

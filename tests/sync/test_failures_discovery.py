@@ -150,10 +150,10 @@ def test_f051_a_head_that_appears_before_the_listing_is_read(
     b.write("files/of-b", "b")
     real = view_code.discover
 
-    def overtaken(store: Any) -> Any:
+    def overtaken(store: Any, **limit: Any) -> Any:
         monkeypatch.setattr(view_code, "discover", real)
         b.sync()
-        return real(store)
+        return real(store, **limit)
 
     monkeypatch.setattr(view_code, "discover", overtaken)
     a = newcomer(team, "a") if verb == "setup" else team.clone("a")

@@ -15,6 +15,7 @@ from bayou.cli.common import Common, Group
 from bayou.cli.confirm import confirm, yes_option
 from bayou.cli.data_gc import gc, prune
 from bayou.cli.reading import reading
+from bayou.cli.sql import sql
 from bayou.cli.writing import annotated, write
 
 _tags = click.option(
@@ -31,6 +32,7 @@ def data() -> None:
 
 data.add_command(gc)
 data.add_command(prune)
+data.add_command(sql)
 
 
 @data.command(writes=True)

@@ -4,12 +4,13 @@ Precedence: flag, then environment, then file, then default. Flags are the calle
 
     BAYOU_DATASTORE      URL or directory instead of the file's, whose namespace and options stay behind with it
     BAYOU_NAMESPACE      BAYOU_HYDRATE      BAYOU_SYNC_TIMEOUT      BAYOU_CONCURRENCY      BAYOU_POINT_LIMIT
+    BAYOU_SPARK_REMOTE   BAYOU_SPARK_MASTER: either, instead of what the file says of Spark
     BAYOU_OFFLINE        1: neither pull nor push
 
 An empty variable is as good as none. No value of an option is ever part of a message.
 """
 
-from bayou.config.load import load_config, parse_config, told_offline
+from bayou.config.load import load_config, parse_config, spark_config, told_offline
 from bayou.config.record import Config, DatastoreConfig, Hydrate, SparkConfig, SyncConfig
 from bayou.config.write import write_datastore, write_file
 
@@ -21,6 +22,7 @@ __all__ = [
     "SyncConfig",
     "load_config",
     "parse_config",
+    "spark_config",
     "told_offline",
     "write_datastore",
     "write_file",

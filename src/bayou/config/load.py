@@ -13,6 +13,7 @@ from typing import TypeVar
 from bayou.config import table
 from bayou.config.place import check_place, moved
 from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
+from bayou.config.spark import check_spark, refuse_token
 from bayou.config.table import Table
 from bayou.errors import ConfigInvalid
 
@@ -84,13 +85,22 @@ def _sync(sync: Table) -> SyncConfig:
     )
 
 
+def spark_config(environ: Mapping[str, str] | None = None) -> SparkConfig:
+    """Return which Spark to use where there is no repo: the default, or what the environment says."""
+    return _spark_with_environment(SparkConfig(), os.environ if environ is None else environ)
+
+
 def _spark(spark: Table) -> SparkConfig:
     config = SparkConfig(spark.text("remote"), spark.text("master"))
-    if config.remote and config.master:
-        raise ConfigInvalid(
-            f"{spark.source}: spark.remote and spark.master exclude each other", hint="keep one of them"
-        )
+    check_spark(config, spark.where("remote"), spark.where("master"))
+    refuse_token(config, spark.where("remote"))
     return config
+
+
+def _spark_with_environment(config: SparkConfig, environ: Mapping[str, str]) -> SparkConfig:
+    told = SparkConfig(environ.get("BAYOU_SPARK_REMOTE") or None, environ.get("BAYOU_SPARK_MASTER") or None)
+    check_spark(told, "BAYOU_SPARK_REMOTE", "BAYOU_SPARK_MASTER")
+    return config if told == SparkConfig() else told
 
 
 def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
@@ -110,7 +120,7 @@ def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         sync = replace(sync, concurrency=table.whole(_number(int, threads), most, "BAYOU_CONCURRENCY"))
     if limit := environ.get("BAYOU_POINT_LIMIT"):
         sync = replace(sync, point_limit=table.whole(_number(int, limit), _MAX_POINTS, "BAYOU_POINT_LIMIT"))
-    return replace(config, datastore=place, sync=sync)
+    return replace(config, datastore=place, sync=sync, spark=_spark_with_environment(config.spark, environ))
 
 
 def _number(kind: type[Number], text: str) -> Number | None:

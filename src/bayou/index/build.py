@@ -19,7 +19,7 @@ def build(entries: Iterable[Entry], sink: NodeSink, shape: Shape = SHAPE) -> Roo
 
     They must come sorted by path and unique; else `ValueError`.
     """
-    above = _Levels(1, sink, shape)
+    above = Levels(1, sink, shape)
     packer = Packer[Entry](0, shape, lambda rows: above.take(leaf(rows)))
     packer.feed(entries)
     if packer.pending:
@@ -29,12 +29,12 @@ def build(entries: Iterable[Entry], sink: NodeSink, shape: Shape = SHAPE) -> Roo
 
 def build_above(level: int, children: Iterable[Child], sink: NodeSink, shape: Shape = SHAPE) -> Root | None:
     """Build the branches from `level` up over all the nodes of the level below it, and return the root."""
-    above = _Levels(level, sink, shape)
+    above = Levels(level, sink, shape)
     above.feed(children)
     return above.finish()
 
 
-class _Levels:
+class Levels:
     """The branches of a tree that is being built, from one level up."""
 
     def __init__(self, level: int, sink: NodeSink, shape: Shape) -> None:

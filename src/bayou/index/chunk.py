@@ -36,6 +36,11 @@ def row_key(level: int) -> Callable[[Entry | Child], str]:
     return attrgetter("first" if level else "path")
 
 
+def ends_leaf(path: str, shape: Shape = SHAPE) -> bool:
+    """Whether a leaf ends after this path wherever it began: the paths before it have no say."""
+    return int.from_bytes(sha256(b"\0" + path.encode()).digest()[:8], "big") % shape.leaf_mod == 0
+
+
 class Packer(Generic[Row]):
     """Cuts the rows of one level into nodes, and gives each to `emit` in order.
 

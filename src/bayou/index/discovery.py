@@ -9,18 +9,17 @@ from operator import attrgetter
 
 from bayou import paths
 from bayou.errors import AlreadyExists, BadAnswer, HeadLost, NotFound
-from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, create_head, first_head, read_head
-from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
-from bayou.index.node import REPAIR
-from bayou.index.nodes import StoreSink
+from bayou.index.node import REPAIR, Root
 from bayou.index.ports import Reads, Writes
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 
 IN_THE_WAY = "other objects have it as their directory"
+OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
+"""No reason to report a key: nobody misses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,33 @@ class Discovery:
     ignored: int
 
 
-def discover(store: Reads) -> Discovery:
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The tree of what a store holds. `refused` names the first of the keys refused, of `refusals` in all."""
+
+    root: Root | None
+    refused: Sequence[Refused]
+    refusals: int
+    ignored: int
+
+
+class TooMany(Exception):
+    """There are more objects than one process was asked to list."""
+
+
+def discover(store: Reads, *, limit: int | None = None) -> Discovery:
     """List a store without a head and sort out what is payload. Nothing is written (V15).
 
     A listing that fails is raised, never taken for an empty one (V4). Where objects of pushes are found there is, or
-    was, a head: `AlreadyExists` if it is there by now (read it instead), `HeadLost` if it is not.
+    was, a head: `AlreadyExists` if it is there by now (read it instead), `HeadLost` if it is not. `TooMany`, as soon as
+    it is known, if there are more than `limit` objects.
     """
-    listing = list_payload(store)
+    listing = list_payload(store, limit=limit)
     entries: dict[str, Entry] = {}
     for meta in listing.objects:
         entry = entry_of(meta)
         if entry.push is not None:
-            raise _head_lost(store, meta.key)
+            raise head_lost(store, meta.key)
         entries[entry.path] = entry
     refused = [*listing.refused]
     for path in directories(entries) & entries.keys():
@@ -71,21 +85,44 @@ def discover(store: Reads) -> Discovery:
     )
 
 
-def list_payload(store: Reads) -> Listing:
+def list_payload(store: Reads, *, limit: int | None = None) -> Listing:
     """List a store and sort out what is payload: at a plain path, or an object of a push. Nothing is written (V15)."""
-    found, ignored = _list(store)
-    objects: list[ObjectMeta] = []
+    found, ignored = _list(store, limit)
+    objects: dict[str, ObjectMeta] = {}
     refused: list[Refused] = []
-    for meta in _without_markers(store, found):
-        path = keys.parse_payload(meta.key).path
-        why = paths.refusal(path)
+    folders = markers(store, found)
+    for meta in found:
+        if meta.key in folders:
+            continue
+        why = refusal(meta.key)
         if why is None:
-            objects.append(meta)
-        elif _of_another_system(path):
+            # Of an object and a "folder" that a listing calls by one key, the object is the one with bytes.
+            if meta.key not in objects or meta.size > objects[meta.key].size:
+                objects[meta.key] = meta
+        elif why == OF_ANOTHER_SYSTEM:
             ignored += 1
         else:
             refused.append(Refused(meta.key, why))
-    return Listing(objects, refused, ignored)
+    return Listing(list(objects.values()), refused, ignored)
+
+
+def in_payload(key: str) -> bool | None:
+    """Whether a key lies at or below a payload root; None for what Bayou keeps for itself."""
+    root, _, _ = key.partition("/")
+    return None if root == keys.INTERNAL else root in paths.PAYLOAD_ROOTS
+
+
+def other_store(key: str) -> str | None:
+    """Return the directory that is another store, as it holds `.bayou/`, if the key tells of one."""
+    outside, inside, _ = key.partition(f"/{keys.INTERNAL}/")
+    return outside if inside else None
+
+
+def refusal(key: str) -> str | None:
+    """Say why an object at or below a payload root is none of payload; None if it is."""
+    path = keys.parse_payload(key).path
+    why = paths.refusal(path)
+    return OF_ANOTHER_SYSTEM if why is not None and _of_another_system(path) else why
 
 
 def entry_of(meta: ObjectMeta) -> Entry:
@@ -94,18 +131,8 @@ def entry_of(meta: ObjectMeta) -> Entry:
     return Entry(path, push, meta.size, None, meta.etag, meta.version, meta.modified)
 
 
-def publish(
-    store: Writes,
-    entries: Iterable[Entry],
-    *,
-    store_id: str,
-    commit: str,
-    at: str,
-    by: str,
-    cache: NodeFiles | None = None,
-) -> HeadSeen:
-    """Build the tree of discovered entries and create the head, or return the head of whoever was faster (V1)."""
-    root = build(entries, StoreSink(store, commit, cache))
+def publish(store: Writes, root: Root | None, *, store_id: str, commit: str, at: str, by: str) -> HeadSeen:
+    """Create the head over the tree of a discovery, or return the head of whoever was faster (V1)."""
     tally = Tally(added=root.entries, bytes=root.bytes) if root else Tally()
     head = first_head(store=store_id, commit=commit, at=at, by=by, root=root, tally=tally)
     try:
@@ -118,29 +145,30 @@ def publish(
     return HeadSeen(head, stored.etag, stored.version)
 
 
-def _list(store: Reads) -> tuple[list[ObjectMeta], int]:
+def _list(store: Reads, limit: int | None) -> tuple[list[ObjectMeta], int]:
     """Return what lies at or below a payload root and in no other store, and the number of other keys."""
     found: list[ObjectMeta] = []
     foreign: set[str] = set()
     others = 0
     for page in store.list():
+        if limit is not None and len(found) + others + len(page) > limit:
+            raise TooMany
         for meta in page:
-            root, _, _ = meta.key.partition("/")
-            if root == keys.INTERNAL:
+            ours = in_payload(meta.key)
+            if ours is None:
                 continue
-            outside, inside, _ = meta.key.partition(f"/{keys.INTERNAL}/")
-            if inside:
-                foreign.add(outside)  # a directory that holds .bayou/ is another store
-            if root in paths.PAYLOAD_ROOTS:
+            if (outside := other_store(meta.key)) is not None:
+                foreign.add(outside)
+            if ours:
                 found.append(meta)
             else:
                 others += 1
     # The order of a listing does not say first that a directory is another store.
-    ours = [meta for meta in found if foreign.isdisjoint(_parents(meta.key))]
-    return ours, others + len(found) - len(ours)
+    kept = [meta for meta in found if foreign.isdisjoint(parents(meta.key))]
+    return kept, others + len(found) - len(kept)
 
 
-def _parents(path: str) -> Iterable[str]:
+def parents(path: str) -> Iterable[str]:
     """Yield the directories of a path, the nearest first."""
     end = path.rfind("/")
     while end >= 0:
@@ -153,24 +181,23 @@ def directories(entries: Iterable[str]) -> set[str]:
     """Return every directory that some path lies in."""
     seen: set[str] = set()
     for path in entries:
-        for parent in _parents(path):
+        for parent in parents(path):
             if parent in seen:
                 break
             seen.add(parent)
     return seen
 
 
-def _without_markers(store: Reads, found: list[ObjectMeta]) -> list[ObjectMeta]:
-    """Leave out the "folders" that consoles make: empty objects whose key ends in `/`.
+def markers(store: Reads, found: Sequence[ObjectMeta]) -> set[str]:
+    """Return the keys of the "folders" that consoles make: empty objects whose key ends in `/`.
 
     Some listings drop that last character; then there is no object at the key that is left.
     """
-    found = [meta for meta in found if not meta.key.endswith("/")]
-    # Odd keys are only reported: no request with one of them may stop the others.
+    # Odd keys are only reported, those that end in `/` among them: no request with one may stop the others.
     doubtful = [meta.key for meta in found if meta.size == 0 and paths.unsafe(meta.key) is None]
     there = store.map(partial(_exists, store), doubtful)
-    markers = {key for key, exists in zip(doubtful, there, strict=True) if not exists}
-    return [meta for meta in found if meta.key not in markers]
+    gone = {key for key, exists in zip(doubtful, there, strict=True) if not exists}
+    return gone | {meta.key for meta in found if meta.key.endswith("/")}
 
 
 def _exists(store: Reads, path: str) -> bool:
@@ -181,7 +208,7 @@ def _exists(store: Reads, path: str) -> bool:
     return True
 
 
-def _head_lost(store: Reads, key: str) -> AlreadyExists | HeadLost:
+def head_lost(store: Reads, key: str) -> AlreadyExists | HeadLost:
     """Say why objects of pushes are there without a head; who publishes one does so before the first upload."""
     try:
         store.head(keys.HEAD)

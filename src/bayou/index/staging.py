@@ -25,14 +25,18 @@ class Staging(ABC):
 
     def __init__(self, commit: str) -> None:
         self.written: list[str] = []
-        self._commit = commit
+        self.commit = commit
         self._staged: deque[NodeFile] = deque()
 
     def save(self, node: Node) -> str:
         """Encode a node at once, since bytes are a tenth of what its rows take in memory, and return its name."""
-        named = name(node.digest, self._commit)
-        self._staged.append(NodeFile(node.level, named, codec.encode(node)))
+        named = name(node.digest, self.commit)
+        self.take(NodeFile(node.level, named, codec.encode(node)))
         return named
+
+    def take(self, file: NodeFile) -> None:
+        """Take a node that was encoded elsewhere, for the same commit."""
+        self._staged.append(file)
 
     def flush(self) -> None:
         """Store what is staged. After a failure, what is not known to be stored is staged still."""

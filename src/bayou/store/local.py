@@ -36,8 +36,8 @@ from bayou.errors import (
 )
 from bayou.ids import ulid
 from bayou.store.local_errors import a_link, from_os, no_directory, why
-from bayou.store.local_files import is_ours, make_newer, our_name, sync_directory, walk
-from bayou.store.transport import Condition, Create, Fetched, ObjectMeta, Stored
+from bayou.store.local_files import entries, is_ours, make_newer, our_name, sync_directory, walk
+from bayou.store.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -133,6 +133,20 @@ class LocalTransport:
                 raise Unavailable(f"{self._root} was exchanged while it was listed", hint="try again")
             if page:
                 yield page
+
+    def level(self, prefix: str, *, timeout: float) -> Level:
+        with self._errors("LIST", prefix):
+            self._identity()
+            found = list(entries(self._path(f"{prefix}*").parent if prefix else self._root, prefix))
+        files = (entry for key, entry in found if not key.endswith("/"))
+        return Level([key for key, _ in found if key.endswith("/")], self._objects(prefix, files))
+
+    def _objects(self, prefix: str, files: Iterable[os.DirEntry[str]]) -> Iterator[ObjectMeta]:
+        with self._errors("LIST", prefix):
+            for entry in files:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        yield _meta(f"{prefix}{entry.name}", entry.stat(follow_symlinks=False))
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
         failed: dict[str, StoreError] = {}

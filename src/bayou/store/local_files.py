@@ -31,13 +31,13 @@ def walk(directory: Path, prefix: str, after: str | None) -> Iterator[tuple[str,
     A name that is no UTF-8 has its bytes as surrogates in its key, as everywhere in Python.
     """
     beyond = None if after is None else os.fsencode(after)
-    levels = [_entries(directory, prefix)]
+    levels = [entries(directory, prefix)]
     while levels:
         for key, entry in levels[-1]:
             name = os.fsencode(key)
             if key.endswith("/"):
                 if beyond is None or name > beyond or beyond.startswith(name):
-                    levels.append(_entries(entry.path, key))
+                    levels.append(entries(entry.path, key))
                     break
             elif beyond is None or name > beyond:
                 with contextlib.suppress(FileNotFoundError):
@@ -47,18 +47,18 @@ def walk(directory: Path, prefix: str, after: str | None) -> Iterator[tuple[str,
             levels.pop()
 
 
-def _entries(directory: str | Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def entries(directory: str | Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield what a directory holds as keys, those of directories with a `/`; nothing if it is gone."""
     try:
         with os.scandir(directory) as found:
-            entries = [
+            listed = [
                 (f"{prefix}{entry.name}/" if entry.is_dir(follow_symlinks=False) else f"{prefix}{entry.name}", entry)
                 for entry in found
                 if not is_ours(entry.name)
             ]
     except (FileNotFoundError, NotADirectoryError):
         return
-    yield from sorted(entries, key=lambda pair: os.fsencode(pair[0]))
+    yield from sorted(listed, key=lambda pair: os.fsencode(pair[0]))
 
 
 def make_newer(path: Path, than_ns: int) -> None:

@@ -13,7 +13,7 @@ from obstore import exceptions as obs
 
 from bayou.errors import AlreadyExists, BadAnswer, BayouError, DeleteFailed, NotFound, PreconditionFailed, Rejected
 from bayou.store.failure import OddKey, Renewal, Request, translate
-from bayou.store.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+from bayou.store.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -195,22 +195,28 @@ class RemoteTransport:
                 )
             yield page
 
+    def level(self, prefix: str, *, timeout: float) -> Level | None:
+        try:
+            found = obstore.list_with_delimiter(self._client(timeout), prefix.rstrip("/") or None, return_arrow=True)
+        except (obs.BaseError, OSError, ValueError) as error:
+            ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
+            if isinstance(ours, OddKey):
+                return None
+            raise (self._lost_credentials() or ours) from None
+        directories = [f"{one}/" for one in found["common_prefixes"]]
+        objects = _page(found["objects"], prefix, None)
+        # V4: as in `list`, an end that is not the end of a page may be something else than a listing.
+        if (len(directories) + len(objects)) % _PAGE == 0 or not all(one.startswith(prefix) for one in directories):
+            return None
+        return Level(directories, objects)
+
     def _pages(self, prefix: str, after: str | None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         try:
             stream = obstore.list(
                 self._client(timeout), prefix.rstrip("/") or None, offset=after, chunk_size=_PAGE, return_arrow=True
             )
             for batch in stream:
-                columns = [
-                    batch.column(name).to_pylist() for name in ("path", "size", "e_tag", "version", "last_modified")
-                ]
-                page = [
-                    ObjectMeta(key, size, _quoted(etag), version, _ms(modified))
-                    for key, size, etag, version, modified in zip(*columns, strict=True)
-                    # Not `key > after`: SeaweedFS lists in an order of its own, and goes on in that order.
-                    if key.startswith(prefix) and key != after
-                ]
-                if page:
+                if page := _page(batch, prefix, after):
                     yield page
         except (obs.BaseError, OSError, ValueError) as error:
             ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
@@ -254,6 +260,16 @@ class RemoteTransport:
         if isinstance(ours, OddKey):
             return Rejected(f"{verb} {key!r}: the client library cannot express this key")
         return ours
+
+
+def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
+    columns = [batch.column(name).to_pylist() for name in ("path", "size", "e_tag", "version", "last_modified")]
+    return [
+        ObjectMeta(key, size, _quoted(etag), version, _ms(modified))
+        for key, size, etag, version, modified in zip(*columns, strict=True)
+        # Not `key > after`: SeaweedFS lists in an order of its own, and goes on in that order.
+        if key.startswith(prefix) and key != after
+    ]
 
 
 def _mode(condition: Condition | None) -> Any:

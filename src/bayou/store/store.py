@@ -33,7 +33,7 @@ from bayou.store.meter import Meter, Requests, Verb
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
 from bayou.store.threads import Crew, aside, outcome
-from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored, TellsTime, Transport
+from bayou.store.transport import Condition, Fetched, Level, ListsLevels, ObjectMeta, Stored, TellsTime, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -262,6 +262,23 @@ class Store:
                     raise
                 self._pause(error, attempt, f"LIST {under or ''}".rstrip(), deadline)
                 attempt += 1
+
+    def level(self, under: Key | None = None) -> Level | None:
+        """Return what lies directly in a directory of this store, keys relative to the store and exact.
+
+        None where the store cannot tell, or not surely: then only `list` can. A failure raises (V4).
+        """
+        transport = self._transport
+        if not isinstance(transport, ListsLevels):
+            return None
+        prefix = self._scope.root if under is None else f"{self._scope.full(under)}/"
+        found = self._send("list", under or Key(""), lambda timeout: transport.level(prefix, timeout=timeout))
+        if found is None:
+            return None
+        return Level(
+            [self._relative(one, prefix) for one in found.directories],
+            (replace(meta, key=self._relative(meta.key, prefix)) for meta in found.objects),
+        )
 
     def _pages(self, prefix: str, after: str | None, deadline: Deadline) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages as they come, and count the request behind each; one at least, and one that failed."""

@@ -63,6 +63,14 @@ class Match:
 Condition = Create | Match
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What lies directly in one directory: directories, each with a `/` at its end, and objects, to be read once."""
+
+    directories: Sequence[str]
+    objects: Iterable[ObjectMeta]
+
+
 class Transport(Protocol):
     """One object store, unscoped. Safe to use from many threads; not shared between processes."""
 
@@ -143,3 +151,11 @@ class TellsTime(Protocol):
 
     def now(self, *, timeout: float) -> int | None:
         """Return that time in ms, or None; write nothing, and raise nothing."""
+
+
+@runtime_checkable
+class ListsLevels(Protocol):
+    """A transport that can also list one directory without what is below its directories. None has to."""
+
+    def level(self, prefix: str, *, timeout: float) -> Level | None:
+        """Return what lies directly in `prefix` (empty, or ending in `/`); None where only `list` can tell exactly."""

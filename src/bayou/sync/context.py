@@ -19,6 +19,7 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place
+from bayou.sync.bulk import Bulk
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
@@ -59,6 +60,17 @@ class Context:
     @property
     def place(self) -> int:
         return self.base.place_id
+
+    @property
+    def bulk(self) -> Bulk | None:
+        """How to use Spark for what is too much for this process; None if nothing is."""
+        if self.options.engine == "point":
+            return None
+        config = self.repo.config
+        limit = 0 if self.options.engine == "spark" else config.sync.point_limit
+        return Bulk(
+            config.datastore, config.spark, limit, config.sync.concurrency, self.deadline, warn=self.report.warn
+        )
 
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of a file in the tree; None if there is none, or something that is no file."""

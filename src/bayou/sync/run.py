@@ -120,8 +120,8 @@ def _view(context: Context, observation: Observation, *, etag: str | None) -> Vi
             one.state.ours or one.state.deleted for one in observation.paths.values()
         )
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return view.find(context.store, context.nodes, context.cache)
-        return view.create(context.store, context.cache, context.by)
+            return view.find(context.store, context.nodes, context.cache, context.bulk)
+        return view.create(context.store, context.cache, context.by, bulk=context.bulk)
 
 
 def _tell(report: SyncReport, observation: Observation) -> None:

@@ -152,7 +152,7 @@ def _join(context: Context) -> tuple[View | None, bool]:
         context.base.forget()
         return _join(context)[0], True
     except NotFound:
-        return view.create(context.store, context.cache, context.by, proved=True), False
+        return view.create(context.store, context.cache, context.by, proved=True, bulk=context.bulk), False
 
 
 def _bring(move: _Move, context: Context) -> Migrated:

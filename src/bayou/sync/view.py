@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
 from bayou.ids import ulid
 from bayou.index.build import build
-from bayou.index.discovery import Refused, discover, publish
+from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
 from bayou.index.local import LocalNodes, NodeFiles
-from bayou.index.nodes import StoreNodes
+from bayou.index.nodes import StoreNodes, StoreSink
+from bayou.index.staging import Staging
 from bayou.index.tree import Tree
 from bayou.store.probe import probe
 from bayou.store.store import Store
 from bayou.sync.base import Place
+from bayou.sync.bulk import Bulk
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,16 @@ def rebuilt_since(place: Place, head: Head) -> bool:
     return head.rebuilt is not None and head.rebuilt != place.rebuilt
 
 
-def find(store: Store, nodes: LocalNodes, cache: NodeFiles) -> View:
+def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> View:
     """Discover what a store without a head holds, and keep that to ourselves (V15)."""
     try:
-        found = discover(store)
+        found = _discovered(store, nodes, bulk, carry=True)
     except AlreadyExists:
         return _published(store, cache)
-    root = build(found.entries, nodes)
-    nodes.flush()
-    return View(Tree(nodes, root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored)
+    return View(Tree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored)
 
 
-def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False) -> View:
+def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None) -> View:
     """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
 
     Before anything is uploaded: so objects of pushes without a head always mean that a head was lost. Whoever loses
@@ -109,18 +109,33 @@ def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False) -> 
     """
     if not proved:
         probe(store)
+    commit = ulid()
     try:
-        found = discover(store)
+        found = _discovered(store, StoreSink(store, commit, cache), bulk, carry=False)
     except AlreadyExists:
         return _published(store, cache)
-    seen = publish(store, found.entries, store_id=str(uuid.uuid4()), commit=ulid(), at=now(), by=by, cache=cache)
+    seen = publish(store, found.root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
     return View(
         Tree(StoreNodes(store, cache), seen.head.root),
         seen,
-        discovered=bool(found.entries),
+        discovered=found.root is not None,
         refused=tuple(found.refused),
         ignored=found.ignored,
     )
+
+
+def _discovered(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) -> Discovered:
+    """Discover a store and build its tree in `sink`: the listing starts here, and goes to Spark once it is too long."""
+    try:
+        found = discover(store, limit=bulk.limit if bulk is not None else None)
+    except TooMany:
+        large = bulk.discover(store, sink, carry=carry) if bulk is not None else None
+        if large is not None:
+            return large
+        found = discover(store)
+    root = build(found.entries, sink)
+    sink.flush()
+    return Discovered(root, found.refused, len(found.refused), found.ignored)
 
 
 def _published(store: Store, cache: NodeFiles) -> View:

@@ -1,0 +1,120 @@
+"""`bayou data sql`: a question in Spark SQL about everything there is. The one command of `data` that loads Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, cast
+
+import click
+
+from bayou.cli import sql_formats
+from bayou.cli.common import Command, Common
+from bayou.cli.output import Line, say
+from bayou.cli.reading import reading
+from bayou.cli.units import count
+from bayou.cli.writing import annotated
+from bayou.errors import UsageError
+from bayou.ids import ulid
+
+if TYPE_CHECKING:
+    from bayou.pipeline.sql.query import Query
+
+_FORMATS = ("table", "json", "csv", "parquet")
+_ENDINGS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+@click.command(cls=Command)
+@click.argument("query")
+@click.option(
+    "form",
+    "--format",
+    type=click.Choice(_FORMATS),
+    help="How to print it: a table, JSON (an object on each line), CSV or Parquet; else as FILE ends, or a table.",
+)
+@click.option("target", "-o", "--output", metavar="FILE", help="Write it to FILE, whole or not at all.")
+@click.pass_obj
+def sql(common: Common, query: str, form: str | None, target: str | None) -> None:
+    """Ask in Spark SQL about data, versions, outputs, runs and entries.
+
+    These are views: data has the latest version of each item, versions all of them, entries what the store holds, as of
+    the last sync. data and versions have a column content, in bytes (string(content) is its text), which is read, and
+    fetched where it is not here, only if the query uses it. Parquet goes to FILE, or with FILE/ to a directory.
+    """
+    form = _form(common, form, target)
+    with reading(common) as (records, told):
+        from bayou.pipeline.sql.query import open_query, shared_files_needed  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+
+        needed = shared_files_needed(records.repo.config.spark)
+        if needed is not None:
+            common.output.tell(f"note: {needed}")
+        with open_query(records.repo, query) as opened:
+            if target is None:
+                _print(common, opened, form, told)
+            else:
+                total = _write(opened, form, target)
+                document = {"path": target, "format": form, "total": total}
+                common.output.emit(annotated(document, told), [say(f"wrote {count(total, 'row')} to {target}"), *told])
+
+
+def _form(common: Common, form: str | None, target: str | None) -> str:
+    """Return the format; refuse what contradicts itself before anything is opened."""
+    if target is None:
+        if form == "parquet":
+            raise UsageError("Parquet is not for a terminal or a pipe", hint="name a file: -o FILE")
+        if common.json and form not in (None, "json"):
+            raise UsageError(
+                f"--json prints one JSON document, and no {form}", hint=f"leave out --json, or --format {form}"
+            )
+        return form or "table"
+    if target.endswith("/") and form in (None, "parquet"):
+        return "parquet"
+    return form or _ENDINGS.get(Path(target).suffix.lower(), "table")
+
+
+def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
+    if common.json:
+        query.distinct()
+        with closing(query.rows()) as rows:
+            sql_formats.document(query.columns, rows, sys.stdout, annotated({}, told))
+        return
+    total = _render(query, form, sys.stdout)
+    sys.stdout.flush()
+    common.output.emit({}, told)
+    if form == "table":
+        common.output.tell(count(total, "row"))
+
+
+def _render(query: Query, form: str, stream: TextIO) -> int:
+    with closing(query.rows()) as rows:
+        if form == "json":
+            query.distinct()
+            return sql_formats.json_lines(query.columns, rows, stream)
+        if form == "csv":
+            return sql_formats.csv(query.columns, rows, stream)
+        width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
+        return sql_formats.table(query.columns, rows, stream, width)
+
+
+def _write(query: Query, form: str, target: str) -> int:
+    if form == "parquet":
+        return query.write_parquet(Path(target), directory=target.endswith("/"))
+    with _whole(Path(target)) as stream:
+        return _render(query, form, stream)
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[TextIO]:
+    """Open a file that appears at `target` when all is written; if that fails, what was there is still there."""
+    temporary = target.with_name(f".bayou-{ulid()}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8", newline="") as stream:
+            yield cast("TextIO", stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,154 @@
+"""The rows of a query as a table, as JSON and as CSV, each written as it comes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from itertools import chain, islice
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from bayou.cli.output import clean
+
+if TYPE_CHECKING:
+    from bayou.pipeline.sql.query import Column
+
+Row = Sequence[object]
+T = TypeVar("T")
+
+_SAMPLE = 200
+"""Rows that a table looks at to choose its widths; those that come later fit in, or are cut."""
+
+_WIDEST, _NARROWEST = 60, 8
+_GAP = "  "
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON can have it: bytes as Base64, times in ISO 8601, what no number can be as text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return _moment(value)
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case Mapping():
+            return {str(key): plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+    return str(value)
+
+
+def _moment(value: datetime) -> str:
+    if value.tzinfo is not None:
+        value = value.astimezone(UTC)
+    exact = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.isoformat(timespec=exact).replace("+00:00", "Z")
+
+
+def json_lines(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO) -> int:
+    """Write one JSON object on each line; return how many."""
+    return _written(_objects(columns, rows), lambda text: stream.write(f"{text}\n"))
+
+
+def document(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, besides: Mapping[str, object]) -> None:
+    """Write one JSON document, `{results, total}` and what is to be said besides."""
+    stream.write('{"results": [')
+    total = 0
+    for total, text in enumerate(_objects(columns, rows), 1):
+        stream.write(f"{', ' if total > 1 else ''}{text}")
+    rest = json.dumps({"total": total, **besides})
+    stream.write(f"], {rest[1:]}\n")
+
+
+def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[str]:
+    names = [column.name for column in columns]
+    for row in rows:
+        yield json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False)
+
+
+def csv(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO) -> int:
+    """Write a line of names and one of values for each row; return how many rows. Nothing stands for null."""
+    from csv import writer  # noqa: PLC0415
+
+    lines = writer(stream, lineterminator="\n")
+    lines.writerow([column.name for column in columns])
+    return _written(rows, lambda row: lines.writerow(map(_field, row)))
+
+
+def _field(value: object) -> object:
+    found = plain(value)
+    if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
+        return found
+    return json.dumps(found, ensure_ascii=False)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, width: int | None) -> int:
+    """Write aligned columns, of widths that the first rows ask for and a terminal has; return how many rows."""
+    cells = ([_cell(value) for value in row] for row in rows)
+    first = list(islice(cells, _SAMPLE))
+    names = [column.name for column in columns]
+    widths = fit([max(map(len, column)) for column in zip(names, *first, strict=True)], width)
+
+    def write(row: Sequence[str]) -> None:
+        padded = (
+            _cut(cell, wide).rjust(wide) if column.number else _cut(cell, wide).ljust(wide)
+            for column, cell, wide in zip(columns, row, widths, strict=True)
+        )
+        stream.write(f"{_GAP.join(padded).rstrip()}\n")
+
+    write([clean(name) for name in names])
+    return _written(chain(first, cells), write)
+
+
+def _written(items: Iterable[T], write: Callable[[T], object]) -> int:
+    """Write every item; return how many there were."""
+    number = 0
+    for item in items:
+        write(item)
+        number += 1
+    return number
+
+
+def fit(wanted: Sequence[int], width: int | None) -> list[int]:
+    """Return widths of columns, each at most so wide, and together no wider than a terminal, if that can be."""
+    widths = [min(one, _WIDEST) for one in wanted]
+    if width is None:
+        return widths
+    spare = width - len(_GAP) * (len(widths) - 1)
+    while sum(widths) > spare and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _cell(value: object) -> str:
+    """Return a value for a person to read, on one line."""
+    match value:
+        case None:
+            return "null"
+        case str():
+            return _line(value)
+        case bytes():
+            try:
+                return _line(value[: 4 * _WIDEST].decode())
+            except UnicodeDecodeError:
+                return f"({len(value)} bytes)"
+    found = plain(value)
+    return _line(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
+
+
+def _line(text: str) -> str:
+    return clean(text[: 4 * _WIDEST].replace("\n", "\\n").replace("\t", "\\t"))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

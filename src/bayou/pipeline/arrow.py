@@ -1,0 +1,82 @@
+"""Records as Arrow batches and back. What crosses: text, int64, binary, and times in µs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow
+
+from bayou.index.entry import Entry
+from bayou.store.transport import ObjectMeta
+
+TEXT = pyarrow.string()
+INT = pyarrow.int64()
+BYTES = pyarrow.binary()
+TIME = pyarrow.timestamp("us", tz="UTC")
+
+ENTRIES = pyarrow.schema(
+    {
+        "path": TEXT,
+        "push": TEXT,
+        "size": INT,
+        "sha256": BYTES,
+        "etag": TEXT,
+        "version": TEXT,
+        "modified": TIME,
+    }
+)
+OBJECTS = pyarrow.schema({"key": BYTES, "size": INT, "etag": TEXT, "version": TEXT, "modified": TIME})
+"""A store's keys may be any bytes: only those that are payload are text."""
+
+_NAMES = {TEXT: "string", INT: "bigint", BYTES: "binary", TIME: "timestamp", pyarrow.bool_(): "boolean"}
+
+
+def ddl(schema: pyarrow.Schema) -> str:
+    """Return a schema as Spark is told it."""
+    return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
+
+
+def batch(schema: pyarrow.Schema, columns: Iterable[Sequence[object]]) -> pyarrow.RecordBatch:
+    """Return a batch of columns that are in the schema's order; times are in ms, as records have them."""
+    arrays = [
+        pyarrow.array([None if ms is None else ms * 1000 for ms in column], INT).cast(TIME)  # type: ignore[operator]
+        if field.type == TIME
+        else pyarrow.array(column, field.type)
+        for field, column in zip(schema, columns, strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows(found: pyarrow.RecordBatch, names: Iterable[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a batch as plain values, of these columns and in this order; times in ms."""
+    return zip(*(_values(found.column(name)) for name in names), strict=True)
+
+
+def _values(column: pyarrow.Array) -> list[object]:
+    if pyarrow.types.is_timestamp(column.type):
+        return [None if us is None else us // 1000 for us in column.cast(TIME).cast(INT).to_pylist()]
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def entries_to_batch(entries: Sequence[Entry]) -> pyarrow.RecordBatch:
+    return batch(ENTRIES, ([getattr(entry, name) for entry in entries] for name in ENTRIES.names))
+
+
+def batch_to_entries(found: pyarrow.RecordBatch) -> Iterator[Entry]:
+    return (Entry(*row) for row in rows(found, ENTRIES.names))  # type: ignore[arg-type]
+
+
+def objects_to_batch(objects: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
+    """Return a page of a listing; a key that is no text has its own bytes."""
+    columns: list[list[object]] = [[key_bytes(one.key) for one in objects]]
+    columns += [[getattr(one, name) for one in objects] for name in OBJECTS.names[1:]]
+    return batch(OBJECTS, columns)
+
+
+def key_bytes(key: str) -> bytes:
+    return key.encode(errors="surrogateescape")
+
+
+def key_text(key: bytes) -> str:
+    return key.decode(errors="surrogateescape")

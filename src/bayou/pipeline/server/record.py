@@ -1,0 +1,43 @@
+"""How a running server is reached: written by who started it, read by who comes next."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+
+from bayou.pipeline.server.options import private
+from bayou.pipeline.server.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """One running server. `identity` is what it says of itself when asked."""
+
+    port: int
+    pid: int
+    identity: str
+    token: str = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"sc://localhost:{self.port}"
+
+
+def read_record(place: Place) -> ServerRecord | None:
+    """Return what the place says, or None if it says nothing that can be used."""
+    try:
+        found = ServerRecord(**json.loads(place.record.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    kinds = (found.port, int), (found.pid, int), (found.identity, str), (found.token, str)
+    return found if all(isinstance(value, kind) for value, kind in kinds) else None
+
+
+def write_record(place: Place, record: ServerRecord) -> None:
+    """Make it known, at once and whole, to this user alone."""
+    new = place.record.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(new, "x", opener=private) as file:
+        json.dump(asdict(record), file)
+    os.replace(new, place.record)

@@ -1,0 +1,54 @@
+"""Ending a server's process, and no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from bayou.pipeline.server.locks import held
+from bayou.pipeline.server.place import Place
+
+_GRACE_S = 30.0
+_ARCHIVE_S = 240.0  # a server that had no class archive writes one at its end
+_KILLED_S = 10.0
+_POLL_S = 0.05
+
+
+def terminate(place: Place) -> bool:
+    """Stop the server of a place, if one lives there, and return when it is gone; say whether there was one.
+
+    Its process id cannot have gone to somebody else: it lives for as long as its lock is held.
+    """
+    if not held(place.alive):
+        place.record.unlink(missing_ok=True)
+        return False
+    grace = _ARCHIVE_S if place.classes.exists() else _GRACE_S
+    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _KILLED_S)):
+        signal_server(place, number)
+        if _gone(place, seconds):
+            break
+    place.record.unlink(missing_ok=True)
+    return True
+
+
+def signal_server(place: Place, number: int) -> None:
+    """Send a signal to the server, if it lives."""
+    try:
+        pid = int(place.alive.read_text())
+    except (FileNotFoundError, ValueError):
+        return  # there never was one, or its starter died before it wrote that down
+    if held(place.alive):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it has ended in this moment
+
+
+def _gone(place: Place, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while held(place.alive):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,117 @@
+"""The watcher: a small process beside the server that stops it when nobody has used it for an hour.
+
+    python -m bayou.pipeline.server.watch PLACE ARCHIVE SECONDS
+
+A session holds the lock `use` of the server's place while it is open. The watcher asks for the same lock for itself
+alone, so it can never stop a server that is in use, and no session begins while it does. It ends with the server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bayou.errors import ConfigInvalid
+from bayou.pipeline.server.archive import Archive
+from bayou.pipeline.server.detach import start_detached, watch_environment
+from bayou.pipeline.server.environment import SOURCE
+from bayou.pipeline.server.locks import Lock, held
+from bayou.pipeline.server.place import Place
+from bayou.pipeline.server.terminate import signal_server, terminate
+
+IDLE_S = 3600.0
+_SLOWEST_S = 5.0
+_PATIENCE_S = 1.0
+
+
+def idle_seconds() -> float:
+    """Return how long a server may be idle: an hour, or BAYOU_SPARK_IDLE."""
+    told = os.environ.get("BAYOU_SPARK_IDLE", "")
+    try:
+        seconds = float(told) if told else IDLE_S
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigInvalid(f"BAYOU_SPARK_IDLE is no number of seconds: {told!r}", hint="leave it out for an hour")
+    return seconds
+
+
+def ensure(place: Place, archive: Archive) -> None:
+    """Start a watcher for the server of a place, unless it has one. The caller holds `use`, so it cannot be leaving."""
+    if held(place.watched):
+        return
+    start_detached(
+        [sys.executable, "-m", __name__, str(place.root), str(archive.path), str(idle_seconds())],
+        cwd=place.root,
+        log=place.root / "watch.log",
+        env=watch_environment() | {"PYTHONPATH": str(SOURCE)},
+    )
+
+
+def stop_if_idle(place: Place, idle_s: float) -> None:
+    """Stop a server that nobody uses, nor has used for so long."""
+    use = Lock(place.use)
+    if use.acquire():
+        try:
+            if time.time() - place.use.stat().st_mtime >= idle_s:
+                terminate(place)
+        finally:
+            use.release()
+
+
+def dismiss(place: Place) -> None:
+    """Tell a server that nobody uses to end, and do not wait for that; its own watcher does."""
+    use = Lock(place.use)
+    if use.acquire():
+        try:
+            place.record.unlink(missing_ok=True)
+            signal_server(place, signal.SIGTERM)
+        finally:
+            use.release()
+
+
+def watch(place: Place, archive: Archive, idle_s: float) -> None:
+    """Watch until the server has ended."""
+    watched = Lock(place.watched)
+    if not watched.acquire(timeout=_PATIENCE_S):
+        return  # there is another watcher, and not only somebody who looked
+    seen = time.monotonic()
+    while not _over(place, watched):
+        time.sleep(min(_SLOWEST_S, idle_s / 4))
+        if _used(place):
+            seen = time.monotonic()
+        elif time.monotonic() - seen >= idle_s:
+            stop_if_idle(place, idle_s)
+    archive.publish(place)
+
+
+def _used(place: Place) -> bool:
+    use = Lock(place.use)
+    free = use.acquire()
+    use.release()
+    return not free
+
+
+def _over(place: Place, watched: Lock) -> bool:
+    """Say whether there is nothing left to watch; then stop watching, while no session can begin."""
+    if held(place.alive):
+        return False
+    if not place.root.is_dir():
+        return True  # somebody has tidied up
+    use = Lock(place.use)
+    if not use.acquire():
+        return False
+    try:
+        if held(place.alive):
+            return False
+        watched.release()
+        return True
+    finally:
+        use.release()
+
+
+if __name__ == "__main__":
+    watch(Place(Path(sys.argv[1])), Archive(Path(sys.argv[2])), float(sys.argv[3]))

@@ -1,0 +1,158 @@
+"""A Spark session: on the cluster that is configured, or on a local server that stays warm between commands.
+
+Always Spark Connect. A caller's credentials travel inside its kernels: neither a server's environment nor its settings
+ever hold any, since the next caller may have others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from bayou.config import SparkConfig
+from bayou.deadline import Deadline
+from bayou.errors import SparkError, SparkLost, SparkUnavailable
+from bayou.pipeline.failure import spark_errors
+from bayou.pipeline.server.control import START_S, Warm, release
+from bayou.pipeline.server.locks import Lock
+from bayou.pipeline.server.options import IDENTITY
+from bayou.pipeline.server.record import ServerRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_ATTEMPTS = 2
+_LOCAL_RETRIES, _REMOTE_RETRIES = 3, 8
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What belongs to an open session: the server's log, and the lock that keeps the server alive."""
+
+    log: Path | None = None
+    use: Lock | None = None
+
+
+class _Foreign(SparkUnavailable):
+    """The server that answered is not the one that was looked for."""
+
+
+_opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
+
+
+@contextmanager
+def spark_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Iterator[SparkSession]:
+    """Open a session, close it at the end, and turn Spark's errors in between into ours."""
+    spark = open_session(config, deadline=deadline)
+    try:
+        with spark_errors(log_of(spark)):
+            yield spark
+    finally:
+        close_session(spark)
+
+
+def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> SparkSession:
+    """Return a new session; the warm server is started if it does not run. Close it with `close_session`.
+
+    `JavaMissing` or `JavaTooOld` where Spark cannot run, `SparkUnavailable` where it does not; each says what to do.
+    """
+    _quieten()
+    if config.remote is not None:
+        return _open_remote(config.remote)
+    warm = Warm.of(config)
+    deadline = deadline or Deadline.after(START_S)
+    use = warm.use(deadline)
+    try:
+        spark = _open_local(warm, deadline)
+    except BaseException:
+        release(use)
+        raise
+    _opened[spark] = _Opened(warm.place.log, use)
+    return spark
+
+
+def close_session(spark: SparkSession) -> None:
+    """End a session and what runs in it. The server stays, for the next one."""
+    found = _opened.pop(spark, _Opened())
+    try:
+        spark.stop()
+    finally:
+        if found.use is not None:
+            release(found.use)
+
+
+def log_of(spark: SparkSession) -> Path | None:
+    """Return the log of the server that a session runs on; None if the server is somebody else's."""
+    return _opened.get(spark, _Opened()).log
+
+
+def _open_local(warm: Warm, deadline: Deadline) -> SparkSession:
+    for attempt in range(_ATTEMPTS):
+        record = warm.find_or_start(deadline)
+        try:
+            return _connect(f"{record.url}/;token={record.token}", record, warm.place.log)
+        except (SparkLost, _Foreign):
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            warm.forget(record, deadline)
+    raise AssertionError("unreachable")
+
+
+def _open_remote(url: str) -> SparkSession:
+    try:
+        spark = _connect(url, None, None)
+    except SparkError as error:
+        raise SparkUnavailable(
+            f"no Spark Connect server answers at {without_secrets(url)}: {error.message}",
+            hint="check [spark] remote in bayou.toml, or BAYOU_SPARK_REMOTE",
+        ) from error
+    _opened[spark] = _Opened()
+    return spark
+
+
+def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> SparkSession:
+    """Connect, and make sure that it is the server that was looked for: another is never used by mistake."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this pyspark's functions know which kind of column to make
+    try:
+        builder = DefaultChannelBuilder(url, channelOptions=_NO_PROXY if expected else None)
+    except PySparkException as error:
+        raise SparkUnavailable(str(error)) from None
+    spark = SparkSession.builder.channelBuilder(builder).create()
+    retries = _LOCAL_RETRIES if expected else _REMOTE_RETRIES
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=5000)])
+    try:
+        with spark_errors(log):
+            found = spark.conf.get(IDENTITY, None)
+        if expected is not None and found != expected.identity:
+            raise _Foreign(
+                f"{expected.url} is not the Spark server that was started for this", hint="see `bayou spark status`"
+            )
+    except SparkError:
+        spark.client.close()
+        raise
+    return spark
+
+
+def without_secrets(url: str) -> str:
+    """Return a server's address without its parameters, one of which may be a token."""
+    return url.partition("/;")[0]
+
+
+def _quieten() -> None:
+    """Keep the client's own chatter off the terminal; what it has to say comes as errors."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    logging.getLogger("pyspark").addHandler(logging.NullHandler())
+    warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)

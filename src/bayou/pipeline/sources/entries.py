@@ -1,0 +1,45 @@
+"""The entries of one version of an index, leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow
+
+from bayou.index.node import Ref
+from bayou.index.nodes import StoreNodes
+from bayou.index.tree import Tree, branches, leaves
+from bayou.pipeline.arrow import ENTRIES, entries_to_batch
+from bayou.pipeline.parts import groups
+from bayou.pipeline.sources.source import load
+from bayou.pipeline.stores import store_of
+from bayou.store.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+
+def entries(spark: SparkSession, recipe: Recipe, tree: Tree, tasks: int) -> DataFrame:
+    """Return the entries of a tree in a store: `path`, `push`, `size`, `sha256`, `etag`, `version`, `modified`.
+
+    Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
+    """
+    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(_read, recipe))
+
+
+def leaf_refs(tree: Tree) -> list[Ref]:
+    """Return what names the leaves of a tree, in order."""
+    if tree.root is None:
+        return []
+    refs: list[Ref] = [tree.root]
+    for level in range(tree.root.level, 0, -1):
+        refs = [row for node in branches(tree.source, level, refs) for row in node.rows]
+    return refs
+
+
+def _read(recipe: Recipe, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
+    for leaf in leaves(StoreNodes(store_of(recipe)), refs):
+        yield entries_to_batch(leaf.rows)

@@ -1,0 +1,73 @@
+"""A Python data source of Spark whose parts and reader were made by the caller.
+
+What a reader needs, credentials among it, travels inside the pickled class: an option would be part of the plan, and
+plans are logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from bayou.ids import ulid
+from bayou.pipeline.arrow import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+Read = Callable[[Any], Iterator[pyarrow.RecordBatch]]
+"""Read one part. Pickled, and called by a worker, maybe twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is read and how; shows nothing of either."""
+
+    name: str
+    schema: pyarrow.Schema
+    parts: Sequence[Any]
+    read: Read
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.parts)} parts>"
+
+
+class _Source(DataSource):
+    """A data source with its plan in the class, as Spark makes the instances."""
+
+    plan: _Plan
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.plan.name
+
+    def schema(self) -> str:
+        return ddl(self.plan.schema)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _Reader(self.plan)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(at) for at in range(len(self._plan.parts))]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._plan.read(self._plan.parts[partition.value])
+
+
+def load(spark: SparkSession, what: str, schema: pyarrow.Schema, parts: Sequence[Any], read: Read) -> DataFrame:
+    """Return a data frame of what `read` yields for each of the parts, one task each."""
+    # Spark makes one of its own where there is no part, and would read that; nothing is in an empty one.
+    plan = _Plan(f"bayou_{what}_{ulid().lower()}", schema, parts or [()], read)
+    # A class of its own, so that it is pickled with all that it holds and not by its name.
+    spark.dataSource.register(type(f"_{plan.name}", (_Source,), {"plan": plan}))
+    return spark.read.format(plan.name).load()

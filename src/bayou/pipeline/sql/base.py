@@ -1,0 +1,76 @@
+"""Base, as workers see it: its leaves on this machine's disk, and what came since they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bayou.index.entry import Entry
+from bayou.index.local import NodeFiles
+from bayou.index.node import Pointer, Ref, Root
+from bayou.index.read import find_many
+from bayou.index.tree import Tree, branches, leaves
+from bayou.repo import Repo
+from bayou.sync import rows
+from bayou.sync.base import load_root, place_of
+from bayou.sync.database import Database
+from bayou.sync.nodes import BaseNodes
+
+LEAVES = 64
+"""Leaves of one task: 30,000 entries or so."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseView:
+    """Base as of one moment: a root of the local nodes, and the rows that are newer (None: gone). It can be pickled."""
+
+    nodes: Path
+    root: Root | None = None
+    newer: Mapping[str, Entry | None] = field(default_factory=dict)
+
+    def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
+        """Return the entries that base has of these paths."""
+        wanted = set(paths)
+        found = find_many(self._tree(), wanted - self.newer.keys())
+        return found | {path: entry for path in wanted if (entry := self.newer.get(path)) is not None}
+
+    def parts(self, size: int = LEAVES) -> list[Sequence[Ref]]:
+        """Divide the leaves into parts; only branches are read for it."""
+        if self.root is None:
+            return []
+        tree = self._tree()
+        refs: list[Ref] = [self.root]
+        for level in range(self.root.level, 0, -1):
+            refs = [row for branch in branches(tree.source, level, refs) for row in branch.rows]
+        found = [Pointer(0, ref.node) for ref in refs]
+        return [found[at : at + size] for at in range(0, len(found), size)]
+
+    def scan(self, part: Sequence[Ref]) -> Iterator[Sequence[Entry]]:
+        """Yield the entries of some leaves, but for those that are newer."""
+        for leaf in leaves(self._tree().source, part):
+            yield [entry for entry in leaf.rows if entry.path not in self.newer]
+
+    def recent(self) -> list[Entry]:
+        """Return the entries that are newer than the leaves."""
+        return [entry for entry in self.newer.values() if entry is not None]
+
+    def _tree(self) -> Tree:
+        return Tree(BaseNodes(NodeFiles(self.nodes), ""), self.root)
+
+
+def base_view(repo: Repo) -> BaseView:
+    """Return what a repo's base is now; nothing, where the datastore is a directory. Nothing is asked of the store."""
+    nodes = repo.state / "nodes"
+    if repo.config.datastore.url is None:
+        return BaseView(nodes)
+    with Database(repo.state / "sync.db") as database:
+        place = place_of(database, repo)
+        # One statement, so that no fold falls between the two.
+        (_, _, root), *newer = database.rows(
+            "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
+            " SELECT path, entry, NULL FROM overlay WHERE place = ?",
+            (place, place),
+        )
+    found = {str(path): rows.load(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
+    return BaseView(nodes, load_root(None if root is None else str(root)), found)

@@ -1,0 +1,38 @@
+"""Leave for workers to read from the store, or why there is none; said only if somebody needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bayou.errors import BayouError, RecordError
+from bayou.pipeline.stores import store_of
+from bayou.repo import Repo
+from bayou.store import Store
+from bayou.store.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """How to open the store; or `refused`, why that is not to be. It can be pickled."""
+
+    recipe: Recipe | None = None
+    refused: str = ""
+
+    def open(self) -> Store:
+        """Return this process's client of the store; `RecordError` where there is no leave to."""
+        if self.recipe is None:
+            raise RecordError(self.refused)
+        return store_of(self.recipe)
+
+
+def grant_for(repo: Repo) -> Grant:
+    """Return what workers get. Credentials that cannot be had are a reason to refuse, and no error yet."""
+    place = repo.config.datastore
+    if place.url is None:
+        return Grant(refused="there is no store to fetch it from")
+    if repo.offline:
+        return Grant(refused="this is offline")
+    try:
+        return Grant(Recipe.of(place.url, place.namespace, place.options, repo.config.sync.concurrency))
+    except BayouError as error:
+        return Grant(refused=f"{error.message}; {error.hint}" if error.hint else error.message)

@@ -1,0 +1,118 @@
+"""Warming Spark up, and saying how it is: what `bayou spark` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from bayou.config import SparkConfig
+from bayou.deadline import Deadline
+from bayou.errors import JavaMissing, JavaTooOld, SparkUnavailable
+from bayou.pipeline.server.control import START_S, Warm, answers
+from bayou.pipeline.server.spark_home import find_spark
+from bayou.pipeline.server.watch import stop_if_idle
+from bayou.pipeline.session import spark_session, without_secrets
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.connect.session import SparkSession
+
+Mode = Literal["local", "master", "remote"]
+
+_DEFAULT_PORT = 15002
+_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStatus:
+    """Which Spark is used and whether it runs. `java` and `log` are None where the server is somebody else's."""
+
+    mode: Mode
+    url: str | None
+    version: str
+    running: bool
+    java: str | None = None
+    log: Path | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What warming up did: started a server, made the class archive, found either there already."""
+
+    status: SparkStatus
+    started: bool
+    archive: bool
+
+
+def status(config: SparkConfig) -> SparkStatus:
+    """Say which Spark is configured and whether it runs: by files and a socket, without a JVM or a request."""
+    if config.remote is not None:
+        return _remote_status(config.remote)
+    mode: Mode = "local" if config.master is None else "master"
+    try:
+        warm = Warm.of(config)
+    except (JavaMissing, JavaTooOld) as error:
+        return SparkStatus(mode, None, find_spark().version, running=False, problem=f"{error.message}; {error.hint}")
+    record = warm.running() if warm.listens() else None
+    url = record.url if record else None
+    return SparkStatus(mode, url, warm.spark.version, record is not None, warm.java.version, warm.place.log)
+
+
+def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
+    """Start the server and let it do a little of everything; make the class archive first, if there is none.
+
+    A server that makes the archive has to end for it. One that others use is left to them.
+    """
+    if config.remote is not None:
+        _exercise_server(config, None)
+        return Warmed(_remote_status(config.remote), started=False, archive=False)
+    deadline = deadline or Deadline.after(2 * START_S)
+    warm = Warm.of(config)
+    started = not warm.running()
+    if not warm.archive.ready:
+        _exercise_server(config, deadline)
+        stop_if_idle(warm.place, 0.0)
+        warm.archive.publish(warm.place)
+        started = started or not warm.running()
+    _exercise_server(config, deadline)
+    return Warmed(status(config), started, warm.archive.ready)
+
+
+def stop(config: SparkConfig) -> bool:
+    """Stop the warm server; return whether there was one. A server of somebody else's is left alone."""
+    if config.remote is not None:
+        raise SparkUnavailable(
+            f"{without_secrets(config.remote)} is not a server of Bayou's", hint="it is stopped where it was started"
+        )
+    return Warm.of(config).stop(Deadline.after(START_S))
+
+
+def _remote_status(url: str) -> SparkStatus:
+    address = urlsplit(without_secrets(url))
+    running = answers(address.hostname or "", address.port or _DEFAULT_PORT)
+    return SparkStatus("remote", without_secrets(url), find_spark().version, running)
+
+
+def _exercise_server(config: SparkConfig, deadline: Deadline | None) -> None:
+    with spark_session(config, deadline=deadline) as spark:
+        _exercise(spark)
+
+
+def _exercise(spark: SparkSession) -> None:
+    """Use once what jobs use: Arrow to Python and back, shuffles, joins, windows, results as a stream."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    def same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        yield from batches
+
+    rows = spark.range(_ROWS).select(f.col("id"), f.sha2(f.col("id").cast("string"), 256).alias("path"))
+    there = rows.mapInArrow(same, "id long, path string").repartitionByRange("path").sortWithinPartitions("path")
+    here = rows.groupBy("path").agg(f.max("id").alias("newest"))
+    newest = f.row_number().over(Window.partitionBy("newest").orderBy(f.desc("path")))
+    for _ in there.join(here, "path", "full").withColumn("age", newest).toLocalIterator():
+        pass

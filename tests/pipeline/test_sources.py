@@ -1,0 +1,162 @@
+"""What Spark reads is what is there: a store's objects, an index's entries, a tree's files."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayou.index.build import build
+from bayou.index.nodes import StoreNodes, StoreSink
+from bayou.index.tree import Tree
+from bayou.pipeline.arrow import batch_to_entries, entries_to_batch
+from bayou.pipeline.parts import Part, divide, groups, objects
+from bayou.pipeline.sources.entries import entries, leaf_refs
+from bayou.pipeline.sources.files import files, places, read
+from bayou.pipeline.sources.listing import listed
+from bayou.store.recipe import Recipe
+from bayou.tree.scan import Found, scan
+from tests.index.reference import entry, some
+
+KEYS = [
+    "top",
+    "data/a",
+    "data/a.b",
+    "data/t/m/1/raw",
+    "data/t/m/2/raw",
+    "data/t/n/1/raw",
+    "files/x",
+    ".bayou/head.json",
+]
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Recipe:
+    for at, key in enumerate(KEYS):
+        (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / key).write_bytes(b"x" * at)
+    return Recipe.of((tmp_path / "store").as_uri(), None, {}, 4)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 4, 100])
+def test_the_parts_of_a_store_hold_every_key_but_our_own_once(recipe, wanted):
+    store = recipe.open()
+
+    parts = divide(store, wanted)
+
+    found = [meta for part in parts for page in objects(store, part) for meta in page]
+    if parts != [Part(None)]:
+        assert sorted(meta.key for meta in found) == sorted(key for key in KEYS if not key.startswith(".bayou/"))
+    assert {meta.key: meta for meta in found}.items() <= {
+        meta.key: meta for page in store.list() for meta in page
+    }.items()
+    assert len(parts) >= min(wanted, 6)
+
+
+def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(recipe, tmp_path):
+    (tmp_path / "store/data/c\x01").mkdir()
+    (tmp_path / "store/data/c\x01/x").touch()
+    store = recipe.open()
+
+    parts = divide(store, 100)
+
+    assert Part("data") in parts
+    assert "data/c\x01/x" in [meta.key for page in objects(store, Part("data")) for meta in page]
+
+
+def test_a_store_that_cannot_list_a_level_is_one_part(monkeypatch, recipe):
+    store = recipe.open()
+    monkeypatch.setattr(type(store), "level", lambda *_: None)
+
+    assert divide(store, 100) == [Part(None)]
+    (flat,) = [list(page) for page in objects(store, Part("data", deep=False))]
+    assert [meta.key for meta in flat] == ["data/a", "data/a.b"]
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(1, 60))
+def test_tasks_share_the_parts_evenly_and_in_order(parts, wanted):
+    shared = groups(parts, wanted)
+
+    assert [part for group in shared for part in group] == parts
+    assert len(shared) <= wanted
+    assert all(shared)
+
+
+def test_entries_cross_unchanged():
+    rows = [entry("data/a"), entry("files/é", 0, push=None, sha256=None, etag=None, version="7", modified=1)]
+
+    assert list(batch_to_entries(entries_to_batch(rows))) == rows
+
+
+def test_the_places_of_a_tree_hold_every_file_once(tmp_path):
+    root = tree(tmp_path)
+
+    for wanted in (1, 4, 100):
+        found = [
+            path for some in places(root, wanted) for one in read(root, [some]) for path in one["path"].to_pylist()
+        ]
+        assert sorted(found) == sorted(one.path for one in scan(root))
+    assert places(root, 100)[0] is not None
+
+
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    for path in ("data/t/m/1/raw", "data/t/m/2/raw", "data/x", "files/bad\x01/y", "files/z"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(path.encode())
+    os.symlink("x", root / "data/link")
+    return root
+
+
+@pytest.mark.spark
+def test_spark_lists_the_objects_of_a_store(spark, recipe):
+    store = recipe.open()
+
+    rows = listed(spark, recipe, divide(store, 100), 3).collect()
+
+    expected = {meta.key: meta for page in store.list() for meta in page if not meta.key.startswith(".bayou/")}
+    assert {row["key"].decode(): (row["size"], row["etag"]) for row in rows} == {
+        key: (meta.size, meta.etag) for key, meta in expected.items()
+    }
+    when = datetime.fromtimestamp(expected["data/a"].modified / 1000, UTC)
+    (row,) = [row for row in rows if row["key"] == b"data/a"]
+    assert abs(row["modified"].astimezone(UTC) - when).total_seconds() < 0.001
+
+
+@pytest.mark.spark
+def test_spark_reads_the_entries_of_an_index(spark, recipe):
+    store = recipe.open()
+    rows = some(3000)
+    tree = Tree(StoreNodes(store), build(rows, StoreSink(store, "c1")))
+
+    found = entries(spark, recipe, tree, 3)
+
+    assert len(leaf_refs(tree)) > 2
+    assert (
+        sorted(
+            (entry for part in found.toArrow().to_batches() for entry in batch_to_entries(part)),
+            key=lambda one: one.path,
+        )
+        == rows
+    )
+    assert entries(spark, recipe, Tree(tree.source, None), 3).count() == 0
+
+
+@pytest.mark.spark
+def test_spark_walks_a_tree(spark, tmp_path):
+    root = tree(tmp_path)
+
+    rows = files(spark, root, 2).collect()
+
+    expected = {one.path: one for one in scan(root)}
+    assert {row["path"] for row in rows} == set(expected)
+    for row in rows:
+        one = expected[row["path"]]
+        if isinstance(one, Found):
+            assert (row["size"], row["mtime_ns"], row["inode"]) == (one.stat.size, one.stat.mtime_ns, one.stat.inode)
+        else:
+            assert (row["skipped"], row["reason"], row["size"]) == (one.kind, one.reason, None)
