@@ -6,6 +6,7 @@ import ipaddress
 import os
 import random
 import secrets
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ settings.register_profile(
 )
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=3000)
 settings.load_profile("ci")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in a shell's background job. Tests interrupt themselves and their children, which would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SEED = "BAYOU_TEST_SEED"
 

@@ -289,6 +289,13 @@ class Oracle:
             if client.content(path) != op.content and not self._safe(client, path, op):
                 raise Violation(f"{name} had {path} = {op.content!r}; the tree has {client.content(path)!r} by now")
 
+    def told(self, client: Client, report: SyncReport, before: int) -> None:
+        """A delete of which a report says that the store's change was kept is over, whatever rows are still there."""
+        for (name, path), op in self.ops.items():
+            if name == client.name and op.content is None and op.number <= before:
+                kept = f"{path} was deleted here and changed in the store: it was kept"
+                op.settled = op.settled or (kept in report.warnings and client.content(path) is not None)
+
     def acknowledged(self, client: Client, report: SyncReport, before: int) -> None:
         """A push has ended well: what was there when it began is in the store."""
         failed = {one.path for one in report.failed}

@@ -208,7 +208,10 @@ class World:
         drawn = rng.random()
         if self.kind.gc and drawn < 0.2:
             grace = rng.choice((0, 0, 3, 60))
-            self.oracle.graces[client.name] = grace * 1000
+            # A DELETE that is still on its way was meant under the grace of its own collection.
+            pending = any(one.who == client.name and one.what.startswith("delete") for one in self.late)
+            earlier = self.oracle.graces.get(client.name, 0) if pending else grace * 1000
+            self.oracle.graces[client.name] = min(earlier, grace * 1000)
             self.collected = True
             return f"gc {grace}", lambda: client.gc(grace)
         if drawn < 0.27:
@@ -360,8 +363,10 @@ class World:
             self._forgive(what, error, heads)
         else:
             self._tell(f"{actor.name} has done {what}: {_brief(actor.result)}")
-            if isinstance(actor.result, SyncReport) and actor.result.mode != "pull":
-                self.oracle.acknowledged(client, actor.result, before)
+            if isinstance(actor.result, SyncReport):
+                self.oracle.told(client, actor.result, before)
+                if actor.result.mode != "pull":
+                    self.oracle.acknowledged(client, actor.result, before)
         self.oracle.check_tree(client)
 
     def _forgive(self, what: str, error: BaseException, heads: int) -> None:

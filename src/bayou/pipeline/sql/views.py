@@ -49,11 +49,12 @@ def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) ->
 def _with_content(source: DataFrame, view: str, content: ContentSource) -> DataFrame:
     """Show a source of versions with their content, which is read for exactly those rows whose content is used."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf  # noqa: PLC0415
+    from pyspark.sql.types import BinaryType  # noqa: PLC0415
 
     with warnings.catch_warnings():
         # It would rather be told by annotations, which would have to load pyarrow with this package.
         warnings.simplefilter("ignore", UserWarning)
-        read = arrow_udf(content_column(content), "binary", ArrowUDFType.SCALAR_ITER)
+        read = arrow_udf(content_column(content), BinaryType(), ArrowUDFType.SCALAR_ITER)
     shown = source.selectExpr(*VIEWS[view], "CAST(deleted AS BOOLEAN) AS _deleted")
     made = shown.withColumn("content", read("path", "size", "sha256", "streaming", "_deleted"))
     return made.drop("_deleted")
