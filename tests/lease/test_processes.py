@@ -13,7 +13,9 @@ from tests.lease.children import Child, holder
 from tests.lease.conftest import Place
 
 KEY = model_key("@org/name/part", "0c7a")
-TTL = 1.5
+TTL = 4.0
+"""Long enough that a holder on a busy machine renews in time."""
+
 
 AN_HOUR_SLOW = """
 import time
