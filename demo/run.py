@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bayou import open as open_repo
+from bayou.repo import open_repo
 from bayou.sync.service import Datastore
 
 HERE = Path(__file__).resolve().parent
