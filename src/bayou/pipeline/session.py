@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from bayou.config import SparkConfig
@@ -27,6 +27,9 @@ from bayou.pipeline.server.record import ServerRecord
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+    Session: TypeAlias = SparkSession
+    """A session, for those who must not import pyspark themselves."""
 
 _ATTEMPTS = 2
 _LOCAL_RETRIES, _REMOTE_RETRIES = 3, 8

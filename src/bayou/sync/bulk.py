@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from bayou.config import DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
-from bayou.errors import SparkError
+from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 
+if TYPE_CHECKING:
+    from bayou.pipeline.session import Session
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """How one sync uses Spark: for more than `limit` objects. What it could not do there is told to `warn`."""
+    """How one command uses Spark: for more than `limit` objects or files.
+
+    What could not be done there is told to `warn` and done here, unless somebody asked for Spark (`must`).
+    """
 
     datastore: DatastoreConfig
     spark: SparkConfig
@@ -24,22 +33,42 @@ class Bulk:
     concurrency: int
     deadline: Deadline
     warn: Callable[[str], None]
+    must: bool = False
 
-    def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark, as `pipeline.discover` does; None if that cannot be: then do it here."""
+    def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
+        """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
+
+        `what` completes "… by this process alone", as in "the store was listed".
+        """
         place = self.datastore
         if place.url is None or place.url.startswith("memory:"):
+            if self.must:
+                raise UsageError(
+                    "Spark's workers do not see this datastore: it is in the memory of this process, or a directory",
+                    hint="leave out --engine: bayou datastore sync",
+                )
             return None
-        from bayou.pipeline.discover import discover  # noqa: PLC0415
         from bayou.pipeline.session import spark_session  # noqa: PLC0415
 
         recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
         try:
             with spark_session(self.spark, deadline=self.deadline) as spark:
-                found = discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline)
+                return job(spark, recipe)
         except SparkError as error:
-            self.warn(f"the store was listed by this process alone, since Spark could not: {error.message}")
+            if self.must:
+                raise
+            self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None
-        if found.refusals > len(found.refused):
+
+    def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
+        """Discover a store on Spark, as `pipeline.discover` does; None if that cannot be: then do it here."""
+
+        def job(spark: Session, recipe: Recipe) -> Discovered:
+            from bayou.pipeline.discover import discover  # noqa: PLC0415
+
+            return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline)
+
+        found = self.run("the store was listed", job)
+        if found is not None and found.refusals > len(found.refused):
             self.warn(f"{found.refusals} keys were refused; the first {len(found.refused)} are named")
         return found

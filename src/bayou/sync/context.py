@@ -67,9 +67,10 @@ class Context:
         if self.options.engine == "point":
             return None
         config = self.repo.config
-        limit = 0 if self.options.engine == "spark" else config.sync.point_limit
+        must = self.options.engine == "spark"
+        limit = 0 if must else config.sync.point_limit
         return Bulk(
-            config.datastore, config.spark, limit, config.sync.concurrency, self.deadline, warn=self.report.warn
+            config.datastore, config.spark, limit, config.sync.concurrency, self.deadline, self.report.warn, must
         )
 
     def stat(self, path: str) -> FileStat | None:
