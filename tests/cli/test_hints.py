@@ -128,7 +128,7 @@ def test_every_command_that_a_text_names_exists(place, line):
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_every_flag_that_a_hint_names_exists(name):
+def test_f098_every_flag_that_a_hint_names_exists(name):
     named = {flag for _, text in hints(MODULES[name]) for flag in _FLAG.findall(text)}
 
     assert named - ALL_FLAGS - FOREIGN == set()
