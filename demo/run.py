@@ -1,149 +1,210 @@
-"""Two repos share one store: write, push, hydrate, change on both sides, keep a conflict, verify, collect.
+"""A workflow runs on one machine; another one finds the run, reads its data, and asks about all of it in SQL.
 
     ./dev demo [--keep]
 
-Nothing has to be started: the store is a directory. Every `$` line is a command that you could type yourself; the
-lines in between say what happens and why. `--keep` leaves the repos in demo/work to look around in.
+Every `$` line is a command that you could type yourself, and what stands below it is what it printed. The store is a
+directory, so nothing has to be started but Spark, which the demo stops again if it was not running before.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
-from bayou.repo import open_repo
-from bayou.sync.service import Datastore
+from bayou.pipeline.server.place import Place
+from bayou.pipeline.server.watch import dismiss
 
 HERE = Path(__file__).resolve().parent
-WORK = HERE / "work"
-BAYOU = Path(sys.executable).parent / "bayou"
+BIN = Path(sys.executable).parent
+MOST_LINES = 24
+GRACE_S = 8.0
+SPARK_IDLE_S = "120"
+"""For a demo that is killed: its Spark ends by itself soon after."""
 
 
-class Failed(SystemExit):
+class Failed(Exception):
     """The demo did not go as it says it does."""
 
 
-def colour(code: str, text: str) -> str:
-    plain = "NO_COLOR" in os.environ or not sys.stdout.isatty()
-    return text if plain else f"\033[{code}m{text}\033[0m"
+def paint(code: str, text: str) -> str:
+    return text if "NO_COLOR" in os.environ or not sys.stdout.isatty() else f"\033[{code}m{text}\033[0m"
 
 
-def say(text: str) -> None:
-    print(f"\n{colour('1', text)}", flush=True)
+def heading(text: str) -> None:
+    print(f"\n{paint('1', text)}", flush=True)
 
 
-def bayou(repo: Path, *arguments: str, expect: int = 0) -> dict[str, object]:
-    """Run a command as a person would, show it and what it prints; return what it says as JSON."""
-    shown = shlex.join(["bayou", *arguments])
-    print(colour("36", f"{repo.name}$ {shown}"), flush=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BAYOU_")}
-    done = subprocess.run([BAYOU, *arguments], cwd=repo, env=environment, text=True, capture_output=True, check=False)
-    for line in (done.stdout + done.stderr).strip().replace(str(WORK), "…").splitlines():
-        print(f"  {line}")
-    if done.returncode != expect:
-        raise Failed(f"`{shown}` exited with {done.returncode}, and not with {expect}")
-    return {}
+def say(*lines: str) -> None:
+    for line in lines:
+        print(f"  {line}", flush=True)
 
 
-def facts(repo: Path, *arguments: str) -> dict[str, object]:
-    """Ask the same command for its JSON, unseen, to check what the demo claims."""
-    done = subprocess.run([BAYOU, *arguments, "--json"], cwd=repo, text=True, capture_output=True, check=False)
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+class Machine:
+    """A machine of the story: a directory that commands are typed in."""
+
+    def __init__(self, work: Path, name: str) -> None:
+        self.root = work / name
+        self.root.mkdir()
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("BAYOU_")},
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "FILES": str(HERE / "repo"),
+            "STORE": (work / "store").as_uri(),
+            "BAYOU_SPARK_IDLE": SPARK_IDLE_S,
+        }
+
+    def type(self, command: str, *expected: str) -> None:
+        """Type a command, show what it prints, and make sure that it says what the story claims."""
+        print(paint("36", f"{self.root.name}$ {command}"), flush=True)
+        done = self._run(command, stderr=subprocess.STDOUT)
+        lines = done.stdout.rstrip().splitlines()
+        say(*lines[:MOST_LINES])
+        if len(lines) > MOST_LINES:
+            say(paint("2", f"… {len(lines) - MOST_LINES} more lines"))
+        if done.returncode != 0:
+            raise Failed(f"`{command}` ended with exit code {done.returncode}")
+        for text in expected:
+            if text not in done.stdout:
+                raise Failed(f"`{command}` does not say {text!r}")
+
+    def ask(self, command: str) -> dict[str, object]:
+        """Run a command unseen, and return what it says as JSON."""
+        done = self._run(f"{command} --json", stderr=subprocess.PIPE)
+        if done.returncode != 0:
+            raise Failed(f"`{command}` ended with exit code {done.returncode}: {done.stderr}")
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+    def _run(self, command: str, *, stderr: int) -> subprocess.CompletedProcess[str]:
+        """Run a command in a group of its own, so that all of it can be ended when the demo is."""
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            cwd=self.root,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            process_group=0,
+        )
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            end(process)
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def check(true: bool, claim: str) -> None:
-    if not true:
-        raise Failed(f"the demo is wrong: {claim}")
+def end(process: subprocess.Popen[str]) -> None:
+    """End a command with all that it has started; what is not gone soon is killed."""
+    until = time.monotonic() + GRACE_S
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it is gone
 
 
-def write(repo: Path, files: dict[str, str]) -> None:
-    """Write as a program does: through Bayou, so that every change is journaled before it is made."""
-    with Datastore(open_repo(repo)) as datastore:
-        for path, content in files.items():
-            datastore.tree.write(path, content.encode())
-            print(f"  {repo.name}: wrote {path}: {content!r}")
+def tell(work: Path) -> None:
+    """Tell the story."""
+    laptop, server = Machine(work, "laptop"), Machine(work, "server")
+    (work / "store").mkdir()
+    spark = laptop.ask("bayou spark status")
+    try:
+        play(laptop, server, has_java=spark["java"] is not None)
+    finally:
+        if spark["log"] is not None and not spark["running"]:
+            dismiss(Place(Path(str(spark["log"])).parent))
+
+
+def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:
+    heading("1. A repo is a directory. Models and workflows are files in it, which you commit.")
+    laptop.type("bayou init")
+    laptop.type("cp -R $FILES/. .")
+    if not has_java:
+        say(paint("33", "There is no Java here, and Spark needs it: the report in SQL is left out, the rest goes on."))
+        laptop.type("bayou spark status", "install it with")
+        leave_out_the_report(laptop.root / "workflows" / "nightly.yaml")
+    laptop.type("cat workflows/nightly.yaml")
+
+    heading("2. What runs make is shared through a bucket. Here it is a directory.")
+    laptop.type("bayou datastore setup $STORE")
+
+    heading("3. A run: each step writes versions of data, and pushes them." + " Spark takes a moment." * has_java)
+    laptop.type("bayou workflow run nightly", "succeeded")
+
+    heading(
+        "4. Another machine, with the same files (a git clone, say), has it all; content comes when it is asked for."
+    )
+    server.type("bayou init")
+    server.type("cp -R $FILES/. .")
+    server.type("bayou datastore setup $STORE --lazy")
+    server.type("bayou workflow run search --status succeeded", "nightly")
+    server.type("bayou data get disk-check result", "verdict")
+    server.type("bayou datastore hydrate")
+
+    heading("5. It adds to it, and asks about all of it.")
+    server.type("""bayou model run disk-check call --input 'arguments={"used": "97"}'""", "succeeded")
+    if has_java:
+        server.type("bayou model run usage-report query", "succeeded")
+        server.type("bayou data get usage-report result -o report.parquet")
+        server.type("""python -c 'import pandas; print(pandas.read_parquet("report.parquet"))'""", "full")
+    else:
+        server.type("""bayou data query 'name == "result" && attributes.verdict == "full"'""", "disk-check")
+
+    heading("6. Two write the same version while they cannot see each other. Both are kept.")
+    laptop.type("echo 'as the laptop sees it' | bayou data put disk-usage note --offline")
+    server.type("echo 'as the server sees it' | bayou data put disk-usage note --offline")
+    laptop.type("bayou datastore sync")
+    server.type("bayou datastore sync")
+    server.type("bayou data get disk-usage note --version 1", "as the laptop sees it")
+    server.type("bayou data get disk-usage note --version 2", "as the server sees it")
+
+    heading("7. Every commit is in the log, and every object is where the index says.")
+    server.type("bayou datastore log -n 3")
+    server.type("bayou datastore verify", "all is well")
+
+
+def leave_out_the_report(workflow: Path) -> None:
+    text = workflow.read_text()
+    workflow.write_text(text[: text.index("  - name: report")])
+
+
+def interrupted(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def main() -> int:
-    shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir(parents=True)
-    laptop, server, store = WORK / "laptop", WORK / "server", WORK / "store"
-    url = store.as_uri()
-
-    say("1. Two repos. Each is a directory with a bayou.toml; its data lies in .bayou/tree, at local speed.")
-    for repo in (laptop, server):
-        repo.mkdir()
-        bayou(repo, "init")
-
-    say("2. The laptop's program shares its results: setup proves that the store can be trusted, and pushes.")
-    (laptop / ".bayou/tree/files").mkdir(parents=True)
-    (laptop / ".bayou/tree/files/notes.txt").write_text("first notes\n")
-    bayou(laptop, "datastore", "setup", url)
-    write(laptop, {f"data/report/nightly/usage/{day}/raw": f"disk {50 + day} % full" for day in (1, 2, 3)})
-    bayou(laptop, "datastore", "sync")
-
-    say("3. The server joins: it sets up against the same store, and has everything. It wrote nothing to it.")
-    bayou(server, "datastore", "setup", url)
-    same = {
-        path.relative_to(laptop).as_posix(): path.read_bytes()
-        for path in (laptop / ".bayou/tree").rglob("*")
-        if path.is_file()
-    }
-    for path, content in same.items():
-        check((server / path).read_bytes() == content, f"{path} is the same on both")
-
-    say('4. Nothing to do is one request, and it is answered "not modified".')
-    bayou(server, "datastore", "sync")
-    sent = facts(server, "datastore", "sync")["requests"]
-    check(isinstance(sent, dict) and sum(sent.values()) == 1, "a no-op is one request")
-
-    say("5. Both change things. Different paths just merge; for one path that both changed, no byte is lost.")
-    write(laptop, {"files/notes.txt": "notes from the laptop\n", "data/report/nightly/usage/4/raw": "disk 54 % full"})
-    write(server, {"files/notes.txt": "notes from the server\n", "files/server.txt": "only here so far\n"})
-    bayou(laptop, "datastore", "sync")
-    bayou(server, "datastore", "sync", expect=3)
-    bayou(server, "datastore", "conflicts")
-    check(
-        (server / ".bayou/tree/files/notes.txt").read_text() == "notes from the laptop\n",
-        "the store's side has the path",
-    )
-
-    say("6. The server's side was the right one? Take it; that is a change like any other, and goes to everybody.")
-    bayou(server, "datastore", "conflicts", "take", "files/notes.txt")
-    bayou(server, "datastore", "sync")
-    bayou(laptop, "datastore", "sync")
-    check((laptop / ".bayou/tree/files/notes.txt").read_text() == "notes from the server\n", "the taken side arrived")
-
-    say("7. A file lost by accident comes back; only a delete that somebody asked for is a delete.")
-    (laptop / ".bayou/tree/data/report/nightly/usage/2/raw").unlink()
-    print("  laptop: somebody removed data/report/nightly/usage/2/raw with rm")
-    bayou(laptop, "datastore", "sync")
-    with Datastore(open_repo(laptop)) as datastore:
-        datastore.tree.delete("data/report/nightly/usage/1/raw")
-        print("  laptop: deleted data/report/nightly/usage/1/raw through Bayou")
-    bayou(laptop, "datastore", "sync")
-    bayou(server, "datastore", "sync")
-    check(not (server / ".bayou/tree/data/report/nightly/usage/1/raw").exists(), "the delete arrived")
-    check((laptop / ".bayou/tree/data/report/nightly/usage/2/raw").exists(), "the lost file is back")
-
-    say("8. Every commit is in the log, every object is where the index says, and what nobody needs can be collected.")
-    bayou(laptop, "datastore", "log", "-n", "5")
-    bayou(laptop, "datastore", "verify")
-    bayou(laptop, "datastore", "gc", "--grace", "0s")
-    bayou(laptop, "datastore", "verify")
-    bayou(laptop, "datastore", "status")
-
-    if "--keep" in sys.argv[1:]:
-        print(f"\nThe repos are in {WORK.relative_to(HERE.parent)}: laptop, server, and the store between them.")
-    else:
-        shutil.rmtree(WORK)
-        print("\nDone. `./dev demo --keep` leaves the repos in demo/work, to look around in.")
+    keep = "--keep" in sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
+    begun = time.monotonic()
+    work = Path(tempfile.mkdtemp(prefix="bayou-demo-"))
+    print(f"FILES={HERE / 'repo'}\nSTORE={(work / 'store').as_uri()}")
+    try:
+        tell(work)
+    except Failed as error:
+        print(f"\n{paint('31', 'the demo failed:')} {error}", file=sys.stderr)
+        return 1
+    finally:
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
+    left = f"The repos are in {work}." if keep else "`./dev demo --keep` leaves the repos, to look around in."
+    print(f"\nDone in {time.monotonic() - begun:.0f} s. {left} Next: README.md, docs/.")
     return 0
 
 

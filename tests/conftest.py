@@ -53,6 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(SEED, str(secrets.randbelow(10**9)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what a file sets up together, and all that needs Spark: a second server costs more than it saves."""
+    for item in items:
+        alone = f"{item.path.parent.name}-{item.path.stem}"
+        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else alone))
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {SEED}={os.environ[SEED]} repeats what `rng` draws; hypothesis prints how to repeat a failure"
 
@@ -60,7 +68,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A source of randomness of this test's own, the same in every run with the same seed."""
-    return random.Random(f"{os.environ[SEED]} {request.node.nodeid}")
+    file, _, name = request.node.location  # unlike its id, the same in every way to run the tests
+    return random.Random(f"{os.environ[SEED]} {file} {name}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,6 +65,7 @@
     │   ├── StoreEmptied            base knows a store, and there is none any more
     │   ├── StoreRestored           the store's history is not the one that base knows: a backup came back
     │   ├── MassDelete              more deletes than anybody means without saying so
+    │   ├── ReplicaRefused          a store that is no copy of this one, or not any more: it is not written over
     │   ├── ConflictRefused         a conflict, and the caller asked to fail on one
     │   └── AlreadySyncing          another process syncs this repo
     ├── LeaseError                  who may write now could not be settled (V13)
@@ -76,6 +77,7 @@
     │   ├── JavaTooOld              there is one that Spark does not run on
     │   ├── SparkUnavailable        the server does not start, or is not where it should be
     │   ├── SparkLost               the server went away in the middle
+    │   ├── SparkNotShared          workers elsewhere do not see a directory that the job needs
     │   └── SparkFailed             a job failed; the log that its hint names says why
     ├── StateError                  .bayou/state cannot be read or written
     ├── ContentChanged              a file is not (any more) what its hash says
@@ -397,6 +399,10 @@ class MassDelete(SyncError):
     code = "mass_delete"
 
 
+class ReplicaRefused(SyncError):
+    code = "replica_refused"
+
+
 class ConflictRefused(SyncError):
     code = "conflict"
     exit_code = 3
@@ -444,6 +450,10 @@ class SparkUnavailable(SparkError):
 
 class SparkLost(SparkError):
     code = "spark_lost"
+
+
+class SparkNotShared(SparkError):
+    code = "spark_not_shared"
 
 
 class SparkFailed(SparkError):

@@ -13,6 +13,11 @@ _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 def ulid(at_ms: int | None = None) -> str:
     """Return a new ULID: 48 bits of time, 80 of randomness, 26 characters of Crockford's base 32."""
     number = (at_ms if at_ms is not None else time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    return ulid_of(number)
+
+
+def ulid_of(number: int) -> str:
+    """Return a number of 128 bits as a ULID."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -10, -10)])
 
 

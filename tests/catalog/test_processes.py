@@ -182,7 +182,7 @@ with Datastore(repo) as datastore:
     assert listed(ours.repo) == []
     with catalog_of(ours.repo) as catalog:
         assert not catalog.refresh().changed
-        from bayou.records.catalog.follow import is_current
+        from bayou.records.catalog.refreshed import is_current
         from bayou.sync.feed import open_feed
 
         with open_feed(ours.repo) as feed:

@@ -321,6 +321,23 @@ def test_a_query_for_people_is_one_result_on_a_line(web, put, command):
     assert command("data", "query", "false").out == "nothing matches\n"
 
 
+def test_a_selection_is_shown_in_the_order_of_its_text_by_every_process(web, put, repo, processes):
+    """The evaluator's maps are hash maps, and their order is another one each time."""
+    put(b'{"z": 1, "y": {"d": 4, "c": 3, "b": 2, "a": 1}}', name="a")
+    select = (
+        '{"version": version, "name": name, "deep": attributes.y, '
+        '"x": [name == "b" ? "deep" : "at", {"at": 1, "name": 2}]}'
+    )
+    told = '{"version": 1, "name": "a", "deep": {"a": 1, "b": 2, "c": 3, "d": 4}, "x": ["at", {"name": 2, "at": 1}]}'
+
+    asked = ("data", "query", "true", "--select", select, "--repo", str(repo.root))
+    shown = {processes.run(*asked).out for _ in range(3)}
+    documents = {processes.run(*asked, "--json").out for _ in range(2)}
+
+    assert shown == {f"{told}\n"}
+    assert documents == {f'{{"results": [{told}], "total": 1}}\n'}
+
+
 @pytest.mark.parametrize("predicate", ["nmae == 'x'", "name ==", "((("])
 def test_a_query_that_cannot_be_is_an_error_before_anything_is_read(web, put, command, predicate):
     put(b"x")

@@ -222,7 +222,7 @@ def test_the_flags_of_a_setup_reach_the_engine(api, repo, command):
             "--option",
             "endpoint=http://x=y",
         ),
-        *("--lazy", "--skip-migration", "--timeout", "10"),
+        *("--lazy", "--skip-migration", "--engine", "point", "--timeout", "10"),
     )
 
     assert api.calls[0][2].pop("progress") is not None
@@ -237,6 +237,7 @@ def test_the_flags_of_a_setup_reach_the_engine(api, repo, command):
                 "skip_migration": True,
                 "timeout": 10.0,
                 "renumber": renumber,
+                "engine": "point",
             },
         )
     ]

@@ -125,6 +125,45 @@ def test_data_is_listed_and_read_without_a_parser_or_an_engine(imports, with_dat
     assert not {name for name in modules if name.startswith(("bayou.records.query", "bayou.pipeline"))}
 
 
+@pytest.mark.parametrize("args", [("model", "describe", "spark/sql"), ("model", "types")])
+def test_a_type_of_spark_is_told_of_without_spark(imports, with_data, args):
+    modules = imports("-m", "bayou", *args)
+
+    assert "bayou.model.types.sql" in modules
+    assert not {name for name in modules if name.startswith(("bayou.pipeline", "pyspark", "pyarrow", "pandas", "grpc"))}
+
+
+ASKING_NEEDS_NOT = (
+    *("obstore", "arro3", "filelock", "hashlib", "concurrent.futures", "asyncio", "email", "http", "subprocess"),
+    *("bayou.store.open", "bayou.store.store", "bayou.store.remote", "bayou.store.credentials"),
+    *("bayou.index.codec", "bayou.index.local", "bayou.index.tree", "bayou.index.merge"),
+    *("bayou.sync.run", "bayou.sync.context", "bayou.sync.report", "bayou.sync.base", "bayou.sync.observe"),
+    *("bayou.records.staging", "bayou.records.deletion", "bayou.records.renaming", "bayou.records.outputs"),
+    *("bayou.records.catalog.follow", "bayou.records.catalog.backfill", "bayou.records.catalog.directory"),
+)
+"""What a command that asks the catalog does without: the store, the index, the sync, and all that writes."""
+
+
+@pytest.fixture
+def settled(tmp_path, with_data):
+    """The same, with a catalog that is up to date."""
+    with Records(open_repo(tmp_path)) as records:
+        records.catalog.refresh()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("data", "list"), ("data", "versions", "web", "report"), ("data", "query", 'name == "report" && latest')],
+)
+def test_the_catalog_is_asked_without_the_store_the_index_or_the_sync(imports, settled, args):
+    """A list of a hundred thousand versions is a matter of a moment, and must not wait for what it does not use."""
+    modules = imports("-m", "bayou", *args)
+
+    assert "bayou.records.catalog.find" in modules
+    assert {name for name in ASKING_NEEDS_NOT if name in modules} == set()
+    assert len({name for name in modules if name.startswith("bayou")}) < 110
+
+
 def test_a_look_at_data_takes_no_lease(imports, with_data):
     """V15: what is only looked at needs neither a session nor a lease, so neither is there."""
     modules = imports("-m", "bayou", "data", "list")

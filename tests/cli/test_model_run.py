@@ -41,6 +41,14 @@ def test_types_are_listed_and_described(does):
         "description": "Run a command line",
         "methods": ["execute"],
     }
+    assert listed["spark/sql"]["methods"] == ["query"]
+    (query,) = does("model", "describe", "spark/sql")["methods"]
+    assert list(query["arguments"]["properties"]) == ["sql", "parameters", "timeout"]
+    assert {one["name"]: one["content_type"] for one in query["outputs"]} == {
+        "result": "application/vnd.apache.parquet",
+        "summary": "application/json",
+    }
+    assert query["keep_failed"] is False
     described = does("model", "describe", "command/shell")
     (execute,) = described["methods"]
     assert described["type"] == "command/shell"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bayou.cli import sentences
+from bayou.cli import documents, sentences
 from bayou.cli.output import Line, Table
 from bayou.index.log import LogRow
 from bayou.store.meter import Requests
@@ -170,6 +170,17 @@ def test_a_verify_gives_its_verdict():
         "data/r: could not be recovered",
     ]
     assert lines(sentences.verify(bad, verbose=False), "warning") == ["data/u: in the store, but not in its index"]
+
+
+def test_a_verify_of_more_than_it_can_name_tells_the_number():
+    report = VerifyReport(9000, [f"data/{at:04}" for at in range(1000)], [], [], 0, 0, 0, totals={"missing": 4321})
+
+    *_, last = lines(sentences.verify(report, verbose=False), "warning")
+    assert last == "and 4,311 more; -v lists the first 1,000"
+    *_, last = lines(sentences.verify(report, verbose=True), "warning")
+    assert last == "and 3,321 more"
+    assert documents.verify(report)["totals"] == {"missing": 4321}
+    assert "totals" not in documents.verify(VerifyReport(1, [], [], [], 0, 0, 0))
 
 
 def test_a_collection_tells_what_it_freed():

@@ -52,6 +52,19 @@ def test_a_whole_value_keeps_its_type(text, expected):
     assert value(text, inputs=inputs) == expected
 
 
+def test_maps_have_their_keys_in_one_order():
+    """What is stored must not depend on the evaluator's hash maps: equal records are equal files."""
+    names = [f"key-{number:02}" for number in range(20)]
+    given = {name: {"b": 1, "a": 2} for name in reversed(names)}
+
+    found = value("${{ inputs.map }}", inputs={"map": given})
+
+    assert found == given
+    assert list(found) == names
+    assert {tuple(one) for one in found.values()} == {("a", "b")}
+    assert value("x ${{ {'b': 1, 'a': 2} }}") == 'x {"a": 2, "b": 1}'
+
+
 def test_an_expression_inside_a_text_becomes_text():
     inputs = {"host": "h", "port": 80, "on": True, "tags": {"a": [1]}}
 

@@ -14,7 +14,6 @@ import pytest
 from pyarrow import parquet as pq
 
 from bayou.cli import sql_formats
-from bayou.config import SparkConfig
 from bayou.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
 from bayou.pipeline.sql import catalog, content, parquet
 from bayou.pipeline.sql.base import BaseView, base_view
@@ -22,7 +21,8 @@ from bayou.pipeline.sql.catalog import Rows
 from bayou.pipeline.sql.content import ContentReader, ContentSource, Wanted, groups
 from bayou.pipeline.sql.failure import sentence
 from bayou.pipeline.sql.grant import Grant, grant_for
-from bayou.pipeline.sql.query import Column, _check, _named, shared_files_needed
+from bayou.pipeline.sql.query import Column, _named
+from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import OUTPUT, RUN, VERSION, CatalogTable
 from bayou.pipeline.sql.values import to_rows
 from bayou.records.catalog.rows import VersionRow
@@ -118,7 +118,7 @@ def test_readers_read_while_somebody_writes(repo):
 def test_base_is_its_leaves_and_what_came_since(team):
     clone = team.clone("one")
     clone.write_all({f"files/{number:05}": b"%d" % number for number in range(1500)})
-    clone.sync()
+    clone.sync(engine="point")
     view = base_view(clone.repo)
     moved = pickle.loads(pickle.dumps(view))
     parts = moved.parts(size=1)
@@ -229,7 +229,7 @@ def test_content_is_held_in_groups_of_bounded_size():
     assert list(groups([])) == []
 
 
-COLUMNS = [Column("name", False), Column("size", True), Column("tags", False)]
+COLUMNS = [Column("name", "string"), Column("size", "bigint"), Column("tags", "string")]
 ROWS = [("a", 5, {"env": "prod"}), ("b\nc", None, {}), (None, 12, None)]
 
 
@@ -250,7 +250,7 @@ def test_a_table_is_as_wide_as_its_first_rows_and_its_terminal_let_it():
     out = io.StringIO()
     rows = [("short",)] * 300 + [(long,)]
 
-    sql_formats.table([Column("a", False)], iter(rows), out, None)
+    sql_formats.table([Column("a", "string")], iter(rows), out, None)
 
     assert out.getvalue().splitlines()[-1] == "xxxx…"
     assert sql_formats.fit([500, 3], None) == [60, 3]
@@ -266,7 +266,7 @@ def test_a_table_of_no_rows_has_its_headings():
 
 def test_bytes_are_shown_to_people_where_they_are_text():
     out = io.StringIO()
-    sql_formats.table([Column("c", False)], [(b"hello\n",), (b"\xff\x00",), (b"\x1b[2J",)], out, None)
+    sql_formats.table([Column("c", "string")], [(b"hello\n",), (b"\xff\x00",), (b"\x1b[2J",)], out, None)
     assert out.getvalue().splitlines()[1:] == ["hello\\n", "(2 bytes)", "\\x1b[2J"]
 
 
@@ -283,7 +283,7 @@ def test_json_has_every_kind_of_value():
         "deep": ([{"at": moment}], [{"at": "2026-01-02T03:04:05.678Z"}]),
     }
     out = io.StringIO()
-    columns = [Column(name, False) for name in values]
+    columns = [Column(name, "string") for name in values]
 
     assert sql_formats.json_lines(columns, [tuple(value for value, _ in values.values())], out) == 1
     assert json.loads(out.getvalue()) == {name: told for name, (_, told) in values.items()}
@@ -300,7 +300,7 @@ def test_the_json_document_is_one_also_without_rows():
 
 def test_csv_quotes_what_must_be_and_null_is_nothing():
     out = io.StringIO()
-    assert sql_formats.csv([*COLUMNS, Column("flag", False)], [("b\nc", None, {"a": "1"}, True)], out) == 1
+    assert sql_formats.csv([*COLUMNS, Column("flag", "string")], [("b\nc", None, {"a": "1"}, True)], out) == 1
     assert out.getvalue() == 'name,size,tags,flag\n"b\nc",,"{""a"": ""1""}",true\n'
 
 
@@ -351,30 +351,32 @@ def test_an_error_of_spark_is_one_sentence(said, told):
 
 
 @pytest.mark.parametrize(
-    "text", ["select 1", " -- why\n/* or\n not */ (SELECT 1)", "With a as (select 1) table a", "EXPLAIN select 1"]
+    "text",
+    [
+        *("select 1", " -- why\n/* or\n not */ (SELECT 1)", "With a as (select 1) table a", "EXPLAIN select 1"),
+        *("((from x |> select 1))", "with a as (select 'insert into', `insert` into, \"insert into\" from b) table a"),
+    ],
 )
 def test_a_question_is_let_through(text):
-    _check(text)
+    check_question(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["drop view data", "insert into x values (1)", "", "-- only a comment", "set a=1", "'select'"]
+    "text",
+    [
+        *("drop view data", "insert into x values (1)", "", "-- only a comment", "set a=1", "'select'"),
+        *("-- why\rdrop view data", "/* /* */ drop view data", "`select`", "(", "begin select 1; end"),
+        *("with a as (select r'\\') Insert /* so */ OVERWRITE directory 'x' table a", "from a insert into b select 1"),
+    ],
 )
 def test_what_is_no_question_is_refused(text):
     with pytest.raises(QueryInvalid):
-        _check(text)
+        check_question(text)
 
 
 def test_only_named_views_are_made():
     assert _named("select * from Data join entries using (path)") == ["data", "entries"]
     assert _named("select metadata from dataset") == []
-
-
-def test_a_spark_elsewhere_needs_shared_files():
-    assert shared_files_needed(SparkConfig()) is None
-    assert shared_files_needed(SparkConfig(master="local[2]")) is None
-    for config in (SparkConfig(master="spark://host:7077"), SparkConfig(remote="sc://host")):
-        assert "share" in str(shared_files_needed(config))
 
 
 @pytest.mark.parametrize(

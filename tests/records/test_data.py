@@ -380,6 +380,30 @@ def test_staged_versions_become_visible_together(records: Records) -> None:
     assert leftovers(records.tree.root) == []
 
 
+def test_what_a_program_writes_in_place_waits_on_the_stage_with_the_rest(records: Records) -> None:
+    with records.data.stage() as stage:
+        with stage.room(MODEL, "big", tags={"a": "b"}) as file:
+            file.write_bytes(b"in place")
+        stage.save(MODEL, "summary", b"{}")
+        assert visible(records) == {}
+        published = stage.publish()
+    assert [(one.name, one.version, one.tags) for one in published] == [("big", 1, {"a": "b"}), ("summary", 1, {})]
+    assert visible(records)["main", "big", 1] == b"in place"
+    assert leftovers(records.tree.root) == []
+
+
+def test_room_that_is_not_filled_puts_nothing_on_the_stage(records: Records) -> None:
+    with records.data.stage() as stage:
+        with contextlib.suppress(ValueError), stage.room(MODEL, "half") as file:
+            file.write_bytes(b"half")
+            raise ValueError("the program's own")
+        with pytest.raises(UsageError, match="no file was written"), stage.room(MODEL, "none"):
+            pass
+        stage.save(MODEL, "summary", b"{}")
+        assert [one.name for one in stage.publish()] == ["summary"]
+    assert leftovers(records.tree.root) == []
+
+
 def test_what_is_staged_and_not_published_never_was(records: Records) -> None:
     with contextlib.suppress(ValueError), records.data.stage() as stage:
         stage.save(MODEL, "x", b"1")

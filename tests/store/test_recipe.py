@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from bayou.store import keys
+from bayou.store import credentials, keys
 from bayou.store.recipe import Recipe
 
 SECRET = "nobody-sees-this"
@@ -47,10 +47,30 @@ def test_a_profile_is_resolved_where_it_is_known(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
 
-    recipe = Recipe.of("s3://bucket", None, {"profile": "work", "endpoint": "http://127.0.0.1:1"})
+    monkeypatch.setattr("bayou.store.credentials._granted", {})
 
-    assert recipe.options == {"endpoint": "http://127.0.0.1:1"}
-    assert (recipe.environ["AWS_ACCESS_KEY_ID"], recipe.environ["AWS_SECRET_ACCESS_KEY"]) == ("me", SECRET)
+    recipe = Recipe.of("s3://bucket", None, {"profile": "work", "endpoint": "http://127.0.0.1:1"})
+    (tmp_path / "credentials").unlink()  # as on another machine
+    pickle.loads(pickle.dumps(recipe)).open()
+
+    assert SECRET not in repr(recipe) + str(recipe.environ)
+    given = credentials.aws(recipe.options)
+    assert (given()["access_key_id"], given()["secret_access_key"]) == ("me", SECRET)
+
+
+def test_one_process_opens_the_stores_of_two_accounts(plain_keys, monkeypatch, tmp_path):
+    (tmp_path / "credentials").write_text("[backup]\naws_access_key_id = other\naws_secret_access_key = theirs\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setattr("bayou.store.credentials._granted", {})
+    mine = Recipe.of("s3://mine", None, {})
+    theirs = Recipe.of("s3://theirs", None, {"profile": "backup"})
+
+    for recipe in (theirs, mine, theirs):
+        recipe.open()
+
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
+    assert credentials.aws(mine.options) is None
+    assert credentials.aws(theirs.options)()["secret_access_key"] == "theirs"
 
 
 def test_a_directory_needs_no_credentials(tmp_path):

@@ -111,6 +111,16 @@ class Team:
         return {key for key in self.keys() if not key.startswith(".bayou/")}
 
 
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested here is done by this process, or says so: a Spark server would outlive its test."""
+
+    def start(*_: object, **__: object) -> None:
+        pytest.fail("this sync is so large that it goes to Spark: give it engine='point'")
+
+    monkeypatch.setattr("bayou.sync.bulk.Bulk.run", start)
+
+
 @pytest.fixture
 def team(tmp_path: Path) -> Team:
     """A team on a directory store."""

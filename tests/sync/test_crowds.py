@@ -95,10 +95,13 @@ def test_f125_eight_writers_commit_to_one_store_and_none_starves(
 
 
 @pytest.mark.parametrize(
-    ("files", "size"),
-    [(2_000, 100_000), pytest.param(100_000, 10_700, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
+    ("files", "size", "engine"),
+    [
+        (2_000, 100_000, "point"),
+        pytest.param(100_000, 10_700, "spark", marks=[pytest.mark.soak, pytest.mark.spark, pytest.mark.timeout(1800)]),
+    ],
 )
-def test_f130_setup_migrates_many_files_in_bounded_memory(team: Team, files: int, size: int) -> None:
+def test_f130_setup_migrates_many_files_in_bounded_memory(team: Team, files: int, size: int, engine: str) -> None:
     repo = init_repo(team.root / "a")
     body = os.urandom(size)
     for number in range(files):
@@ -107,10 +110,10 @@ def test_f130_setup_migrates_many_files_in_bounded_memory(team: Team, files: int
         (folder / "raw").write_bytes(number.to_bytes(8, "big") + body[8:])
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
+    asked = ["datastore", "setup", team.url, "--timeout", "1500", "--engine", engine, "--json"]
     ran = subprocess.run(
-        [sys.executable, "-c", SETUP, "datastore", "setup", team.url, "--timeout", "1500", "--json"],
-        cwd=repo.root, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", SETUP, *asked], cwd=repo.root, env=env, capture_output=True, text=True, check=False
+    )
 
     assert ran.returncode == 0, ran.stderr
     assert sum(key.endswith("/raw") for key in team.payload_keys()) == files

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bayou.sync.service import Datastore
+from bayou.tree.scan import scan
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
@@ -76,6 +79,7 @@ def test_an_open_mark_of_a_living_program_is_carried_but_never_dropped(team: Tea
 MARKER = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
+from bayou.tree.scan import scan
 
 datastore = Datastore(open_repo(sys.argv[1]))
 datastore.sync.mark_dirty(sys.argv[2] or None)
@@ -139,6 +143,7 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 DELETER = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
+from bayou.tree.scan import scan
 from bayou.tree.ground import Ground
 
 Ground.remove = die
@@ -168,3 +173,20 @@ def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team)
     assert clone.files == {"files/x": b"x"}
     assert clone.status().in_sync
     assert not clone.repo.state.exists()
+
+
+def test_t11_what_is_written_under_a_mark_that_came_after_the_journal_was_read_is_not_untracked_for_good(
+    a: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*args: Any) -> Any:
+        with Datastore(a.repo) as datastore:
+            mark = datastore.sync.mark_dirty("files/late")
+            a.lay("files/late/x", "of a program that said so")
+            mark.done()
+        yield from scan(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bayou.sync.observe.scan", late)
+        assert a.sync().untracked == ["files/late/x"]
+
+    assert (a.push().pushed.files, a.sync().untracked) == (1, [])

@@ -50,7 +50,7 @@ def synthetic(team: Team, entries: int) -> int:
 def lazy(team: Team, name: str) -> Clone:
     """A clone that knows the whole index and has none of its content."""
     clone = team.clone(name, hydrate="lazy")
-    clone.pull()
+    clone.pull(engine="point")
     return clone
 
 

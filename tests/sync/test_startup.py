@@ -11,7 +11,12 @@ from typing import Any
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Team
 
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "boto3", "botocore", "yaml", "rich", "celpy", "cel", "jsonschema")
+HEAVY = (
+    *("pyspark", "pyarrow", "pandas", "numpy", "boto3", "botocore", "yaml", "rich", "celpy", "cel", "jsonschema"),
+    *("tomlkit", "filelock", "asyncio", "email", "http", "xml", "subprocess"),
+)
+OTHERS = ("setup", "verify", "collect", "hydrate", "rebuild", "recover", "mend", "migrate", "copies", "log", "large")
+"""Commands and rare turns that a sync has nothing to do with."""
 
 
 def test_a_sync_with_nothing_to_do_is_one_request_and_loads_no_engine(s3_team: Team, proxy: HttpProxy) -> None:
@@ -33,6 +38,11 @@ def test_a_sync_with_nothing_to_do_is_one_request_and_loads_no_engine(s3_team: T
 
     assert '"engine": "fast"' in ran.stdout
     assert [(seen.method, seen.status) for seen in proxy.log.rows()] == [("GET", 304)]
-    loaded = {name.partition(".")[0] for name in re.findall(r"^import time:.*\| +(\S+)$", ran.stderr, re.MULTILINE)}
-    assert "bayou" in loaded
-    assert loaded.isdisjoint(HEAVY)
+    modules = set(re.findall(r"^import time:.*\| +(\S+)$", ran.stderr, re.MULTILINE))
+    assert "bayou.sync.run" in modules
+    assert {name.partition(".")[0] for name in modules}.isdisjoint(HEAVY)
+    assert modules.isdisjoint(f"bayou.sync.{name}" for name in OTHERS)
+    assert not {name for name in modules if name.startswith(("bayou.records.", "bayou.pipeline", "bayou.session"))} - {
+        "bayou.records.renumber",
+        "bayou.records.undone",
+    }

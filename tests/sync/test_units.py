@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayou.errors import AccessDenied, ConflictRefused
-from bayou.sync import pull
+from bayou.sync import mover
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
@@ -244,14 +244,14 @@ def test_a_file_does_not_arrive_in_a_version_that_a_program_is_writing_anew(
     a, b = pair
     b.write(NOTE, "note of b")
     b.sync()
-    fetch = pull.fetch
+    fetch = mover.fetch
 
     def meanwhile(*args: Any) -> Any:
         monkeypatch.undo()
         a.write_all({RAW: b"raw of a", META: b"meta of a"})  # both were as base has them when the pull looked
         return fetch(*args)
 
-    monkeypatch.setattr(pull, "fetch", meanwhile)
+    monkeypatch.setattr(mover, "fetch", meanwhile)
     report = a.sync()
 
     assert kept(report) == {RAW: "raw of a", META: "meta of a"}

@@ -318,3 +318,60 @@ def test_a_trail_keeps_what_two_paths_share(root: Path) -> None:
         trail.to("logs/x")
     trail.close()
     trail.close()
+
+
+def test_what_somebody_puts_into_a_directory_that_a_pull_has_made_is_not_followed_nor_replaced(
+    incoming: Incoming, root: Path, tmp_path: Path, files: Files
+) -> None:
+    bring(incoming, "data/m/a/raw", b"first")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "data/m/b").symlink_to(outside)
+    (root / "data/m/c").mkdir()
+    (root / "data/m/c/raw").symlink_to(outside / "raw")
+    (root / "data/m/d/raw").mkdir(parents=True)
+    (root / "data/m/e").write_bytes(b"theirs")
+    for refused in ("data/m/b/raw", "data/m/c/raw", "data/m/d/raw", "data/m/e/raw"):
+        with pytest.raises(PathRefused):
+            bring(incoming, refused, b"second")
+    bring(incoming, "data/m/c/other", b"third")
+    assert os.listdir(outside) == []
+    assert (root / "data/m/c/raw").is_symlink()
+    assert (root / "data/m/d/raw").is_dir()
+    assert files() == {"data/m/a/raw": b"first", "data/m/c/other": b"third", "data/m/e": b"theirs"}
+
+
+def test_a_directory_that_stands_at_a_name_at_the_last_moment_is_refused(
+    incoming: Incoming, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def late(source: Any, target: Any, **where: Any) -> None:
+        (root / "data/m/n/raw").mkdir()
+        replace(source, target, **where)
+
+    staged = stage(incoming, b"first")
+    monkeypatch.setattr(os, "replace", late)
+    with pytest.raises(PathRefused, match="a directory is in the way"):
+        incoming.place(staged, "data/m/n/raw")
+    assert staged.read_bytes() == b"first"
+
+
+def test_in_new_directories_nothing_is_looked_for(incoming: Incoming, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(incoming, "data/m/a/1/raw", b"first")
+    missed: list[str] = []
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def once(*args: Any, **options: Any) -> Any:
+            try:
+                return call(*args, **options)
+            except FileNotFoundError:
+                missed.append(str(args[0]))
+                raise
+
+        return once
+
+    monkeypatch.setattr(os, "open", counted(os.open))
+    monkeypatch.setattr(os, "stat", counted(os.stat))
+    bring(incoming, "data/m/b/1/raw", b"second")
+    assert missed == []

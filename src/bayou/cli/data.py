@@ -6,6 +6,7 @@ session, which pulls before and pushes after.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -163,8 +164,9 @@ def list_(
             from bayou.model import resolve_model  # noqa: PLC0415
 
             owner = resolve_model(records.repo, model, records)
-        rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions)
-    common.output.emit(annotated(records_documents.items(rows), told), [*records_sentences.items(rows), *told])
+        rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions, refresh=False)
+    document = records_documents.items(rows) if common.json else {}
+    common.output.emit(annotated(document, told), chain(records_sentences.items(rows), told))
 
 
 @data.command()
@@ -176,7 +178,7 @@ def versions(common: Common, model: str, name: str) -> None:
     with reading(common) as (records, told):
         from bayou.model import resolve_model  # noqa: PLC0415
 
-        rows = records.data.versions(resolve_model(records.repo, model, records), name)
+        rows = records.data.versions(resolve_model(records.repo, model, records), name, refresh=False)
     common.output.emit(annotated(records_documents.versions(rows), told), [*records_sentences.versions(rows), *told])
 
 

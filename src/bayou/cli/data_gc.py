@@ -16,6 +16,7 @@ from bayou.cli.reading import reading
 from bayou.cli.writing import Rendered, annotated, write
 
 if TYPE_CHECKING:
+    from bayou.records.engine import Choice
     from bayou.records.records import Records
     from bayou.records.retention import GcPlan, PrunePlan
 
@@ -27,8 +28,15 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be dele
 @click.command(cls=Command, writes=True)
 @_dry_run
 @yes_option
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "point", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Who does the work: this process, or Spark.",
+)
 @click.pass_obj
-def gc(common: Common, dry_run: bool, yes: bool) -> int:
+def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
     """Delete versions that have had their time.
 
     Those whose lifetime is over, and those beyond what their item keeps (--lifetime and --keep of `bayou data put`).
@@ -50,6 +58,7 @@ def gc(common: Common, dry_run: bool, yes: bool) -> int:
         question=lambda plan: f"delete {records_sentences.tally(plan)}?",
         dry_run=dry_run,
         yes=yes,
+        engine=engine,
     )
 
 
@@ -90,14 +99,20 @@ def _collect(
     question: Callable[[P], str],
     dry_run: bool,
     yes: bool,
+    engine: Choice = "auto",
 ) -> int:
     """Show a plan, or carry it out. What somebody agrees to is what was shown, whatever has come since."""
     shown: P | None = None
     if not dry_run:
         check_can_ask(common, yes=yes)
     if not yes or dry_run:
+        from bayou.records.engine import Engine  # noqa: PLC0415
+
         told: list[Line]
-        with reading(common) as (records, told):
+        with (
+            common.output.progress() as progress,
+            reading(common, Engine(engine, progress)) as (records, told),
+        ):
             shown = plan(records)
         document, rendered = render(shown, dry=True)
         parts: list[Part] = list(rendered)
@@ -111,4 +126,4 @@ def _collect(
         found = plan(records)
         return run(records, found if shown is None else found.within(shown))
 
-    return write(common, common.open_repo(), carry_out, render, store_wide=True, deletes=True)
+    return write(common, common.open_repo(), carry_out, render, store_wide=True, deletes=True, engine=engine)

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 _FAILED, _CONFLICTS = 1, 3
 
 _timeout = click.option("--timeout", type=parameters.timeout, metavar="S", help="Give up after S seconds (or 5m, 2h).")
+_engine = click.option(
+    "--engine",
+    type=click.Choice(["auto", "point", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Who does the work: this process, or Spark.",
+)
 
 
 @click.group(cls=Group)
@@ -35,6 +42,7 @@ datastore.add_command(lock)
 @click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
 @click.option("--lazy", is_flag=True, help="Fetch raw content only when it is read.")
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
+@_engine
 @_timeout
 @click.pass_obj
 def setup(
@@ -44,6 +52,7 @@ def setup(
     options: tuple[tuple[str, str], ...],
     lazy: bool,
     skip_migration: bool,
+    engine: Literal["auto", "point", "spark"],
     timeout: float | None,
 ) -> int:
     """Keep this repo's data in a store, or in a directory.
@@ -70,6 +79,7 @@ def setup(
             timeout=timeout,
             progress=progress,
             renumber=renumber,
+            engine=engine,
         )
     common.output.emit(documents.setup(report), sentences.setup(report, verbose=common.verbose > 0))
     if report.unfinished:
@@ -103,13 +113,7 @@ def status(common: Common, timeout: float | None) -> int:
 )
 @click.option("--adopt", is_flag=True, help="Also push files that nobody wrote through Bayou.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "point", "spark"]),
-    default="auto",
-    show_default=True,
-    help="Who does the work: this process, or Spark.",
-)
+@_engine
 @_timeout
 @click.pass_obj
 def sync(
@@ -141,7 +145,7 @@ def sync(
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.records.news import tell_catalog  # noqa: PLC0415
 
-        tell_catalog(repo)
+        tell_catalog(repo, engine)
     common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
     return report.exit_code
 
@@ -150,14 +154,25 @@ def sync(
 @click.option("--deep", is_flag=True, help="Read every object and check its hash.")
 @click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what nobody indexed.")
 @click.option("--forget", multiple=True, metavar="PATH", help="Give up an entry whose content is lost.")
+@_engine
 @_timeout
 @click.pass_obj
-def verify(common: Common, deep: bool, repair: bool, forget: tuple[str, ...], timeout: float | None) -> int:
+def verify(
+    common: Common,
+    deep: bool,
+    repair: bool,
+    forget: tuple[str, ...],
+    engine: Literal["auto", "point", "spark"],
+    timeout: float | None,
+) -> int:
     """Check that the store holds what its index says."""
     repo = common.open_repo()
     from bayou.sync import api  # noqa: PLC0415
 
-    report = api.verify(repo, deep=deep, repair=repair, forget=forget, timeout=timeout)
+    with common.output.progress() as progress:
+        report = api.verify(
+            repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
+        )
     common.output.emit(documents.verify(report), sentences.verify(report, verbose=common.verbose > 0))
     return 0 if report.ok else IndexDamaged.exit_code
 
@@ -177,15 +192,63 @@ def log(common: Common, number: int) -> None:
 @datastore.command(writes=True)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @click.option("--grace", type=parameters.duration, default="24h", show_default=True, help="Leave what is younger.")
+@_engine
 @_timeout
 @click.pass_obj
-def gc(common: Common, dry_run: bool, grace: float, timeout: float | None) -> None:
+def gc(
+    common: Common, dry_run: bool, grace: float, engine: Literal["auto", "point", "spark"], timeout: float | None
+) -> None:
     """Delete from the store what nothing names any more."""
     repo = common.open_repo()
     from bayou.sync import api  # noqa: PLC0415
 
-    report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout)
+    with common.output.progress() as progress:
+        report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
     common.output.emit(documents.collect(report), sentences.collect(report))
+
+
+@datastore.command(writes=True)
+@click.argument("url", metavar="URL", type=parameters.target)
+@click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of that store of this name.")
+@click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied, and change nothing.")
+@click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
+@_engine
+@_timeout
+@click.pass_obj
+def replicate(
+    common: Common,
+    url: str,
+    namespace: str | None,
+    options: tuple[tuple[str, str], ...],
+    dry_run: bool,
+    allow_mass_delete: bool,
+    engine: Literal["auto", "point", "spark"],
+    timeout: float | None,
+) -> int:
+    """Make another store a copy of this one.
+
+    URL is s3://bucket/prefix, gs://…, az://… or file:///directory: an empty place, or a replica of this datastore,
+    which then gets what is new. This repo's tree is not touched.
+    """
+    named = parameters.named_once("--option", options)
+    repo = common.open_repo()
+    from bayou.sync import api  # noqa: PLC0415
+
+    with common.output.progress() as progress:
+        report = api.replicate(
+            repo,
+            url,
+            namespace=namespace,
+            options=named,
+            dry_run=dry_run,
+            allow_mass_delete=allow_mass_delete,
+            engine=engine,
+            timeout=timeout,
+            progress=progress,
+        )
+    common.output.emit(documents.replicate(report), sentences.replicate(report, verbose=common.verbose > 0))
+    return _FAILED if report.failures else 0
 
 
 @datastore.command(writes=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         KeptCopy,
         Moved,
         Refusal,
+        ReplicateReport,
         SetupReport,
         Status,
         SyncReport,
@@ -122,6 +123,7 @@ def verify(report: VerifyReport) -> Document:
         "damaged": list(report.damaged),
         "unrecovered": list(report.unrecovered),
         "warnings": list(report.warnings),
+        "totals": dict(report.totals),
     }
     return document | {name: said for name, said in beyond.items() if said}
 
@@ -151,7 +153,15 @@ def collect(report: CollectReport) -> Document:
         "trash_deleted": report.trash_deleted,
         "nodes_deleted": report.nodes_deleted,
         "bytes": report.bytes,
+        **({"warnings": list(report.warnings)} if report.warnings else {}),
     }
+
+
+def replicate(report: ReplicateReport) -> Document:
+    failed = [{"path": one.path, "code": one.code, "message": one.message} for one in report.failed]
+    document = {"copied": report.copied, "skipped": report.skipped, "bytes": report.bytes}
+    beyond = {"deleted": report.deleted, "failed": failed, "warnings": list(report.warnings)}
+    return document | {name: said for name, said in beyond.items() if said}
 
 
 def hydrate(moved: Moved) -> Document:

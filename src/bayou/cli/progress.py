@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Display
     from rich.progress import TaskID
+
+_WIDTH = 20
+"""Of the bar itself: with the numbers beside it, a stage fits on a line of a narrow terminal."""
 
 
 class Bar:
@@ -28,6 +32,8 @@ class Bar:
         self._task: TaskID | None = None
         self._what: str | None = None
         self._done = self._total = (0, 0)
+        self._share = 0.0
+        self._begun = 0.0
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -39,6 +45,10 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away; what is told from here on goes nowhere."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -49,13 +59,18 @@ class Bar:
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
         with self._lock:
             self._what, self._done, self._total = what, (0, 0), (files or 0, bytes or 0)
+            self._share, self._begun = 0.0, time.monotonic()
             self._draw_stage()
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         with self._lock:
             self._done = (self._done[0] + files, self._done[1] + bytes)
-            if self._display is not None and self._task is not None:
-                self._display.update(self._task, completed=self._done[self._unit], so_far=self._so_far())
+            self._update()
+
+    def share(self, done: float) -> None:
+        with self._lock:
+            self._share = done
+            self._update()
 
     def end(self) -> None:
         with self._lock:
@@ -66,7 +81,7 @@ class Bar:
         from rich.console import Console  # noqa: PLC0415
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[so_far]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(_WIDTH), TextColumn("{task.fields[so_far]}"))
         console = self._console or Console(stderr=True)
         display = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
         with self._lock:
@@ -78,14 +93,24 @@ class Bar:
 
     def _draw_stage(self) -> None:
         """Show the current stage and no other; the caller holds the lock."""
-        if self._display is None:
+        if self._display is None or self._closed:
             return
         if self._task is not None:
             self._display.remove_task(self._task)
             self._task = None
         if self._what is not None:
-            total, done = self._total[self._unit] or None, self._done[self._unit]
-            self._task = self._display.add_task(self._what, total=total, completed=done, so_far=self._so_far())
+            self._task = self._display.add_task(self._what, total=None, so_far="")
+            self._update()
+
+    def _update(self) -> None:
+        """Show what is known now; the caller holds the lock."""
+        if self._display is None or self._task is None or self._closed:
+            return
+        total: float | None = self._total[self._unit]
+        done: float = self._done[self._unit]
+        if not total and self._share:
+            total, done = 1.0, self._share
+        self._display.update(self._task, total=total or None, completed=done, so_far=self._so_far())
 
     @property
     def _unit(self) -> int:
@@ -94,6 +119,15 @@ class Bar:
 
     def _so_far(self) -> str:
         (files, moved), (all_files, all_bytes) = self._done, self._total
-        if not all_files:
-            return f"{count(files, 'file')}, {size(moved)}"
-        return f"{files:,} of {count(all_files, 'file')}, {size(moved)} of {size(all_bytes)}"
+        if not (all_files or files or moved):
+            return ""  # nobody counts
+        known = f"{files:,} of {count(all_files, 'file')}" if all_files else count(files, "file")
+        if all_bytes or moved:
+            known += f", {size(moved)} of {size(all_bytes)}" if all_bytes else f", {size(moved)}"
+        seconds = time.monotonic() - self._begun
+        return f"{known}, {self._rate(seconds)}" if files and seconds > 1 else known
+
+    def _rate(self, seconds: float) -> str:
+        """Say how fast it went since the stage began."""
+        files, moved = self._done
+        return f"{size(round(moved / seconds))}/s" if self._unit else f"{count(round(files / seconds), 'file')}/s"

@@ -90,7 +90,8 @@ def gc(plan: GcPlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
     if not plan.doomed:
         yield say("nothing has expired, and no version is surplus")
     elif dry_run:
-        yield from doomed([(one.row, one.why) for one in plan.doomed], verbose=verbose)
+        shown = plan.doomed if verbose else plan.doomed[:_FEW]
+        yield from doomed([(one.row, one.why) for one in shown], len(plan.doomed))
         yield say(f"would delete {tally(plan)}")
     else:
         yield say(f"deleted {tally(plan)}")
@@ -107,7 +108,8 @@ def prune(plan: PrunePlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
     if not plan.doomed:
         yield say("no data without its model")
     elif dry_run:
-        yield from doomed([(row, "model deleted") for row in plan.doomed], verbose=verbose)
+        going = plan.doomed if verbose else plan.doomed[:_FEW]
+        yield from doomed([(row, "model deleted") for row in going], len(plan.doomed))
         yield say(f"would delete {prune_tally(plan)}")
     else:
         yield say(f"deleted {prune_tally(plan)}")
@@ -128,13 +130,12 @@ def elsewhere(plan: PrunePlan) -> Iterator[Part]:
         yield hint("where you know that a model is gone: `bayou data prune MODEL_ID`")
 
 
-def doomed(rows: Sequence[tuple[VersionRow, str]], *, verbose: bool) -> Iterator[Part]:
-    """List what goes; a long list only in part."""
-    shown = rows if verbose else rows[:_FEW]
+def doomed(shown: Sequence[tuple[VersionRow, str]], total: int) -> Iterator[Part]:
+    """List what goes, or the first of it."""
     cells = [(row.model, row.name, str(row.version), size(row.size), moment(row.created_at), why) for row, why in shown]
     yield Table(("model", "name", "version", "size", "created", "why"), cells, frozenset({"version", "size"}))
-    if len(shown) < len(rows):
-        yield warn(f"and {len(rows) - len(shown):,} more; -v lists all")
+    if len(shown) < total:
+        yield warn(f"and {total - len(shown):,} more; -v lists all")
 
 
 def made_model(definition: Definition, methods: Sequence[str]) -> Iterator[Part]:

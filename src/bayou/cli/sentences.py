@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         KeptCopy,
         Moved,
         Refusal,
+        ReplicateReport,
         SetupReport,
         Status,
         SyncReport,
@@ -98,8 +99,9 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
     verdict = "all is well" if report.ok else "there is damage"
     mended = f", repaired {report.repaired:,}" if report.repaired else ""
     yield show(f"checked {count(report.checked, 'file')}{mended}: {verdict}")
-    yield from _some(report.missing, verbose, lambda path: fail(f"{path}: missing in the store"))
-    yield from _some(report.changed, verbose, lambda path: fail(f"{path}: changed in the store"))
+    totals = report.totals.get
+    yield from _some(report.missing, verbose, lambda path: fail(f"{path}: missing in the store"), totals("missing"))
+    yield from _some(report.changed, verbose, lambda path: fail(f"{path}: changed in the store"), totals("changed"))
     yield from _some(report.damaged, verbose, fail)
     if report.damaged:
         yield hint("`bayou datastore verify --repair` rebuilds the index")
@@ -108,9 +110,10 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
         yield hint("where a tree has the content, `bayou datastore verify --repair` brings it back")
         yield hint("to give up an entry: `bayou datastore verify --forget PATH`")
     if report.unindexed:
-        yield from _some(report.unindexed, verbose, lambda path: warn(f"{path}: in the store, but not in its index"))
+        said = "in the store, but not in its index"
+        yield from _some(report.unindexed, verbose, lambda path: warn(f"{path}: {said}"), totals("unindexed"))
         yield hint("`bayou datastore verify --repair` takes them in")
-    yield from _refused(report.refused, verbose)
+    yield from _refused(report.refused, verbose, totals("refused"))
     yield from map(warn, report.warnings)
     if report.leftovers or report.trash:
         left, trash = count(report.leftovers, "object"), count(report.trash, "object")
@@ -145,11 +148,30 @@ def collect(report: CollectReport) -> Iterator[Part]:
         (report.nodes_deleted, "index node", "index nodes"),
     )
     deleted = [count(number, one, many) for number, one, many in found if number]
+    yield from map(warn, report.warnings)
     if not deleted:
         yield say("nothing to collect")
         return
     verb, freed = ("would delete", "frees") if report.dry_run else ("deleted", "freed")
     yield say(f"{verb} {_listing(deleted)}; that {freed} {size(report.bytes)}")
+
+
+def replicate(report: ReplicateReport, *, verbose: bool) -> Iterator[Part]:
+    place = _place(report.url, report.namespace)
+    copy, delete = ("would copy", "would delete") if report.dry_run else ("copied", "deleted")
+    done = [f"{copy} {files(report.copied, report.bytes)}"] if report.copied else []
+    if report.deleted:
+        done.append(f"{delete} {count(report.deleted, 'entry', 'entries')} that this datastore does not have any more")
+    if done:
+        yield say(f"{'; '.join(done)}; {place} had {count(report.skipped, 'file')} already")
+    elif not report.failures:
+        yield say(f"{place} is a copy of this datastore already ({count(report.skipped, 'file')})")
+    yield from map(warn, report.warnings)
+    yield from _some(report.failed, verbose, lambda one: fail(f"{one.path}: {one.message}"))
+    if report.failures > len(report.failed):
+        yield fail(f"and {report.failures - len(report.failed):,} more could not be copied")
+    if report.failures:
+        yield hint("the rest is copied; `bayou datastore verify --deep` says what is wrong with this datastore")
 
 
 def hydrate(moved: Moved) -> Iterator[Part]:
@@ -227,8 +249,8 @@ def _conflicts(conflicts: Sequence[Conflict]) -> Iterator[Part]:
         yield hint("decide with `bayou datastore conflicts`")
 
 
-def _refused(refused: Sequence[Refusal], verbose: bool) -> Iterator[Part]:
-    yield from _some(refused, verbose, lambda one: warn(f"refused {one.path}: {one.reason}"))
+def _refused(refused: Sequence[Refusal], verbose: bool, total: int | None = None) -> Iterator[Part]:
+    yield from _some(refused, verbose, lambda one: warn(f"refused {one.path}: {one.reason}"), total)
 
 
 def _untracked(paths: Sequence[str], verbose: bool) -> Iterator[Part]:
@@ -242,11 +264,14 @@ def _untracked(paths: Sequence[str], verbose: bool) -> Iterator[Part]:
     yield hint("push what lies here untracked with `bayou datastore sync --adopt`")
 
 
-def _some(items: Sequence[T], verbose: bool, line: Callable[[T], Line]) -> Iterator[Line]:
-    """Yield a line for each item, or for the first few and a count of the rest."""
+def _some(items: Sequence[T], verbose: bool, line: Callable[[T], Line], total: int | None = None) -> Iterator[Line]:
+    """Yield a line for each item, or for the first few, and a count of the rest; `total` if `items` are not all."""
     shown = items if verbose else items[:_FEW]
     yield from map(line, shown)
-    yield from _rest(len(items) - len(shown))
+    if total is None:
+        yield from _rest(len(items) - len(shown))
+    else:
+        yield warn(f"and {total - len(shown):,} more" + ("" if verbose else f"; -v lists the first {len(items):,}"))
 
 
 def _rest(number: int) -> Iterator[Line]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -22,6 +23,8 @@ from bayou.ids import ulid
 
 if TYPE_CHECKING:
     from bayou.pipeline.sql.query import Query
+    from bayou.pipeline.sql.values import Row
+    from bayou.sync.progress import Progress
 
 _FORMATS = ("table", "json", "csv", "parquet")
 _ENDINGS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -46,16 +49,14 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
     """
     form = _form(common, form, target)
     with reading(common) as (records, told):
-        from bayou.pipeline.sql.query import open_query, shared_files_needed  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
-        needed = shared_files_needed(records.repo.config.spark)
-        if needed is not None:
-            common.output.tell(f"note: {needed}")
         with open_query(records.repo, query) as opened:
             if target is None:
                 _print(common, opened, form, told)
             else:
-                total = _write(opened, form, target)
+                with common.output.progress() as bar:
+                    total = _write(opened, form, target, bar)
                 document = {"path": target, "format": form, "total": total}
                 common.output.emit(annotated(document, told), [say(f"wrote {count(total, 'row')} to {target}"), *told])
 
@@ -81,29 +82,34 @@ def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
         with closing(query.rows()) as rows:
             sql_formats.document(query.columns, rows, sys.stdout, annotated({}, told))
         return
-    total = _render(query, form, sys.stdout)
+    if form == "json":
+        query.distinct()
+    with common.output.progress() as bar, closing(query.rows(bar)) as rows:
+        first = list(islice(rows, 1))
+        bar.close()  # from here the terminal is the result's
+        total = _render(query, chain(first, rows), form, sys.stdout)
     sys.stdout.flush()
     common.output.emit({}, told)
     if form == "table":
         common.output.tell(count(total, "row"))
 
 
-def _render(query: Query, form: str, stream: TextIO) -> int:
-    with closing(query.rows()) as rows:
-        if form == "json":
-            query.distinct()
-            return sql_formats.json_lines(query.columns, rows, stream)
-        if form == "csv":
-            return sql_formats.csv(query.columns, rows, stream)
-        width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
-        return sql_formats.table(query.columns, rows, stream, width)
+def _render(query: Query, rows: Iterable[Row], form: str, stream: TextIO) -> int:
+    if form == "json":
+        return sql_formats.json_lines(query.columns, rows, stream)
+    if form == "csv":
+        return sql_formats.csv(query.columns, rows, stream)
+    width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
+    return sql_formats.table(query.columns, rows, stream, width)
 
 
-def _write(query: Query, form: str, target: str) -> int:
+def _write(query: Query, form: str, target: str, progress: Progress) -> int:
     if form == "parquet":
-        return query.write_parquet(Path(target), directory=target.endswith("/"))
-    with _whole(Path(target)) as stream:
-        return _render(query, form, stream)
+        return query.write_parquet(Path(target), directory=target.endswith("/"), progress=progress)
+    if form == "json":
+        query.distinct()
+    with _whole(Path(target)) as stream, closing(query.rows(progress)) as rows:
+        return _render(query, rows, form, stream)
 
 
 @contextmanager

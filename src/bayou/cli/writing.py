@@ -11,6 +11,7 @@ from bayou.cli.documents import Document
 from bayou.cli.output import Line, Part, warn
 
 if TYPE_CHECKING:
+    from bayou.records.engine import Choice
     from bayou.records.records import Records
     from bayou.repo import Repo
     from bayou.session import Session
@@ -30,10 +31,11 @@ def write(
     models: Sequence[ModelRef] = (),
     store_wide: bool = False,
     deletes: bool = False,
+    engine: Choice = "auto",
 ) -> int:
     """Run `body` in a write session, show what it returned, and return the exit code of pull and push.
 
-    `deletes`: it deletes what somebody has agreed to, however much that is.
+    `deletes`: it deletes what somebody has agreed to, however much that is. `engine` says who does the work.
     """
     return write_in_session(
         common,
@@ -43,6 +45,7 @@ def write(
         models=models,
         store_wide=store_wide,
         deletes=deletes,
+        engine=engine,
     )
 
 
@@ -55,6 +58,7 @@ def write_in_session(
     models: Sequence[ModelRef] = (),
     store_wide: bool = False,
     deletes: bool = False,
+    engine: Choice = "auto",
 ) -> int:
     """Do what `write` does, for a body that needs more of the session than its records.
 
@@ -72,6 +76,7 @@ def write_in_session(
                 progress=progress,
                 on_wait=common.output.tell,
                 allow_mass_delete=deletes,
+                engine=engine,
             ) as session:
                 done.append(body(session))
         except BaseException:

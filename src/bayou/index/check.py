@@ -8,7 +8,7 @@ from functools import partial
 
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.entry import Entry
-from bayou.index.node import Branch, Child, Digest, Node, Pointer, Ref, Root
+from bayou.index.node import Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource, Tree
 
@@ -43,6 +43,14 @@ class Survey:
         return [part for part in parts if part.end is None or part.start < part.end]
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What names the leaves of a tree that can be reached, in order, and what hides the others."""
+
+    leaves: Sequence[Ref]
+    damage: list[Damage]
+
+
 def check(tree: Tree) -> Iterator[Damage]:
     """Load every node that can be reached and yield the bad ones. Failures of the store itself are raised (V4)."""
     yield from survey(tree.source, tree.root).damage
@@ -58,30 +66,49 @@ def survey(
 
     `skip` leaves out nodes that were visited before, by whatever version of the index, and takes note of the others.
     """
-    found = Survey()
+    seen = outline(source, root, within, skip)
+    found = Survey(damage=seen.damage)
+    for ref, node in zip(seen.leaves, source.map(partial(try_load, source, 0), seen.leaves), strict=True):
+        if isinstance(node, NodeMissing | NodeDamaged):
+            found.damage.append(damage_of(ref, 0, node))
+        elif isinstance(node, Leaf):
+            found.rows += [row for row in node.rows if any(span.holds(row.path) for span in within)]
+    return found
+
+
+def outline(
+    source: NodeSource,
+    root: Root | Pointer | None,
+    within: Sequence[Span] = (EVERYTHING,),
+    skip: set[Digest] | None = None,
+) -> Outline:
+    """Read the branches of a tree, as far as that can be done, and return what names its leaves; as `survey` does."""
+    damage: list[Damage] = []
     refs: list[Ref] = [root] if root is not None and within else []
     for level in range(root.level if root is not None else 0, -1, -1):
         if skip is not None:
             refs = [ref for ref in refs if ref.digest not in skip]
             skip.update(ref.digest for ref in refs)
+        if level == 0:
+            break
         below: list[Ref] = []
-        for ref, node in zip(refs, source.map(partial(_try, source, level), refs), strict=True):
+        for ref, node in zip(refs, source.map(partial(try_load, source, level), refs), strict=True):
             if isinstance(node, NodeMissing | NodeDamaged):
-                found.damage.append(_damage(ref, level, node))
+                damage.append(damage_of(ref, level, node))
             elif isinstance(node, Branch):
                 below += [row for row in node.rows if any(span.touches(row) for span in within)]
-            else:
-                found.rows += [row for row in node.rows if any(span.holds(row.path) for span in within)]
         refs = below
-    return found
+    return Outline(refs, damage)
 
 
-def _damage(ref: Ref, level: int, error: NodeMissing | NodeDamaged) -> Damage:
+def damage_of(ref: Ref, level: int, error: NodeMissing | NodeDamaged) -> Damage:
+    """Tell of a node that cannot be used."""
     first, last = (ref.first, ref.last) if isinstance(ref, Child) else (None, None)
     return Damage(ref.node, level, first, last, error, None if isinstance(ref, Pointer) else ref.entries)
 
 
-def _try(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | NodeDamaged:
+def try_load(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | NodeDamaged:
+    """Return a node, or what is wrong with it; a failure of the store itself is raised (V4)."""
     try:
         return source.load(level, ref)
     except (NodeMissing, NodeDamaged) as error:

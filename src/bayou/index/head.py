@@ -11,6 +11,7 @@ from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.ports import Reads, Writes
+from bayou.index.replica import Replica
 from bayou.store import keys
 from bayou.store.transport import Create, Match, Stored
 
@@ -46,6 +47,8 @@ class Head:
     older: str | None
     rebuilt: str | None = None
     """The commit that rebuilt the index last, if one did: what base knew before that is no history of this head."""
+    replica: Replica | None = None
+    """What this store is a copy of, if it is one."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Fields that a newer version of this format wrote; they are carried along."""
     format: int = FORMAT
@@ -157,6 +160,7 @@ def encode_head(head: Head) -> bytes:
             "log": [row.document() for row in head.log],
             "older": head.older,
             **({"rebuilt": head.rebuilt} if head.rebuilt is not None else {}),
+            **({"replica": _replica_document(head.replica)} if head.replica is not None else {}),
             **head.extra,
         }
     )
@@ -184,7 +188,7 @@ def unknown_format(where: str, found: int) -> UnknownFormat:
     )
 
 
-_KNOWN = {"format", "store", "seq", "commit", "parent", "at", "by", "gc", "root", "trash", "log", "older", "rebuilt"}
+_KNOWN = frozenset(Head.__slots__) - {"extra"}
 
 
 def _head(fields: Fields) -> Head:
@@ -202,6 +206,7 @@ def _head(fields: Fields) -> Head:
         log=rows_of(fields, "log"),
         older=None if fields.is_null("older") else fields.identifier("older"),
         rebuilt=fields.identifier("rebuilt") if fields.has("rebuilt") else None,
+        replica=_replica(fields.object("replica")) if fields.has("replica") else None,
         extra=fields.others(_KNOWN),
     )
     newest = head.log[-1]
@@ -231,4 +236,28 @@ def _root_document(root: Root | None) -> dict[str, Any] | None:
         "level": root.level,
         "entries": root.entries,
         "bytes": root.bytes,
+    }
+
+
+def _replica(fields: Fields) -> Replica:
+    return Replica(
+        store=fields.identifier("store"),
+        seq=fields.count("seq"),
+        commit=None if fields.is_null("commit") else fields.identifier("commit"),
+        rebuilt=None if fields.is_null("rebuilt") else fields.identifier("rebuilt"),
+        root=_root(fields, "root"),
+        into=_root(fields, "into"),
+        whole=fields.flag("whole"),
+    )
+
+
+def _replica_document(replica: Replica) -> dict[str, Any]:
+    return {
+        "store": replica.store,
+        "seq": replica.seq,
+        "commit": replica.commit,
+        "rebuilt": replica.rebuilt,
+        "root": _root_document(replica.root),
+        "into": _root_document(replica.into),
+        "whole": replica.whole,
     }

@@ -38,6 +38,11 @@ class Span:
             return leaf.rows
         return (row for row in leaf.rows if self.holds(row.path))
 
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """Its start and its end, for those who compare with `>=` and `<`; no path comes after the last character."""
+        return self.start, chr(0x10FFFF) if self.end is None else self.end
+
     def __and__(self, other: Span) -> Span:
         ends = [end for end in (self.end, other.end) if end is not None]
         return Span(max(self.start, other.start), min(ends) if ends else None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from bayou.records.terms import Options
 if TYPE_CHECKING:
     from bayou.model.types.spec import Method
     from bayou.records.records import Records
+    from bayou.repo import Repo
 
 
 class Work:
@@ -97,6 +98,24 @@ class Work:
                 self._made.append(stream)
         stream.printed = self._printed
         return stream
+
+    @contextmanager
+    def room(self, name: str) -> Iterator[Path]:
+        """Give the place of a file for others to write; it is a version of data once the block ends.
+
+        Only for a method whose data waits until it has succeeded.
+        """
+        assert self._stage is not None, "what is seen at once is saved whole"
+        self._check()
+        options = self._options(name, None)
+        with self._stage.room(self._model, name, **options) as file:
+            yield file
+            self._check()
+
+    def current(self) -> Repo:
+        """Return the repo, for whoever asks its catalog: that has all that is recorded here by now."""
+        self._records.catalog.refresh()
+        return self._records.repo
 
     def scratch(self) -> Path:
         """Return a new directory for whatever the method needs; it is gone when the method has ended."""

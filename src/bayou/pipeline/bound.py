@@ -35,11 +35,25 @@ def ended_by(spark: SparkSession, deadline: Deadline | None) -> Iterator[None]:
         done.set()
 
 
+@contextmanager
+def cancelled_with(spark: SparkSession) -> Iterator[None]:
+    """Cancel what runs in a session when whoever waits for it gives up: by Ctrl-C, or for whatever reason."""
+    try:
+        yield
+    except BaseException:
+        _interrupt_all(spark)
+        raise
+
+
+def _interrupt_all(spark: SparkSession) -> None:
+    with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
+        spark.interruptAll()
+
+
 def _interrupt(spark: SparkSession, deadline: Deadline, done: threading.Event) -> None:
     """Interrupt again and again: one job may end between two looks, and the next begin."""
     while not done.wait(_LOOK_S):
         try:
             deadline.remaining()
         except (DeadlinePassed, Cancelled):
-            with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
-                spark.interruptAll()
+            _interrupt_all(spark)

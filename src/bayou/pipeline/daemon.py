@@ -9,6 +9,7 @@ And it loads what every worker needs before it forks the first.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -41,8 +42,11 @@ def end_when_lonely(seconds: float) -> None:
 def main() -> None:
     import pandas  # noqa: F401, PLC0415
     import pyarrow  # noqa: F401, PLC0415
-    from pyspark import daemon  # noqa: PLC0415
+    from pyspark import daemon, worker  # noqa: F401, PLC0415
 
+    import bayou.pipeline.stores  # noqa: F401, PLC0415
+
+    gc.freeze()  # a worker collects garbage after every task, and would look through all of this: 40 ms each time
     end_when_lonely(LONELY_S)
     daemon.manager()
 

@@ -6,7 +6,7 @@ never sees the entries: only the leaves' descriptions, the edges of parts, count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from operator import attrgetter
@@ -23,9 +23,11 @@ from bayou.pipeline.bound import ended_by
 from bayou.pipeline.kernels import judge, leaves
 from bayou.pipeline.kernels.leaves import FOUND, PIECES, Leaves, Nested
 from bayou.pipeline.parts import divide
+from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.listing import judged
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
+from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,6 +51,7 @@ def discover(
     *,
     carry: bool = False,
     deadline: Deadline | None = None,
+    progress: Progress | None = None,
 ) -> Discovered:
     """List a store without a head, and build the tree of its payload in `sink`.
 
@@ -59,13 +62,15 @@ def discover(
     found = judged(spark, recipe, divide(store, tasks * _PARTS_PER_TASK), tasks).persist()
     try:
         with ended_by(spark, deadline):
-            return _build(store, found, Leaves(sink.commit, None if carry else recipe), sink)
+            with watching(spark, progress, "listing"):
+                counts = _counts(found)
+            with watching(spark, progress, "indexing", files=counts.get(judge.PAYLOAD, 0)):
+                return _build(store, found, counts, Leaves(sink.commit, None if carry else recipe), sink)
     finally:
         found.unpersist()
 
 
-def _build(store: Store, found: DataFrame, kernel: Leaves, sink: Staging) -> Discovered:
-    counts = _counts(found)
+def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Leaves, sink: Staging) -> Discovered:
     if counts.get(judge.STORE):
         others = frozenset(key_text(row["key"]) for row in _with(found, judge.STORE).select("key").distinct().collect())
         found = found.mapInArrow(partial(judge.without_others, others), ddl(judge.JUDGED))

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bayou.errors import SparkError, SparkFailed, SparkLost
+from bayou import errors
+from bayou.errors import (
+    BayouError,
+    DeadlinePassed,
+    DeleteFailed,
+    IndexDamaged,
+    SparkError,
+    SparkFailed,
+    SparkLost,
+    StoreError,
+)
 
 _LONGEST = 300
 _GONE = ("UNAVAILABLE", "UNAUTHENTICATED")
 """What a client is told when its server has ended, or another listens in its place."""
 
+_MET = re.compile(r"^bayou\.errors\.(\w+): (.+)$", re.MULTILINE)
+"""The last line of what a worker's Python says of an error of ours."""
+
 
 @contextmanager
 def spark_errors(log: Path | None) -> Iterator[None]:
-    """Turn errors of Spark and of the way to it into `SparkError`s that name the log; let all others through."""
+    """Turn errors of Spark and of the way to it into `SparkError`s that name the log; let all others through.
+
+    What a task met in the store is raised as such: it is no failure of Spark.
+    """
     import grpc  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -24,12 +41,33 @@ def spark_errors(log: Path | None) -> Iterator[None]:
     except (grpc.RpcError, PySparkException) as error:
         if _status(error) in _GONE:
             raise lost(log) from error
-        raise SparkFailed(f"the job failed on Spark: {_one_line(error)}", hint=_see(log)) from error
+        raise met(error, log) or SparkFailed(f"the job failed on Spark: {_one_line(error)}", hint=_see(log)) from error
 
 
 def lost(log: Path | None) -> SparkError:
     hint = "the same command again starts another"
     return SparkLost("the Spark server went away", hint=hint if log is None else f"{hint}; its log: {log}")
+
+
+def met(error: BaseException, log: Path | None) -> BayouError | None:
+    """Return what a task met in the store, which this process would have met as well; None if it failed otherwise."""
+    trace = getattr(error, "getStackTrace", None)
+    said = _MET.findall(f"{error}\n{trace() if trace is not None else ''}")
+    if not said:
+        return None
+    name, message = said[-1]  # causes come before what they led to
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, StoreError | IndexDamaged | DeadlinePassed):
+        return None
+    if kind is DeleteFailed:
+        return _not_deleted(message, log)
+    return kind(message, hint=_see(log))
+
+
+def _not_deleted(message: str, log: Path | None) -> DeleteFailed:
+    """Return the error of a task that told how many objects it could not delete, and only one of them."""
+    key, _, cause = message.removeprefix("could not delete ").partition(": ")
+    return DeleteFailed({key: StoreError(cause, hint=_see(log))})
 
 
 def _status(error: BaseException | None) -> str | None:

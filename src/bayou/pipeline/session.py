@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class _Foreign(SparkUnavailable):
     """The server that answered is not the one that was looked for."""
 
 
+_loading = threading.Lock()
 _opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
 
 
@@ -123,6 +125,7 @@ def _open_remote(url: str) -> SparkSession:
 
 def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> SparkSession:
     """Connect, and make sure that it is the server that was looked for: another is never used by mistake."""
+    _load()
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
@@ -154,8 +157,19 @@ def without_secrets(url: str) -> str:
     return url.partition("/;")[0]
 
 
+def _load() -> None:
+    """Load Spark's client, in one thread at a time.
+
+    Its modules import each other in circles: of two threads that begin at once, each would find half of one.
+    """
+    with _loading:
+        import pyspark.sql.connect.session  # noqa: PLC0415
+        import pyspark.sql.pandas.functions  # noqa: F401, PLC0415
+
+
 def _quieten() -> None:
     """Keep the client's own chatter off the terminal; what it has to say comes as errors."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ["SPARK_CONNECT_PROGRESS_BAR_ENABLED"] = "0"  # it would write among the results on stdout
     logging.getLogger("pyspark").addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)

@@ -9,9 +9,10 @@ from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 
 
-def store_of(recipe: Recipe) -> Store:
-    """Return this process's client of a store."""
-    return _opened(pickle.dumps(recipe))
+def store_of(recipe: Recipe, seconds: float | None = None) -> Store:
+    """Return this process's client of a store; with `seconds`, each call may take that long, and not its usual time."""
+    store = _opened(pickle.dumps(recipe))
+    return store if seconds is None else store.within_seconds(seconds)
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.errors import StateError
+from bayou.records import local
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.records.layout import VersionPath, version_number
@@ -31,21 +32,15 @@ class Context:
 
     def load(self, path: str) -> bytes | None:
         """Return the bytes of a record's file; None if it is not here."""
-        try:
-            with self.tree.open(path) as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
+        return local.load(self.tree, path)
 
     def metadata(self, place: VersionPath) -> Metadata | None:
         """Return what is known of a version; None if there is none here, `RecordDamaged` if nobody can tell."""
-        data = self.load(place.metadata)
-        return None if data is None else Metadata.from_bytes(data, place.metadata).at(place)
+        return local.metadata_at(self.tree, place)
 
     def numbers(self, directory: str) -> list[int]:
         """Return the numbers of an item that are taken here, visible or not, the highest first."""
-        found = (version_number(name) for name in self.tree.names(directory))
-        return sorted((number for number in found if number is not None), reverse=True)
+        return local.numbers_in(self.tree, directory)
 
     def highest(self, item: VersionPath) -> int:
         """Return the highest number that an item is known to have had (0: none).

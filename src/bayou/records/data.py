@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
-from bayou.records import appending, deletion, renaming, staging
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.changes import steadily, turn
-from bayou.records.content import Content
 from bayou.records.context import Context
 from bayou.records.item import Item, find_item, not_found
 from bayou.records.layout import VersionPath
 from bayou.records.metadata import Metadata, now
 from bayou.records.names import check_place
 from bayou.records.owner import ModelRef
-from bayou.records.reading import fetch, open_content
-from bayou.records.staging import Allocation, Stage
-from bayou.records.terms import Options, Terms
 
-__all__ = ["Allocation", "DataRepository", "Item", "Stage"]
+if TYPE_CHECKING:
+    from bayou.records.content import Content
+    from bayou.records.staging import Allocation, Stage
+    from bayou.records.terms import Options, Terms
+
+__all__ = ["DataRepository", "Item"]
 
 
 class DataRepository:
-    """The data of one datastore. For many threads and processes."""
+    """The data of one datastore. For many threads and processes.
+
+    How something is written, or content read, is loaded when somebody does it: a list does neither.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -39,51 +42,65 @@ class DataRepository:
         Content is passed on as it comes, and never held as a whole. `NameRefused` and `RetentionInvalid` come before
         anything is written.
         """
-        return staging.save(self._context, self._terms(model, name, options), content)
+        from bayou.records.staging import save  # noqa: PLC0415
+
+        return save(self._context, self._terms(model, name, options), content)
 
     def append(self, model: ModelRef, name: str, content: Content, version: int | None = None) -> Metadata:
         """Add to a version of streaming data, the newest unless one is named; `NotStreaming` for any other."""
+        from bayou.records.appending import append, prepare  # noqa: PLC0415
+
         check_place(model, name)
-        appending.prepare(self._context, model, name, version)
+        prepare(self._context, model, name, version)
         with turn(self._context):
-            return appending.append(self._context, model, name, content, version)
+            return append(self._context, model, name, content, version)
 
     def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Allocation:
         """Return room for a version whose content a program writes by itself."""
+        from bayou.records.staging import Allocation  # noqa: PLC0415
+
         return Allocation(self._context, self._terms(model, name, options))
 
     def stage(self) -> Stage:
         """Return a stage, on which versions wait until they become visible together."""
+        from bayou.records.staging import Stage  # noqa: PLC0415
+
         return Stage(self._context, self._terms)
 
     def delete(self, model: ModelRef, name: str, version: int | None = None) -> int:
         """Delete a version, or all; return how many. `DataNotFound` if there is none. Follows no renames."""
+        from bayou.records.deletion import delete  # noqa: PLC0415
+
         check_place(model, name)
         item = VersionPath(model.type, model.id, name, 0)
         with turn(self._context):
-            count = deletion.delete(self._context, {item: None if version is None else {version}})
+            count = delete(self._context, {item: None if version is None else {version}})
         if not count:
             raise not_found(model, name, version)
         return count
 
     def delete_many(self, rows: Iterable[VersionRow]) -> int:
         """Delete these versions, of whatever items, together; return how many of them there were."""
+        from bayou.records.deletion import delete  # noqa: PLC0415
+
         doomed: dict[VersionPath, set[int]] = {}
         for row in rows:
             doomed.setdefault(VersionPath(row.type, row.model_id, row.name, 0), set()).add(row.version)
         with turn(self._context):
-            return deletion.delete(self._context, doomed)
+            return delete(self._context, doomed)
 
     def rename(self, model: ModelRef, old: str, new: str) -> Metadata:
         """Give an item, with all its versions, another name; readers of the old one are sent on.
 
         `NameTaken` if another item has, or had, the new name.
         """
+        from bayou.records.renaming import prepare, rename  # noqa: PLC0415
+
         check_place(model, old)
         check_place(model, new)
-        renaming.prepare(self._context, model, old)
+        prepare(self._context, model, old)
         with turn(self._context):
-            return renaming.rename(self._context, model, old, new)
+            return rename(self._context, model, old, new)
 
     def get(self, model: ModelRef, name: str, version: int | None = None) -> Item:
         """Return a version, the newest unless one is named. A name that was renamed leads on, five times at most."""
@@ -96,10 +113,14 @@ class DataRepository:
 
     def open(self, item: Item) -> BinaryIO:
         """Open the content of a version for reading, proved when its end is reached."""
+        from bayou.records.reading import open_content  # noqa: PLC0415
+
         return open_content(self._context, item)
 
     def path(self, item: Item) -> Path:
         """Return where the content of a version is on this machine. Nobody may write there."""
+        from bayou.records.reading import fetch  # noqa: PLC0415
+
         fetch(self._context, item.path)
         return self._context.tree.place(item.path)
 
@@ -112,10 +133,12 @@ class DataRepository:
         model: ModelRef | str | None = None,
         type: str | None = None,  # noqa: A002
         all_versions: bool = False,
+        refresh: bool = True,
     ) -> list[VersionRow]:
         """Return the newest version of each item that fits all that is said, or every version that is not deleted.
 
-        Answered by the catalog alone. `model` is a model, or the name or id of one.
+        Answered by the catalog alone. `model` is a model, or the name or id of one. Whoever has just refreshed the
+        catalog says that it need not be done again.
         """
         if isinstance(model, ModelRef):
             if type not in (None, model.type):
@@ -124,17 +147,22 @@ class DataRepository:
         catalog, whose = self._context.catalog, model
 
         def read() -> list[VersionRow]:
-            catalog.refresh()
+            if refresh:
+                catalog.refresh()
             return catalog.find(name=name, id=id, tags=tags, model=whose, type=type, all_versions=all_versions)
 
         return steadily(self._context, read)
 
-    def versions(self, model: ModelRef, name: str) -> list[VersionRow]:
-        """Return all versions of an item, the mark of a deleted one included; `DataNotFound` if it never had any."""
+    def versions(self, model: ModelRef, name: str, *, refresh: bool = True) -> list[VersionRow]:
+        """Return all versions of an item, the mark of a deleted one included; `DataNotFound` if it never had any.
+
+        `refresh` as for `find`.
+        """
         check_place(model, name)
 
         def read() -> list[VersionRow]:
-            self._context.catalog.refresh()
+            if refresh:
+                self._context.catalog.refresh()
             return self._context.catalog.versions(model.id, name, model.type)
 
         found = steadily(self._context, read)
@@ -143,4 +171,6 @@ class DataRepository:
         return found
 
     def _terms(self, model: ModelRef, name: str, options: Options) -> Terms:
+        from bayou.records.terms import Terms  # noqa: PLC0415
+
         return Terms.of(model, name, self._context.repo.config.repo_id, now(), options)

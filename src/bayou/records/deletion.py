@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou import paths
-from bayou.errors import RecordDamaged
 from bayou.records.changes import change
 from bayou.records.changeset import ChangeSet
 from bayou.records.context import Context
-from bayou.records.item import metadata_of
 from bayou.records.layout import METADATA, RAW, VersionPath
-from bayou.records.metadata import Metadata, now
-from bayou.records.owner import Owner
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions of one item, by number. One whose metadata cannot be read has None."""
-
-    item: VersionPath
-    found: dict[int, Metadata | None]
-
-    @classmethod
-    def of(cls, context: Context, item: VersionPath) -> Versions:
-        """Look at every version: here, and where it is known of but not here, in the catalog."""
-        found: dict[int, Metadata | None] = {row.version: metadata_of(row) for row in context.rows(item)}
-        for number in context.numbers(item.item):
-            try:
-                metadata = context.metadata(replace(item, version=number))
-            except RecordDamaged:
-                found[number] = None
-            else:
-                if metadata is not None:
-                    found[number] = metadata
-        return cls(item, found)
-
-    @property
-    def live(self) -> list[int]:
-        """The versions that are not deleted, in order."""
-        return sorted(number for number, one in self.found.items() if one is None or not one.deleted)
-
-    def mark(self, repo_id: str, renamed_to: str | None = None) -> Metadata:
-        """Return what stays of the highest version once it is deleted."""
-        number = max(self.found)
-        last = self.found[number]
-        if last is None:  # unreadable, and its number must not be used again all the same
-            owner = Owner(self.item.model_id, self.item.model_id, self.item.type, repo_id)
-            last = Metadata("", self.item.name, number, "application/octet-stream", 0, None, owner, now())
-        return replace(last, deleted=True, renamed_to=renamed_to, size=0, sha256=None)
+from bayou.records.metadata import Metadata
+from bayou.records.versions import Versions
 
 
 def delete(context: Context, doomed: Mapping[VersionPath, Collection[int] | None]) -> int:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from bayou.errors import BayouError
 from bayou.repo import LOCAL, Repo
 
+if TYPE_CHECKING:
+    from bayou.records.engine import Choice
 
-def tell_catalog(repo: Repo) -> None:
+
+def tell_catalog(repo: Repo, engine: Choice = "auto") -> None:
     """Let the catalog catch up, if there is one: whoever never asked it for anything pays nothing for it.
 
     It is derived (V20): what it cannot take in now, it takes in when it is next asked, and says so then.
     """
     if not (repo.root / LOCAL / "catalog.db").exists():
         return
+    from bayou.records.engine import Engine  # noqa: PLC0415
     from bayou.records.records import Records  # noqa: PLC0415
 
-    with contextlib.suppress(BayouError), Records(repo) as records:
+    with contextlib.suppress(BayouError), Records(repo, engine=Engine(engine)) as records:
         records.catalog.refresh()

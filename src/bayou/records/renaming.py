@@ -10,12 +10,13 @@ from bayou.records.changes import change
 from bayou.records.changeset import ChangeSet, Placement
 from bayou.records.claim import describe
 from bayou.records.context import Context
-from bayou.records.deletion import Versions, deleting
+from bayou.records.deletion import deleting
 from bayou.records.item import not_found
 from bayou.records.layout import RAW, VersionPath
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef
 from bayou.records.reading import fetch
+from bayou.records.versions import Versions
 from bayou.tree.assembly import Assembly
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -59,24 +59,12 @@ class Allocation:
 
     def finalize(self) -> Metadata:
         """Make what was written a version; it must not change any more."""
-        measured = self._measure()
-        self._assembly.sync(RAW)
+        measured = _measure(self._assembly)
         return publish_one(self._context, self._terms, self._assembly, measured)
 
     def abandon(self) -> None:
         """Give it up; what was written goes."""
         self._assembly.discard()
-
-    def _measure(self) -> Measured:
-        try:
-            # Not blocking, or a FIFO would wait for its writer.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            raise _nothing_written() from None
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _nothing_written()
-            return pass_on(file)
 
     def __enter__(self) -> Allocation:
         return self
@@ -85,6 +73,21 @@ class Allocation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._assembly.__exit__(kind, error, trace)
+
+
+def _measure(assembly: Assembly) -> Measured:
+    """Look at content that a program has written by itself, and make it durable."""
+    try:
+        # Not blocking, or a FIFO would wait for its writer.
+        descriptor = os.open(assembly.path / RAW, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        raise _nothing_written() from None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _nothing_written()
+        measured = pass_on(file)
+    assembly.sync(RAW)
+    return measured
 
 
 def _nothing_written() -> UsageError:
@@ -114,6 +117,14 @@ class Stage:
         with assembly.writing(RAW) as file:
             measured = pass_on(content, file)
         self._staged.append(_Staged(terms, assembly, measured))
+
+    @contextmanager
+    def room(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
+        """Give the place of a file that a program writes by itself; a version waits here when the block has ended."""
+        terms = self._terms_of(model, name, options)
+        assembly = self._open.enter_context(self._context.tree.assemble(terms.item.item))
+        yield assembly.path / RAW
+        self._staged.append(_Staged(terms, assembly, _measure(assembly)))
 
     def publish(self) -> list[Metadata]:
         """Make all of them visible; return their metadata in the order in which they were saved."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from bayou.deadline import Deadline
 from bayou.errors import BayouError
 from bayou.lease import STORE, LeaseGroup, model_key, open_leases
+from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.sync import api
-from bayou.sync.progress import Progress
+from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.scope import ModelRef, Scope
 
@@ -53,6 +54,7 @@ def write_session(
     progress: Progress | None = None,
     on_wait: Callable[[str], None] | None = None,
     allow_mass_delete: bool = False,
+    engine: Choice = "auto",
 ) -> Iterator[Session]:
     """Hold the leases of the models (`store_wide`: of the store), pull what is theirs, run the block, push once.
 
@@ -60,15 +62,15 @@ def write_session(
     stays first, and a failure of the push is a note to it. After a signal, or once a lease is lost, nothing is pushed;
     whatever was not stays journaled. Offline there is neither lease nor pull nor push; a datastore that is a directory
     has leases only. `timeout` is for the pull, and again for the push; `on_wait` is told who holds a lease;
-    `allow_mass_delete` is for a block that deletes what somebody has agreed to.
+    `allow_mass_delete` is for a block that deletes what somebody has agreed to; `engine` says who does the work.
     """
-    exchange = _Exchange(repo, timeout, progress, allow_mass_delete)
+    exchange = _Exchange(repo, timeout, progress, allow_mass_delete, engine)
     with ExitStack() as open_now:
         # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
         leases = open_now.enter_context(_leases(repo, models, store_wide, timeout, on_wait))
         settle_undone(repo)  # what a killed process left half done, before others' changes meet it
         pulled = exchange.pull(None if store_wide or not models else Scope.of(models))
-        records = open_now.enter_context(_records(repo, leases))
+        records = open_now.enter_context(_records(repo, leases, Engine(engine, progress or Silent())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
         try:
@@ -91,14 +93,21 @@ class _Exchange:
     timeout: float | None
     progress: Progress | None
     allow_mass_delete: bool
+    engine: Choice
 
     def pull(self, scope: Scope | None) -> SyncReport | None:
-        return self._sync(SyncOptions("pull", walk=False, scope=scope, renumber=renumber))
+        return self._sync(SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber))
 
     def push(self, leases: LeaseGroup) -> SyncReport | None:
         """Push what the journal names; what cannot be pushed is named as such (F100)."""
         leases.check()
-        options = SyncOptions("push", walk=False, renumber=renumber, allow_mass_delete=self.allow_mass_delete)
+        options = SyncOptions(
+            "push",
+            engine=self.engine,
+            walk=False,
+            renumber=renumber,
+            allow_mass_delete=self.allow_mass_delete,
+        )
         try:
             return self._sync(options)
         except BayouError as error:
@@ -126,8 +135,8 @@ def _leases(
     return open_leases(repo).acquire_all(keys, on_wait=on_wait, deadline=deadline)
 
 
-def _records(repo: Repo, leases: LeaseGroup) -> Records:
+def _records(repo: Repo, leases: LeaseGroup, engine: Engine) -> Records:
     from bayou.records.records import Records  # noqa: PLC0415  (only once the lease is ours)
 
     # Every change of the tree asks first whether we may still make it: one place, that no repository can go around.
-    return Records(repo, guard=leases.check)
+    return Records(repo, guard=leases.check, engine=engine)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
 from bayou.store.failure import Renewal, one_line
@@ -106,10 +107,38 @@ class BotoCredentials:
         return CredentialsMissing(f"no AWS credentials: {text}", hint=self._renewal.missing)
 
 
-def aws(options: Mapping[str, str]) -> BotoCredentials | None:
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """AWS credentials that somebody else has resolved, for a process that could not; good until they expire."""
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    token: str | None = field(repr=False)
+    region: str | None
+    failure: ClassVar[BayouError | None] = None
+
+    def __call__(self) -> Any:
+        keys = {"access_key_id": self.access_key_id, "secret_access_key": self.secret_access_key}
+        return {**keys, **({"token": self.token} if self.token else {}), "expires_at": None}
+
+    def fetch(self) -> Any:
+        return self()
+
+
+_granted: dict[str | None, Granted] = {}
+
+
+def grant(profile: str | None, given: Granted) -> None:
+    """Let this process use these credentials wherever that profile (None: whatever the chain has) is asked for."""
+    _granted[profile] = given
+
+
+def aws(options: Mapping[str, str]) -> BotoCredentials | Granted | None:
     """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
     if options.get("skip_signature", "").lower() == "true":
         return None
+    if (given := _granted.get(options.get("profile"))) is not None:
+        return given
     plain = bool(os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"))
     if plain and "profile" not in options:
         return None

@@ -17,6 +17,7 @@ NODES = Key(".bayou/nodes")
 LOGS = Key(".bayou/log")
 LEASES = Key(".bayou/leases")
 PROBES = Key(".bayou/probe")
+REPLICATING = Key(".bayou/replicating.json")
 
 _PUSH = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _NODE = re.compile(r"([0-9a-f]{64})-([0-9A-Za-z-]{1,64})\.parquet")

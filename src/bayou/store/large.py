@@ -81,11 +81,13 @@ def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadlin
 
 def download(store: Store, key: Key, target: Sink, size: int, if_match: str | None) -> Downloaded:
     """Read an object into a file; see `Store.download`."""
+    if size <= THRESHOLD:
+        # A span also where one request will do: an object that has grown since is then not read whole.
+        found = _fetch(store, key, (0, size) if size else None, if_match, size)
+        target.write(found.data)
+        return Downloaded(found.meta, hashlib.sha256(found.data).digest())
     digest = hashlib.sha256()
-    spans: list[tuple[int, int] | None]
-    # A span also where one request will do: an object that has grown since is then not read whole.
-    step = _SPAN if size > THRESHOLD else THRESHOLD
-    spans = [(at, min(at + step, size)) for at in range(0, size, step)] or [None]
+    spans = [(at, min(at + _SPAN, size)) for at in range(0, size, _SPAN)]
     first = _fetch(store, key, spans[0], if_match, size)
     # V2: all parts are of the object whose metadata we report.
     rest = store.map(lambda span: _fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)

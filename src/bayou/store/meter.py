@@ -46,6 +46,12 @@ class Meter:
         with self._lock:
             self._counts["bytes_in"] += bytes_in
 
+    def add(self, others: Requests) -> None:
+        """Count what somebody else has sent for us."""
+        with self._lock:
+            for name in Requests.__slots__:
+                self._counts[name] += getattr(others, name)
+
     def read(self) -> Requests:
         with self._lock:
             return Requests(**self._counts)

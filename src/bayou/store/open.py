@@ -133,7 +133,7 @@ def _first(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
-def _aws_region(provider: credentials.BotoCredentials | None) -> str:
+def _aws_region(provider: credentials.BotoCredentials | credentials.Granted | None) -> str:
     named = _first("AWS_REGION", "AWS_DEFAULT_REGION")
     return named or (provider.region if provider else None) or "us-east-1"
 

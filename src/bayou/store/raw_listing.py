@@ -16,7 +16,7 @@ from typing import Any
 
 from bayou.errors import BadAnswer
 from bayou.store import google
-from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, aws_renewal
+from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_renewal
 from bayou.store.failure import Request, one_line
 from bayou.store.fetch import fetch
 from bayou.store.transport import ObjectMeta
@@ -29,7 +29,7 @@ Headers = Callable[[str], Mapping[str, str]]
 """The headers that authorise a GET of an address."""
 
 
-def s3(bucket: str, place: str, options: Mapping[str, str], credentials: BotoCredentials | None) -> Listing:
+def s3(bucket: str, place: str, options: Mapping[str, str], credentials: BotoCredentials | Granted | None) -> Listing:
     """Return a listing of an S3 bucket, with the same credentials and address as the other requests."""
     region = options.get("region") or "us-east-1"
     virtual = options.get("virtual_hosted_style_request", "").lower() == "true"  # an endpoint then has the bucket in it
@@ -58,7 +58,7 @@ def gcs(bucket: str, place: str, options: Mapping[str, str]) -> Listing:
     return pages
 
 
-def _signer(region: str, credentials: BotoCredentials | None, extra: Mapping[str, str]) -> Headers:
+def _signer(region: str, credentials: BotoCredentials | Granted | None, extra: Mapping[str, str]) -> Headers:
     """Return what signs a request to S3 (botocore knows how, and is imported only here)."""
     from botocore.auth import S3SigV4Auth  # noqa: PLC0415
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415

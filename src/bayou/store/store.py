@@ -83,6 +83,10 @@ class Store:
         """What was sent so far, by this store and all its views, retries included."""
         return self._meter.read()
 
+    def add_requests(self, sent: Requests) -> None:
+        """Count what another process has sent to this store for us (V17)."""
+        self._meter.add(sent)
+
     def within(self, deadline: Deadline) -> Store:
         """Return a view of this store whose calls all end by `deadline`."""
         view = Store(self._transport, self._scope, concurrency=self.concurrency, policy=self._policy, deadline=deadline)
@@ -140,7 +144,7 @@ class Store:
         if if_match is not None and found.meta.etag not in (None, if_match):
             raise PreconditionFailed(f"{key} has changed")  # V2: not every store looks at If-Match
         self._meter.received(len(memoryview(found.data)))
-        return replace(found, meta=replace(found.meta, key=key))
+        return Fetched(_named(found.meta, key), found.data, found.attributes)
 
     def head(self, key: Key) -> ObjectMeta:
         """Return an object's metadata. Never take an answer for the fingerprint of bytes that came earlier (V2)."""
@@ -153,7 +157,7 @@ class Store:
             if found is None:
                 raise
             meta = found.meta
-        return replace(meta, key=key)
+        return _named(meta, key)
 
     def put(
         self,
@@ -198,12 +202,15 @@ class Store:
             return None
         return Stored(found.meta.etag, found.meta.version, repeated=True)
 
-    def upload(self, key: Key, source: BinaryIO, size: int, sha256: bytes) -> Stored:
+    def upload(self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
         `ContentChanged` if these bytes do not have that hash (any more), `TreeError` if they cannot be read; then no
-        object appears. What a program appends meanwhile is not looked at.
+        object appears. What a program appends meanwhile is not looked at. Bytes in place of a file are those that the
+        caller took the hash of, and are sent as they are.
         """
+        if isinstance(source, bytes):
+            return self.put(key, source)
         if size <= large.THRESHOLD:
             return self.put(key, large.read_checked(source, size, sha256))
         full = self._scope.full(key)
@@ -247,7 +254,7 @@ class Store:
                     if not page:
                         continue
                     self._contacted.set()
-                    found = [replace(meta, key=self._relative(meta.key, prefix)) for meta in page]
+                    found = [_named(meta, self._relative(meta.key, prefix)) for meta in page]
                     ordered = ordered and _in_order(last, page)
                     if (resumed and not ordered) or page[-1].key == last:
                         raise BadAnswer(
@@ -277,7 +284,7 @@ class Store:
             return None
         return Level(
             [self._relative(one, prefix) for one in found.directories],
-            (replace(meta, key=self._relative(meta.key, prefix)) for meta in found.objects),
+            (_named(meta, self._relative(meta.key, prefix)) for meta in found.objects),
         )
 
     def _pages(self, prefix: str, after: str | None, deadline: Deadline) -> Iterator[Sequence[ObjectMeta]]:
@@ -380,7 +387,8 @@ class Store:
                 self._pause(error, attempt, f"{verb.upper()} {key}", deadline)
                 attempt += 1
             else:
-                self._contacted.set()
+                if not self._contacted.is_set():
+                    self._contacted.set()
                 return answer
 
     def _pause(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
@@ -398,6 +406,11 @@ class Store:
 
     def _timeout(self, deadline: Deadline) -> float:
         return min(self._policy.request_timeout_s, deadline.remaining())
+
+
+def _named(meta: ObjectMeta, key: str) -> ObjectMeta:
+    """Return what a store says of an object, under our own key. Hot: `replace` takes five times as long."""
+    return ObjectMeta(key, meta.size, meta.etag, meta.version, meta.modified)
 
 
 def _in_order(last: str | None, page: Sequence[ObjectMeta]) -> bool:

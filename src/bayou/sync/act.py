@@ -9,9 +9,11 @@ from pathlib import Path
 
 from bayou.errors import ConflictRefused
 from bayou.index.head import HeadSeen
+from bayou.index.span import Span
 from bayou.sync import base, commit, files, journal
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
+from bayou.sync.database import IN_SPAN
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action
 from bayou.sync.publish import publish
@@ -23,13 +25,17 @@ from bayou.sync.units import unit_of
 from bayou.sync.view import View
 
 
-def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: bool) -> tuple[bool, HeadSeen | None]:
-    """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with."""
+def act(
+    context: Context, todo: Sequence[Step], store_view: View, *, walked: Span | None
+) -> tuple[bool, HeadSeen | None]:
+    """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with.
+
+    `walked` is the range of paths in which everything was looked at, if there is one.
+    """
     report, mode = context.report, context.options.mode
     conflicts = [one for one in todo if one.action is Action.CONFLICT]
     if context.options.on_conflict == "fail" and conflicts:
-        names = ", ".join(one.path for one in conflicts[:3])
-        raise ConflictRefused(f"conflict in {names}; nothing was changed", hint="bayou datastore sync keeps both sides")
+        raise conflict_refused([one.path for one in conflicts[:3]])
     todo, touched = _finish_deletes(context, todo)
     renumbering = Renumbering(context, [one for one in todo if one.action is Action.RENUMBER], store_view.tree)
     replacing, changed = renumbering.copy()
@@ -51,7 +57,7 @@ def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: boo
             report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
         elif one.action is Action.PUSH_BACK and mode != "pull":
             report.warn(f"{one.path} was deleted in the store and changed here: it was pushed back")
-    if pushes or incoming or kept or replacing:
+    if report.engine == "fast" and (pushes or incoming or kept or replacing):
         report.engine = "point"
     arriving = [*incoming, *kept, *replacing]
     moved = touched | vanished | changed | pull(context, arriving, _beside(todo, arriving))
@@ -66,6 +72,12 @@ def act(context: Context, todo: Sequence[Step], store_view: View, *, walked: boo
         return again, store_view.seen
     leftover, seen = publish(context, pushes, store_view.seen)
     return bool(again or leftover), seen
+
+
+def conflict_refused(paths: Sequence[str]) -> ConflictRefused:
+    return ConflictRefused(
+        f"conflict in {', '.join(paths)}; nothing was changed", hint="bayou datastore sync keeps both sides"
+    )
 
 
 def _returning(todo: Sequence[Step]) -> set[str]:
@@ -131,26 +143,36 @@ def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) ->
                 journal.drop(db, context.place, one.path, seen.through)
 
 
-def _list_untracked(context: Context, todo: Sequence[Step], *, walked: bool) -> None:
+def _list_untracked(context: Context, todo: Sequence[Step], *, walked: Span | None) -> None:
     """Note files that neither base nor the journal names: they are listed, and stay (T11).
 
     Whoever has not looked at the whole tree knows nothing new of the others.
     """
     untracked = [one for one in todo if one.action is Action.UNTRACKED]
-    context.report.untracked = sorted(one.path for one in untracked)
-    if not untracked and not walked:
+    elsewhere = [path for path in context.report.untracked if walked is not None and not walked.holds(path)]
+    context.report.untracked = elsewhere + sorted(one.path for one in untracked)
+    if not untracked and walked is None:
         return
     with context.database.transaction() as db:
-        if walked:
-            db.execute("DELETE FROM untracked WHERE place = ?", (context.place,))
+        marks = db.execute(
+            "SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.place,)
+        ).fetchall()
+        if walked is not None:
+            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.place, *walked.bounds))
         db.executemany(
             "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [
                 (context.place, one.path, one.observed.content.stat.size, one.observed.content.stat.mtime_ns)
                 for one in untracked
-                if one.observed.content is not None
+                if one.observed.content is not None and not _is_marked_since(one.observed, marks)
             ],
         )
+
+
+def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bool:
+    """Whether a program has said since the look that it writes there: the file may be its work, and not untracked."""
+    around = (path for number, path in marks if number > observed.through)
+    return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
 
 
 def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], list[Step], set[str]]:

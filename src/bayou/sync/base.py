@@ -16,12 +16,13 @@ from typing import cast
 from bayou.index import merge, read
 from bayou.index.entry import Entry
 from bayou.index.node import Root
+from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSink, NodeSource, Tree
 from bayou.repo import Repo
 from bayou.store.store import Store
-from bayou.store.url import parse_url
 from bayou.sync import rows
-from bayou.sync.database import Database
+from bayou.sync.database import IN_SPAN, Database
+from bayou.sync.place import place_id, place_url
 from bayou.sync.policy import Why
 
 
@@ -48,7 +49,7 @@ class Base:
     def __init__(self, database: Database, url: str, namespace: str | None, source: NodeSource) -> None:
         self.database = database
         self._source = source
-        self._place_id = _place_id(database, url, namespace or "")
+        self._place_id = place_id(database, url, namespace or "")
 
     @property
     def place(self) -> Place:
@@ -126,15 +127,18 @@ class Base:
         found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
         return cast("dict[str, str | None]", dict(found))  # type: ignore[arg-type]
 
-    def absent(self) -> dict[str, Why]:
+    def absent(self, within: Span = EVERYTHING) -> dict[str, Why]:
         """Return what is not here on purpose, and why."""
-        found = self.database.rows("SELECT path, why FROM absent WHERE place = ?", (self._place_id,))
+        found = self.database.rows(
+            f"SELECT path, why FROM absent WHERE place = ? AND {IN_SPAN}", (self._place_id, *within.bounds)
+        )
         return cast("dict[str, Why]", dict(found))  # type: ignore[arg-type]
 
-    def hashes(self, entries: Iterable[Entry]) -> dict[str, Entry]:
+    def hashes(self, entries: Iterable[Entry], within: Span = EVERYTHING) -> dict[str, Entry]:
         """Give entries that discovery left without a hash the one that this machine found by reading the object."""
         found = self.database.rows(
-            "SELECT path, size, etag, version, sha256 FROM known WHERE place = ?", (self._place_id,)
+            f"SELECT path, size, etag, version, sha256 FROM known WHERE place = ? AND {IN_SPAN}",
+            (self._place_id, *within.bounds),
         )
         known = {path: rest for path, *rest in found}
         answer = {}
@@ -159,10 +163,11 @@ def take_many(db: sqlite3.Connection, place: int, entries: Mapping[str, Entry | 
         [(place, path, rows.dump(entry)) for path, entry in entries.items()],
     )
     for table in ("absent", "untracked"):
-        db.executemany(
-            f"DELETE FROM {table} WHERE place = ? AND path = ?",
-            [(place, path) for path in entries],
-        )
+        if db.execute(f"SELECT 1 FROM {table} WHERE place = ? LIMIT 1", (place,)).fetchone() is not None:
+            db.executemany(
+                f"DELETE FROM {table} WHERE place = ? AND path = ?",
+                [(place, path) for path in entries],
+            )
 
 
 def restate(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
@@ -215,28 +220,7 @@ def load_root(text: str | None) -> Root | None:
     return Root(node, bytes.fromhex(digest), level, entries, size)
 
 
-def place_of(database: Database, repo: Repo) -> int:
-    """Return the place that a repo's configuration names; nothing is opened, so that offline work goes on."""
-    config = repo.config.datastore
-    assert config.url is not None
-    return _place_id(database, place_url(config.url, config.namespace), config.namespace or "")
-
-
 def repo_place(repo: Repo, store: Store) -> str:
     """Return what identifies the place that a repo syncs with: its own words, whatever a plug-in calls its bucket."""
     url = repo.config.datastore.url
     return place_url(url, store.namespace) if url is not None else store.url
-
-
-def place_url(url: str, namespace: str | None) -> str:
-    """Return what identifies a store's place."""
-    return f"{parse_url(url)}/{namespace or ''}".rstrip("/")
-
-
-def _place_id(database: Database, url: str, namespace: str) -> int:
-    found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
-    if not found:
-        with database.transaction() as db:
-            db.execute("INSERT OR IGNORE INTO place (url, namespace) VALUES (?, ?)", (url, namespace))
-        found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
-    return cast("int", found[0][0])

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from bayou.config import DatastoreConfig, SparkConfig
+from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
+from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -34,6 +35,18 @@ class Bulk:
     deadline: Deadline
     warn: Callable[[str], None]
     must: bool = False
+    progress: Progress | None = None
+
+    @classmethod
+    def of(
+        cls, config: Config, engine: str, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
+    ) -> Bulk | None:
+        """Return how a command uses Spark that was asked for this engine; None if it does everything by itself."""
+        if engine == "point":
+            return None
+        must, sync = engine == "spark", config.sync
+        limit = 0 if must else sync.point_limit
+        return cls(config.datastore, config.spark, limit, sync.concurrency, deadline, warn, must, progress)
 
     def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
@@ -49,10 +62,12 @@ class Bulk:
                 )
             return None
         from bayou.pipeline.session import spark_session  # noqa: PLC0415
+        from bayou.pipeline.shared import require_store  # noqa: PLC0415
 
         recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
         try:
             with spark_session(self.spark, deadline=self.deadline) as spark:
+                require_store(spark, place.url)
                 return job(spark, recipe)
         except SparkError as error:
             if self.must:
@@ -66,7 +81,7 @@ class Bulk:
         def job(spark: Session, recipe: Recipe) -> Discovered:
             from bayou.pipeline.discover import discover  # noqa: PLC0415
 
-            return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline)
+            return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline, progress=self.progress)
 
         found = self.run("the store was listed", job)
         if found is not None and found.refusals > len(found.refused):

@@ -4,71 +4,111 @@ List; then commit a head with the same root and the next `gc` count; then delete
 store's clock) than the listing less the grace, was written by Bayou, and is named by no retained root (V5). A push that
 was under way sees the new count when it merges, and makes its uploads again (T13). A late or repeated DELETE hits
 nothing new, since no key is used twice (T3).
+
+A store of more than `point_limit` is collected on Spark, by the same rules (`sync.garbage`, `sync.retained`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import compress
+from typing import TYPE_CHECKING, Literal
 
 from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
+from bayou.errors import BadAnswer, NotFound, PreconditionFailed, SparkError
 from bayou.ids import ulid
+from bayou.index.discovery import TooMany
 from bayou.index.entry import Entry
-from bayou.index.head import Gc, Head, HeadSeen, advance, iter_log, read_head, swap_head
-from bayou.index.log import LogRow, Tally, read_page
+from bayou.index.head import Gc, HeadSeen, advance, read_head, swap_head
+from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.node import Branch, Pointer, Ref
 from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.paths import PAYLOAD_ROOTS
 from bayou.repo import Repo
 from bayou.store import keys
 from bayou.store.store import Store
+from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
+from bayou.sync.garbage import Sweep, SweepHere
+from bayou.sync.progress import Progress
 from bayou.sync.push import ms
 from bayou.sync.report import CollectReport
+from bayou.sync.retained import retained
 from bayou.sync.view import now
 
-
-@dataclass(slots=True)
-class _Named:
-    """Keys that roots name: of objects, and of nodes."""
-
-    objects: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
+if TYPE_CHECKING:
+    from bayou.pipeline.session import Session
+    from bayou.store.recipe import Recipe
 
 
-def collect(repo: Repo, *, dry_run: bool, grace_s: float, timeout: float | None = None) -> CollectReport:
+def collect(
+    repo: Repo,
+    *,
+    dry_run: bool,
+    grace_s: float,
+    timeout: float | None = None,
+    engine: Literal["auto", "point", "spark"] = "auto",
+    progress: Progress | None = None,
+) -> CollectReport:
     """Delete from the store what nobody can need any more; dry, say what that would be."""
-    store = repo.store().within(Deadline.after(timeout or repo.config.sync.timeout))
+    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    store = repo.store().within(deadline)
+    warnings: list[str] = []
+    bulk = Bulk.of(repo.config, engine, deadline, warnings.append, progress)
     seen = _head(store)
     clock = None if dry_run else _store_clock(store)
-    listed = [meta for page in store.list() for meta in page]
+    sweep = partial(_sweep, store, seen, clock, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
+    if bulk is not None and not (bulk.must or (seen.head.root is not None and seen.head.root.entries > bulk.limit)):
+        with suppress(TooMany):
+            return sweep(SweepHere(store, bulk.limit))
+
+    def job(spark: Session, recipe: Recipe) -> CollectReport | SparkError:
+        from bayou.pipeline.collect import sweeping  # noqa: PLC0415
+
+        with sweeping(spark, store, recipe, progress=progress, deadline=deadline) as on_spark:
+            try:
+                return sweep(on_spark)
+            except SparkError as error:
+                return error  # while it deleted: what this process would do now could not tell how much that was (V17)
+
+    done = bulk.run("the store was collected", job) if bulk is not None else None
+    if isinstance(done, SparkError):
+        raise done
+    return done or sweep(SweepHere(store))
+
+
+def _sweep(
+    store: Store,
+    seen: HeadSeen,
+    clock: int | None,
+    sweep: Sweep,
+    *,
+    dry_run: bool,
+    grace_s: float,
+    warnings: list[str],
+) -> CollectReport:
+    """List, announce, judge, delete: in this order, whoever does the work."""
+    newest = sweep.take_stock()
     # Dry, nothing may be written to learn the time; the newest object is the latest that the store's clock has shown.
-    before = (clock if clock is not None else max(meta.modified for meta in listed)) - round(grace_s * 1000)
+    before = (clock if clock is not None else newest) - round(grace_s * 1000)
     if not dry_run:
         seen = _announce(store, seen, before)
-    kept = _retained(store, seen.head, before)
-    doomed = [meta for meta in listed if meta.modified < before and _ours(meta.key) and not _is_kept(meta.key, kept)]
-    once = _walk_all(store, (row.root for row in seen.head.log), _Named())
-    objects = [meta for meta in doomed if not meta.key.startswith(f"{keys.INTERNAL}/")]
-    trash, replaced = _trash(store, seen.head, kept)
+    found = sweep.judge(retained(store, seen.head, before), Tree(StoreNodes(store), seen.head.trash), before)
+    trash, replaced = _sorted_out(store, found.trash)
     if not dry_run:
-        store.delete([keys.as_listed(meta.key) for meta in doomed])
+        sweep.delete()
         _empty_trash(store, seen, trash, replaced)
-    old = sum(meta.key in once.objects for meta in objects)
     return CollectReport(
-        objects_deleted=old,
-        leftovers_deleted=len(objects) - old,
+        objects_deleted=found.objects,
+        leftovers_deleted=found.leftovers,
         trash_deleted=len(trash),
-        nodes_deleted=len(doomed) - len(objects),
-        bytes=sum(meta.size for meta in doomed) + sum(entry.size for entry in trash),
+        nodes_deleted=found.nodes,
+        bytes=found.bytes + sum(entry.size for entry in trash),
         dry_run=dry_run,
+        warnings=warnings,
     )
 
 
@@ -115,87 +155,14 @@ def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
         return HeadSeen(new, stored.etag, stored.version)
 
 
-def _retained(store: Store, head: Head, before: int) -> _Named:
-    """Return what the current root and those that were current within the grace name, and the nodes of the trash."""
-    named = _Named()
-    if head.root is not None:
-        _walk(StoreNodes(store), head.root.level, [head.root], named)
-    _walk_all(store, (row.root for row in _within(store, head, before)), named)
-    trash = _Named()
-    if head.trash is not None:
-        _walk(StoreNodes(store), head.trash.level, [head.trash], trash)
-    named.nodes |= trash.nodes
-    named.objects.update(keys.log_page(page) for page in _pages(store, head))
-    return named
-
-
-def _pages(store: Store, head: Head) -> Iterator[str]:
-    page = head.older
-    while page is not None:
-        yield page
-        page = read_page(store, page).older
-
-
-def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
-    """Yield the rows whose root was current at some time since `before`: those since, and the one before them.
-
-    Writers' clocks differ: what the head has of the log is looked at row by row, older pages up to the first that is
-    too old.
-    """
-    following: LogRow | None = None
-    for number, row in enumerate(iter_log(store, head)):
-        if following is None or ms(following.at) >= before:
-            yield row
-        elif number >= len(head.log):
-            return
-        following = row
-
-
-def _walk_all(store: Store, roots: Iterable[Pointer | None], named: _Named) -> _Named:
-    """Add what earlier roots name, as far as they can be read: an earlier collection may have taken their nodes."""
-    source = StoreNodes(store)
-    for root in roots:
-        if root is not None:
-            with suppress(NodeMissing, NodeDamaged):
-                _walk(source, root.level, [root], named)
-    return named
-
-
-def _walk(source: StoreNodes, level: int, refs: Sequence[Ref], named: _Named) -> None:
-    """Add what a tree names; nodes that were visited before, with all below them, are not read again."""
-    fresh = [ref for ref in refs if ref.node not in named.nodes]
-    for ref, node in zip(fresh, source.map(lambda ref: source.load(level, ref), fresh), strict=True):
-        if isinstance(node, Branch):
-            _walk(source, level - 1, node.rows, named)
-        else:
-            named.objects.update(entry.key for entry in node.rows)
-        named.nodes.add(ref.node)
-
-
-def _ours(key: str) -> bool:
-    """Whether Bayou wrote it: an object of a push, a node, a page of the log, or a probe that was left behind."""
-    if key.startswith(f"{keys.INTERNAL}/"):
-        known = keys.parse_node(key), keys.parse_log_page(key)
-        return any(name is not None for name in known) or key.startswith(f"{keys.PROBES}/")
-    return keys.parse_payload(key).push is not None and key.partition("/")[0] in PAYLOAD_ROOTS
-
-
-def _is_kept(key: str, kept: _Named) -> bool:
-    node = keys.parse_node(key)
-    return node in kept.nodes if node is not None else key in kept.objects
-
-
-def _trash(store: Store, head: Head, kept: _Named) -> tuple[list[Entry], list[Entry]]:
-    """Return the discovered objects whose entry left the index longer ago than the grace: those that nobody changed
-    since, and those that somebody has put anew, which are not ours to delete.
+def _sorted_out(store: Store, trash: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Divide discovered objects whose entry left the index longer ago than the grace: those that nobody changed since,
+    and those that somebody has put anew, which are not ours to delete.
 
     Had it left within the grace, a retained root would still name it.
     """
-    if head.trash is None:
-        return [], []
-    old = [entry for entry in scan(Tree(StoreNodes(store), head.trash)) if entry.key not in kept.objects]
-    same = [_unchanged(store, entry) for entry in old]
-    return list(compress(old, same)), [entry for entry, one in zip(old, same, strict=True) if not one]
+    same = list(store.map(partial(_unchanged, store), trash))
+    return list(compress(trash, same)), [entry for entry, one in zip(trash, same, strict=True) if not one]
 
 
 def _unchanged(store: Store, entry: Entry) -> bool:

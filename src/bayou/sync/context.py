@@ -16,6 +16,7 @@ from bayou.deadline import Deadline
 from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
+from bayou.index.span import EVERYTHING, Span
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place
@@ -24,9 +25,10 @@ from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
 from bayou.sync.lock import FileLock
+from bayou.sync.mover import Mover, Threads
 from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
-from bayou.sync.policy import Policy
+from bayou.sync.policy import Policy, Why
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.tree.filestat import FileStat
@@ -52,10 +54,13 @@ class Context:
     journal: Journal
     policy: Policy
     incoming: Incoming
+    mover: Mover
     options: SyncOptions
     report: SyncReport
     progress: Progress
     by: str
+    mass_delete: bool = False
+    """Whether what is committed is part of deletes that, taken together, were allowed as a mass delete."""
 
     @property
     def place(self) -> int:
@@ -64,14 +69,7 @@ class Context:
     @property
     def bulk(self) -> Bulk | None:
         """How to use Spark for what is too much for this process; None if nothing is."""
-        if self.options.engine == "point":
-            return None
-        config = self.repo.config
-        must = self.options.engine == "spark"
-        limit = 0 if must else config.sync.point_limit
-        return Bulk(
-            config.datastore, config.spark, limit, config.sync.concurrency, self.deadline, self.report.warn, must
-        )
+        return Bulk.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
 
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of a file in the tree; None if there is none, or something that is no file."""
@@ -88,23 +86,23 @@ class Context:
             return observed.stat is None
         return (FileStat.of(status) if S_ISREG(status.st_mode) else None) == observed.stat
 
-    def absent(self) -> set[str]:
+    def absent(self, within: Span = EVERYTHING) -> set[str]:
         """Return what is not here on purpose, under today's policy; what something stood in the way of may come now."""
-        return {
-            path
-            for path, why in self.base.absent().items()
-            if self.policy.still(path, why) and (why != "refused" or self._blocked(path))
-        }
+        found = self.base.absent(within).items()
+        return {path for path, why in found if stays_away(self.root, self.policy, path, why)}
 
-    def _blocked(self, path: str) -> bool:
-        """Whether a file cannot be at `path`: for its name, or for what is in the way (V21)."""
-        if paths.refusal(path) is not None:
-            return True
-        try:
-            Ground(self.root).check_free(path)
-        except (PathRefused, OSError):
-            return True
-        return False
+
+def stays_away(root: Path, policy: Policy, path: str, why: Why) -> bool:
+    """Whether what was left out for a reason is to be left out still: by policy, or since it cannot be there (V21)."""
+    if why != "refused":
+        return policy.still(path, why)
+    if paths.refusal(path) is not None:
+        return True
+    try:
+        Ground(root).check_free(path)
+    except (PathRefused, OSError):
+        return True
+    return False
 
 
 @contextmanager
@@ -126,6 +124,7 @@ def open_context(
         nodes = BaseNodes(cache, ulid())
         base = Base(database, repo_place(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.place_id)
+        incoming = Incoming(repo.tree_root, repo.state / "incoming")
         try:
             yield Context(
                 repo=repo,
@@ -138,7 +137,8 @@ def open_context(
                 cache=cache,
                 journal=journal,
                 policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
-                incoming=Incoming(repo.tree_root, repo.state / "incoming"),
+                incoming=incoming,
+                mover=Threads(bounded, repo.tree_root, incoming),
                 options=options,
                 report=SyncReport(mode=options.mode, dry_run=options.dry_run),
                 progress=progress or Silent(),

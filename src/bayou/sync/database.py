@@ -108,6 +108,10 @@ CREATE TABLE pending (
 );
 """
 _VERSION = 1
+
+IN_SPAN = "path >= ? AND path < ?"
+"""A condition on paths that takes the `bounds` of a `Span`; SQLite compares text by its UTF-8 bytes, as spans do."""
+
 _OPEN_WITHIN_S = 60.0
 
 

@@ -6,22 +6,16 @@ time. Nothing is told that cannot be: then everything is to be looked at anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from bayou.ids import ulid
-from bayou.index.diff import diff
-from bayou.index.local import NodeFiles
-from bayou.index.tree import Tree
 from bayou.repo import Repo
-from bayou.sync.base import Base, load_root, place_of, place_url
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
-from bayou.sync.nodes import BaseLost, BaseNodes
+from bayou.sync.place import place_of, place_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +83,8 @@ class Feed:
     def __init__(self, repo: Repo, database: Database) -> None:
         config = repo.config.datastore
         assert config.url is not None
+        self._repo = repo
         self._database = database
-        self._nodes = repo.state / "nodes"
-        self._url, self._namespace = place_url(config.url, config.namespace), config.namespace
         self._place = place_of(database, repo)
         self._settle()
         with database.snapshot() as db:
@@ -109,10 +102,10 @@ class Feed:
         self.complete = etag is not None and not recent
         """Whether base is all that the store has: what it does not name is nowhere (V3)."""
         self.position = Position(
-            self._url,
+            place_url(config.url, config.namespace),
             state,
             root,
-            hashlib.sha256(json.dumps(recent).encode()).hexdigest() if recent else "",
+            _digest(recent) if recent else "",
             newest,
             rows,
             tuple(number for (number,) in still),
@@ -133,7 +126,9 @@ class Feed:
         rows = [*fresh, *(row for row in before.pending if row.id in again)]
         found = {row.path for row in rows if row.kind != "tree"}
         if now.root != old.root:
-            changed = self._differing(old.root, now.root)
+            from bayou.sync.known import differing  # noqa: PLC0415  (the index, which an unchanged tree needs not)
+
+            changed = differing(self._repo, old.root, now.root)
             if changed is None:
                 return None
             found |= changed
@@ -156,22 +151,9 @@ class Feed:
         deleted = {path for path, kind in last.items() if kind == "delete"}
         if not self._known or not (named or self.complete):
             return deleted
-        rest = set(paths) - deleted
-        try:
-            return deleted | (rest - self._base().lookup(rest).keys())
-        except BaseLost:
-            return deleted
+        from bayou.sync.known import unknown  # noqa: PLC0415
 
-    def _base(self) -> Base:
-        return Base(self._database, self._url, self._namespace, BaseNodes(NodeFiles(self._nodes), ulid()))
-
-    def _differing(self, old: str | None, new: str | None) -> set[str] | None:
-        """Return the paths whose entries differ between two roots of base; None if part of one is lost."""
-        source = self._base().tree().source
-        try:
-            return {change.path for change in diff(Tree(source, load_root(old)), Tree(source, load_root(new)))}
-        except BaseLost:
-            return None
+        return deleted | unknown(self._repo, self._database, set(paths) - deleted)
 
     def _settle(self) -> None:
         """Close the rows of processes that are gone, or what they name would have to be looked at for ever."""
@@ -197,6 +179,12 @@ class Feed:
             )
             if found:
                 yield path, str(found[0][0])
+
+
+def _digest(rows: list[tuple[str, str]]) -> str:
+    from hashlib import sha256  # noqa: PLC0415  (3 ms, and hardly ever are there any)
+
+    return sha256(json.dumps(rows).encode()).hexdigest()
 
 
 _RECENT = """

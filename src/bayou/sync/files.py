@@ -10,7 +10,8 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from bayou.errors import PathRefused
-from bayou.sync.database import Database
+from bayou.index.span import EVERYTHING, Span
+from bayou.sync.database import IN_SPAN, Database
 from bayou.tree.content import Content
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
@@ -42,8 +43,10 @@ def file_stat(root: Path, path: str) -> FileStat | None:
     return FileStat.of(status) if status is not None and S_ISREG(status.st_mode) else None
 
 
-def all_known(database: Database) -> dict[str, Known]:
-    found = database.rows("SELECT path, size, mtime, ctime, inode, sha256, settled, matches FROM file")
+def all_known(database: Database, within: Span = EVERYTHING) -> dict[str, Known]:
+    found = database.rows(
+        f"SELECT path, size, mtime, ctime, inode, sha256, settled, matches FROM file WHERE {IN_SPAN}", within.bounds
+    )
     return {
         str(path): Known(FileStat(size, mtime, ctime, inode), sha256, bool(settled), matches)  # type: ignore[arg-type]
         for path, size, mtime, ctime, inode, sha256, settled, matches in found
@@ -75,6 +78,15 @@ def row(path: str, content: Content, now_ns: int, matches: int | None) -> Row:
     stat = content.stat
     settled = stat.settled(now_ns)
     return path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, content.sha256, settled, matches
+
+
+def renewed(path: str, content: Content, now_ns: int, before: Known | None) -> Row:
+    """Return what to keep of a file that has just been hashed, before anything is decided about it."""
+    *kept, settled, _ = row(path, content, now_ns, None)
+    matches = before.matches if before is not None else None
+    same = before is not None and before.sha256 == content.sha256
+    # Where base names it, and it has changed, the next walk must look again if this sync does not get to it.
+    return *kept, settled and (same or matches is None), matches  # type: ignore[return-value]
 
 
 def remember_many(db: sqlite3.Connection, kept: Iterable[Row]) -> None:

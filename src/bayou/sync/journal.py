@@ -11,11 +11,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from bayou.ids import is_ulid, ulid, ulid_ms
-from bayou.sync.database import Database
+from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.lock import FileLock
+
+if TYPE_CHECKING:
+    from bayou.index.span import Span
 
 Kind = Literal["write", "delete", "tree"]
 State = Literal["open", "done", "abandoned"]
@@ -73,7 +76,7 @@ class Journal:
         if self._guard is not None:
             self._guard()
         owner = self._presence()
-        self._settle()  # whose process is dead by now came before this change
+        self.settle()  # whose process is dead by now came before this change
         with self.database.transaction() as db:
             ids = [
                 db.execute(
@@ -100,11 +103,16 @@ class Journal:
 
     def rows(self) -> list[Row]:
         """Return all rows in order, after closing those whose owner is gone."""
-        self._settle()
-        found = self.database.rows(
-            "SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? ORDER BY id", (self.place,)
-        )
-        return [Row(*row) for row in found]  # type: ignore[arg-type]
+        self.settle()
+        return self._rows("TRUE")
+
+    def marks(self) -> list[Row]:
+        """Return the rows that name directories or everything."""
+        return self._rows("kind = 'tree'")
+
+    def rows_within(self, span: Span, through: int) -> list[Row]:
+        """Return what rows up to a number say of the paths of a range, in order: those that name files."""
+        return self._rows(f"kind != 'tree' AND {IN_SPAN} AND id <= ?", *span.bounds, through)
 
     def counts(self) -> tuple[int, bool]:
         """Return how many paths are named, and whether a row names a directory or everything."""
@@ -118,6 +126,13 @@ class Journal:
         """Return the number of the newest row."""
         found = self.database.rows("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (self.place,))
         return cast("int", found[0][0])
+
+    def _rows(self, where: str, *parameters: object) -> list[Row]:
+        found = self.database.rows(
+            f"SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? AND {where} ORDER BY id",
+            (self.place, *parameters),
+        )
+        return [Row(*row) for row in found]  # type: ignore[arg-type]
 
     def appear(self) -> None:
         """Show that this process is here, before it changes anything: what it leaves unfinished is not swept away."""
@@ -158,7 +173,7 @@ class Journal:
             self._lock.acquire()
         return self._owner
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Close the rows of owners that are gone."""
         owners = self.database.rows(
             "SELECT DISTINCT owner FROM journal WHERE place = ? AND state = 'open'", (self.place,)

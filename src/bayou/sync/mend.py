@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bayou.errors import NotFound
 from bayou.index.discovery import entry_of
@@ -13,7 +14,7 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
 from bayou.store import keys
-from bayou.store.transport import ObjectMeta
+from bayou.store.store import Store
 from bayou.sync import base, commit, push
 from bayou.sync.context import Context
 from bayou.sync.plan import same_object
@@ -31,7 +32,7 @@ def mend(
     context: Context,
     seen: HeadSeen,
     gone: Sequence[Entry],
-    unindexed: Sequence[ObjectMeta],
+    unindexed: Sequence[str],
     hashed: Mapping[str, Entry],
 ) -> int:
     """Give back what is gone, adopt what nobody indexed, record hashes; return how many entries that made."""
@@ -87,21 +88,21 @@ def mend(
     return len(done.changes)
 
 
-def _anew(context: Context, head: HeadSeen, unindexed: Sequence[ObjectMeta]) -> dict[str, Entry]:
+def _anew(context: Context, head: HeadSeen, unindexed: Sequence[str]) -> dict[str, Entry]:
     """Look at each object once more: a listing is old by the time it is used (F007).
 
     What somebody has indexed and deleted since is gone, or in the trash: it must not come back (T4).
     """
-    trash = find_many(Tree(StoreNodes(context.store), head.head.trash), [meta.key for meta in unindexed])
-    found: dict[str, Entry] = {}
-    for meta in unindexed:
-        if meta.key in trash:
-            continue
-        try:
-            found[meta.key] = entry_of(replace(context.store.head(keys.payload(meta.key, None)), key=meta.key))
-        except NotFound:
-            continue
-    return found
+    trash = find_many(Tree(StoreNodes(context.store), head.head.trash), unindexed)
+    found = context.store.map(partial(_now, context.store), [path for path in unindexed if path not in trash])
+    return {entry.path: entry for entry in found if entry is not None}
+
+
+def _now(store: Store, path: str) -> Entry | None:
+    try:
+        return entry_of(replace(store.head(keys.payload(path, None)), key=path))
+    except NotFound:
+        return None
 
 
 def _unhashed(entry: Entry) -> Entry:

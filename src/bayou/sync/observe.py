@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
+from bayou.index.span import EVERYTHING, Span
 from bayou.sync import files
-from bayou.sync.database import Database
+from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.files import Known, file_stat
 from bayou.sync.journal import Row
 from bayou.sync.journaled import Journaled
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
+from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.scope import Scope
 from bayou.tree.content import Content, read_content
@@ -30,6 +33,18 @@ from bayou.tree.scan import Found, scan
 _HASHERS = 4
 _LARGE = 1 << 17
 _FEW = 32
+_KEPT_EACH = 1 << 16
+_KEPT = 64 << 20
+"""Bytes of small files that are kept from the look to the upload, so that they are opened, read and hashed once."""
+
+
+class TooMany(Exception):
+    """More paths need a decision than one process is to take on."""
+
+
+def check_limit(paths: Sized, limit: int | None) -> None:
+    if limit is not None and len(paths) > limit:
+        raise TooMany
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,142 +78,47 @@ class Observation:
     temporaries: list[str] = field(default_factory=list)
     walked: bool = False
     """Whether the whole tree was looked at."""
+    within: Span | None = None
+    """The window that this is about, if it is not about everything: the rest is looked at by itself."""
 
 
-class Observer:
-    """Looks at the tree for one sync of one place."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Looks at single paths; asks nothing but the file system, so that whoever knows the rest can do it anywhere.
 
-    def __init__(
+    `absent` is what is not here on purpose, `listed` the stat of files that are known to be untracked.
+    """
+
+    root: Path
+    adopt: bool
+    absent: Container[str]
+    listed: Mapping[str, tuple[int, int]]
+    deadline: Deadline | None = None
+
+    def at(
         self,
-        root: Path,
-        database: Database,
-        place: int,
-        policy: Policy,
-        *,
-        adopt: bool,
-        absent: Container[str],
-        deadline: Deadline | None = None,
-    ) -> None:
-        self._root = root
-        self._database = database
-        self._place = place
-        self._policy = policy
-        self._adopt = adopt
-        self._absent = absent
-        self._deadline = deadline
-        self._untracked = {
-            path: (size, mtime)
-            for path, size, mtime in database.rows("SELECT path, size, mtime FROM untracked WHERE place = ?", (place,))
-        }
-
-    def look(self, rows: Iterable[Row], *, walk: bool, scope: Scope | None = None) -> Observation:
-        """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
-        it."""
-        seen = Observation(Journaled.of(rows if scope is None else scope.rows(rows)))
-        candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
-        seen.walked = walk or (seen.journaled.everything and scope is None)
-        if seen.walked:
-            self._walk(None, seen, candidates)
-        else:
-            for mark in seen.journaled.marks:
-                for directory in (mark.path,) if scope is None else scope.below(mark.path):
-                    self._walk(directory, seen, candidates)
-        self._examine(candidates, seen)
-        return seen
-
-    def look_at(self, paths: Iterable[str], seen: Observation) -> None:
-        """Add paths that the other side changed."""
-        self._examine(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
-
-    def _walk(self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None]) -> None:
-        known = files.all_known(self._database)
-        for item in scan(self._root, under, seen.temporaries):
-            if isinstance(item, Found):
-                if self._policy.excluded(item.path):
-                    known.pop(item.path, None)
-                    continue
-                before = known.pop(item.path, None)
-                if before is None or before.matches != self._place or not before.still(item.stat):
-                    candidates[item.path] = item.stat
-            elif item.kind == "foreign":
-                seen.foreign.append(item.path)
-            elif item.kind == "refused":
-                seen.refused.append(Refusal(item.path, item.reason))
-            else:
-                seen.unreadable.append(item.path)
-                seen.failed.append(Failure(item.path, "unreadable", item.reason))
-        for path, before in known.items():
-            if before.matches != self._place or not _below(path, under) or self._policy.excluded(path):
-                continue
-            # V5: what lies below a directory that cannot be read is not known to be missing.
-            if not any(path == bad or path.startswith(f"{bad}/") for bad in seen.unreadable):
-                candidates.setdefault(path, None)
-
-    def _examine(self, candidates: Mapping[str, FileStat | None], seen: Observation) -> None:
-        known = files.known(self._database, candidates) if len(candidates) < _FEW else files.all_known(self._database)
-        now = time.time_ns()
-
-        def examine(some: Sequence[str]) -> list[Observed | Failure]:
-            return [self._observe(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
-
-        # Threads help where hashing takes time; for small files they only get in each other's way.
-        large = [path for path, stat in candidates.items() if self._is_large(path, stat)]
-        small = [path for path in candidates if path not in set(large)] if large else list(candidates)
-        if len(large) < 2:
-            results = examine([*small, *large])
-        else:
-            with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
-                hashing = pool.map(examine, [[path] for path in large])
-                results = examine(small) + [result for part in hashing for result in part]
-        fresh: list[Observed] = []
-        for result in results:
-            if isinstance(result, Failure):
-                seen.failed.append(result)
-            else:
-                seen.paths[result.path] = result
-                before = known.get(result.path)
-                if result.content is not None and (before is None or before.stat != result.content.stat):
-                    fresh.append(result)
-        self._cache(fresh, known, now)
-
-    def _is_large(self, path: str, stat: FileStat | None) -> bool:
-        if stat is not None:
-            return stat.size > _LARGE
-        try:
-            return os.lstat(f"{self._root}/{path}").st_size > _LARGE
-        except (OSError, ValueError):
-            return False
-
-    def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
-        """Keep new hashes, so that a file is read once although nothing was decided about it."""
-        if not fresh:
-            return
-        with self._database.transaction() as db:
-            for one in fresh:
-                before = known.get(one.path)
-                if one.content is not None:
-                    same = before is not None and before.sha256 == one.content.sha256
-                    files.remember(db, one.path, one.content, now, before.matches if before and same else None)
-                    if before is not None and not same and before.matches is not None:
-                        # Base still names it: the next walk must look again if this sync does not get to it.
-                        db.execute(
-                            "UPDATE file SET settled = 0, matches = ? WHERE path = ?", (before.matches, one.path)
-                        )
-
-    def _observe(
-        self, path: str, walked: FileStat | None, journaled: Journaled, before: Known | None, now: int
+        path: str,
+        walked: FileStat | None,
+        journaled: Journaled,
+        before: Known | None,
+        now: int,
+        keep: int = 0,
     ) -> Observed | Failure:
+        """Look at one path. `walked` is its stat if a walk has just come by, `before` what was known of it.
+
+        What is read of a file of up to `keep` bytes is kept.
+        """
         row = journaled.last.get(path)
         content = None
         unsettled = False
         try:
             # A walk has come to the file without following links; whoever else names it must be checked.
-            stat = walked or file_stat(self._root, path)
+            stat = walked or file_stat(self.root, path)
             if stat is not None:
                 if row is None and before is not None and before.still(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
-                    content = read_content(f"{self._root}/{path}", self._deadline)
+                    content = read_content(f"{self.root}/{path}", self.deadline, keep)
         except ContentChanged:
             unsettled = True
         except FileNotFoundError:
@@ -218,18 +138,174 @@ class Observer:
             size=here.size if here else None,
             deleted=here is None and journaled.deleted(path),
             ours=self._ours(path, journaled, here),
-            absent=path in self._absent and here is None,
+            absent=path in self.absent and here is None,
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
     def _ours(self, path: str, journaled: Journaled, content: Content | None) -> bool:
-        if self._adopt or journaled.written(path):
+        if self.adopt or journaled.written(path):
             return True
         if content is None or not journaled.marked(path):
             return False
         # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
-        listed = self._untracked.get(path)
-        return listed is None or listed != (content.stat.size, content.stat.mtime_ns)
+        return not self.is_listed(path, content.stat)
+
+    def is_listed(self, path: str, stat: FileStat) -> bool:
+        """Whether a file is known to be untracked, and has not changed since that was found out."""
+        return self.listed.get(path) == (stat.size, stat.mtime_ns)
+
+
+class Observer:
+    """Looks at the tree for one sync of one place."""
+
+    def __init__(
+        self,
+        root: Path,
+        database: Database,
+        place: int,
+        policy: Policy,
+        *,
+        adopt: bool,
+        absent: Container[str],
+        deadline: Deadline | None = None,
+        within: Span = EVERYTHING,
+        pushes: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self._root = root
+        self._database = database
+        self._place = place
+        self._policy = policy
+        self._within = within
+        self._room = _KEPT if pushes else 0
+        self._progress = progress or Silent()
+        listed = database.rows(
+            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
+        )
+        untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
+        self._one = Look(root, adopt, absent, untracked, deadline)
+
+    def look(
+        self, rows: Iterable[Row], *, walk: bool, scope: Scope | None = None, limit: int | None = None
+    ) -> Observation:
+        """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
+        it. `TooMany` if these are more than `limit`: then nothing was read yet."""
+        seen = Observation(Journaled.of(rows if scope is None else scope.rows(rows)))
+        candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
+        seen.walked = walk or (seen.journaled.everything and scope is None)
+        if seen.walked:
+            limit = self._walk(None, seen, candidates, limit)
+        else:
+            for mark in seen.journaled.marks:
+                for directory in (mark.path,) if scope is None else scope.below(mark.path):
+                    limit = self._walk(directory, seen, candidates, limit)
+        check_limit(candidates, limit)
+        self._examine(candidates, seen)
+        return seen
+
+    def look_at(self, paths: Iterable[str], seen: Observation) -> None:
+        """Add paths that the other side changed."""
+        self._examine(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
+
+    def _walk(
+        self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None], limit: int | None
+    ) -> int | None:
+        """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
+        check_limit(candidates, limit)
+        known = files.all_known(self._database)
+        for item in scan(self._root, under, seen.temporaries):
+            if isinstance(item, Found):
+                if self._policy.excluded(item.path):
+                    known.pop(item.path, None)
+                    continue
+                before = known.pop(item.path, None)
+                if before is None or before.matches != self._place or not before.still(item.stat):
+                    candidates[item.path] = item.stat
+                    if limit is not None and self._one.is_listed(item.path, item.stat):
+                        limit += 1
+                    check_limit(candidates, limit)
+            elif item.kind == "foreign":
+                seen.foreign.append(item.path)
+            elif item.kind == "refused":
+                seen.refused.append(Refusal(item.path, item.reason))
+            else:
+                seen.unreadable.append(item.path)
+                seen.failed.append(Failure(item.path, "unreadable", item.reason))
+        for path, before in known.items():
+            if before.matches != self._place or not _below(path, under) or self._policy.excluded(path):
+                continue
+            # V5: what lies below a directory that cannot be read is not known to be missing.
+            if not any(path == bad or path.startswith(f"{bad}/") for bad in seen.unreadable):
+                candidates.setdefault(path, None)
+        return limit
+
+    def _examine(self, candidates: Mapping[str, FileStat | None], seen: Observation) -> None:
+        few = len(candidates) < _FEW
+        known = files.known(self._database, candidates) if few else files.all_known(self._database, self._within)
+        now = time.time_ns()
+
+        def examine(some: Sequence[str]) -> list[Observed | Failure]:
+            return [self._look_at(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
+
+        # Threads help where hashing takes time; for small files they only get in each other's way.
+        large = [
+            path
+            for path, stat in candidates.items()
+            # What only the other side names is hardly ever here; whoever looks for it finds out soon enough.
+            if (stat is not None or path in known or path in seen.journaled.last) and self._is_large(path, stat)
+        ]
+        small = [path for path in candidates if path not in set(large)] if large else list(candidates)
+        if large:
+            self._progress.begin("hashing", len(large), None)
+        if len(large) < 2:
+            results = examine([*small, *large])
+        else:
+            with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
+                hashing = pool.map(examine, [[path] for path in large])
+                results = examine(small)
+                for part in hashing:
+                    results += part
+                    self._progress.advance(files=1, bytes=sum(_size(one) for one in part))
+        if large:
+            self._progress.end()
+        fresh: list[Observed] = []
+        for result in results:
+            if isinstance(result, Failure):
+                seen.failed.append(result)
+            else:
+                seen.paths[result.path] = result
+                before = known.get(result.path)
+                if result.content is not None and (before is None or before.stat != result.content.stat):
+                    fresh.append(result)
+        self._cache(fresh, known, now)
+
+    def _look_at(
+        self, path: str, walked: FileStat | None, journaled: Journaled, before: Known | None, now: int
+    ) -> Observed | Failure:
+        found = self._one.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
+        if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
+            self._room -= found.content.size
+        return found
+
+    def _is_large(self, path: str, stat: FileStat | None) -> bool:
+        if stat is not None:
+            return stat.size > _LARGE
+        try:
+            return os.lstat(f"{self._root}/{path}").st_size > _LARGE
+        except (OSError, ValueError):
+            return False
+
+    def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
+        """Keep new hashes, so that a file is read once although nothing was decided about it."""
+        if not fresh:
+            return
+        kept = [files.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
+        with self._database.transaction() as db:
+            files.remember_many(db, kept)
+
+
+def _size(one: Observed | Failure) -> int:
+    return one.content.size if isinstance(one, Observed) and one.content is not None else 0
 
 
 def _below(path: str, under: str | None) -> bool:

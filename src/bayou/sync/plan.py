@@ -76,17 +76,20 @@ class _Remote(Enum):
     DELETED = 3
 
 
+_UNCHANGED_HERE = {
+    _Remote.SAME: Action.NOTHING,
+    _Remote.MOVED: Action.RECORD,
+    _Remote.CHANGED: Action.PULL,
+    _Remote.DELETED: Action.DELETE_LOCAL,
+}
+
+
 def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Action:
     """Return the action for one path. An entry whose hash this machine knows by other means must carry it."""
     there = _compare_remote(base, remote)
     match _compare_local(base, local):
         case _Local.SAME:
-            return {
-                _Remote.SAME: Action.NOTHING,
-                _Remote.MOVED: Action.RECORD,
-                _Remote.CHANGED: Action.PULL,
-                _Remote.DELETED: Action.DELETE_LOCAL,
-            }[there]
+            return _UNCHANGED_HERE[there]
         case _Local.CHANGED:
             if there in (_Remote.SAME, _Remote.MOVED):
                 return Action.PUSH

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 from bayou import paths
-from bayou.index.diff import diff
+from bayou.index.diff import Change, diff
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.read import find_many, scan
@@ -15,7 +16,7 @@ from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.store.large import Nowhere
 from bayou.sync import base, files, steps
 from bayou.sync.context import Context
-from bayou.sync.observe import Observation, Observer
+from bayou.sync.observe import Observation, Observer, check_limit
 from bayou.sync.plan import Action, unchanged
 from bayou.sync.renumber import renumberable
 from bayou.sync.report import Refusal
@@ -27,27 +28,37 @@ Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
 """What base and the store say of each path that they differ in."""
 
 
-def plan(context: Context, observer: Observer, observation: Observation, store_view: View) -> list[Step]:
-    """Decide every path that either side has touched."""
+def plan(
+    context: Context, observer: Observer, observation: Observation, store_view: View, *, limit: int | None = None
+) -> list[Step]:
+    """Decide every path that either side has touched; `TooMany` if the store has changed more than `limit`.
+
+    Of a window, only the paths in it: how much is deleted in all is for those to judge who see it all.
+    """
     report = context.report
     place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
     mine, theirs = context.base.tree(), store_view.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
     rebuilt = store_view.head if store_view.head is not None and rebuilt_since(place, store_view.head) else None
-    within = EVERYTHING if rebuilt is not None else _within(context, observation)
-    changed: Changed = {} if same else {one.path: (one.old, one.new) for one in diff(mine, theirs, within)}
+    window = observation.within
+    within = _within(context, observation) if rebuilt is None else window or EVERYTHING
+    changed: Changed = {}
+    for one in () if same else diff(mine, theirs, within):
+        changed[one.path] = one.old, one.new
+        check_limit(changed, limit)
     if rebuilt is not None:
-        changed = _distrust(context, changed, rebuilt)
-    back = [path for path in returning(context, place.policy) if within.holds(path)]
+        if window is None:
+            distrust(context, (Change(path, *pair) for path, pair in changed.items()), rebuilt)
+        changed = {path: (old if old and unchanged(old, new) else None, new) for path, (old, new) in changed.items()}
+    back = [path for path in returning(context, place.policy, window or EVERYTHING) if within.holds(path)]
     observer.look_at([*changed, *back], observation)
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
-    hashes = context.base.hashes([entry for pair in changed.values() for entry in pair if entry] + list(bases.values()))
-    for one in store_view.refused:
-        report.refused.append(Refusal(one.key, one.reason))
-    if store_view.ignored:
-        report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
+    entries = [entry for pair in changed.values() for entry in pair if entry] + list(bases.values())
+    hashes = context.base.hashes(entries, window or EVERYTHING)
+    if window is None:
+        tell_found(context, store_view)
     todo: list[Step] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
@@ -60,20 +71,34 @@ def plan(context: Context, observer: Observer, observation: Observation, store_v
         todo.append(decided)
     todo = [_compared(context, one) for one in todo]
     todo = _whole_units(context, observer, observation, store_view, todo, hashes)
-    entries = max(mine.root.entries if mine.root else 0, theirs.root.entries if theirs.root else 0)
-    followed = (
-        any(row.mass_delete and row.seq > (place.seq or 0) for row in store_view.head.log) if store_view.head else False
-    )
-    steps.guard(todo, entries, allowed=context.options.allow_mass_delete, followed=followed)
+    if window is None:
+        guard(context, Counter(one.action for one in todo), store_view)
     return todo
 
 
-def _distrust(context: Context, changed: Changed, head: Head) -> Changed:
+def guard(context: Context, counts: Mapping[Action, int], store_view: View) -> None:
+    """Stop before more is deleted than anybody means without saying so (F033)."""
+    place, head = context.base.place, store_view.head
+    roots = (place.root, store_view.tree.root)
+    entries = max(root.entries if root else 0 for root in roots)
+    followed = head is not None and any(row.mass_delete and row.seq > (place.seq or 0) for row in head.log)
+    steps.guard(counts, entries, allowed=context.options.allow_mass_delete, followed=followed)
+    context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
+
+
+def tell_found(context: Context, store_view: View) -> None:
+    """Put into the report what a discovery left aside."""
+    context.report.refused += [Refusal(one.key, one.reason) for one in store_view.refused]
+    if store_view.ignored:
+        context.report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
+
+
+def distrust(context: Context, changes: Iterable[Change], head: Head) -> None:
     """Forget what base says and a rebuilt index does not: that may be lost there, or older than what we have.
 
     Such files are met as if nobody had ever synced them: none is deleted, and none replaced without a copy of it (V5).
     """
-    doubtful = [path for path, (old, new) in changed.items() if old is not None and not unchanged(old, new)]
+    doubtful = [one.path for one in changes if one.old is not None and not unchanged(one.old, one.new)]
     if not context.options.dry_run and head.rebuilt is not None:
         with context.database.transaction() as db:
             for path in doubtful:
@@ -84,7 +109,6 @@ def _distrust(context: Context, changed: Changed, head: Head) -> Changed:
         context.report.warnings.append(
             f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"
         )
-    return {**changed, **{path: (None, changed[path][1]) for path in doubtful}}
 
 
 def _compared(context: Context, one: Step) -> Step:
@@ -102,6 +126,8 @@ def _within(context: Context, observation: Observation) -> Span | Spans:
     Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
     push that has not walked at the versions that it is about to touch, which must not be torn.
     """
+    if observation.within is not None:
+        return observation.within
     if context.options.scope is not None:
         return context.options.scope.spans
     if context.options.mode == "push" and not observation.walked:
@@ -110,11 +136,11 @@ def _within(context: Context, observation: Observation) -> Span | Spans:
     return EVERYTHING
 
 
-def returning(context: Context, policy: str) -> list[str]:
+def returning(context: Context, policy: str, within: Span = EVERYTHING) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
         return []
-    return [path for path, why in context.base.absent().items() if not context.policy.still(path, why)]
+    return [path for path, why in context.base.absent(within).items() if not context.policy.still(path, why)]
 
 
 def _whole_units(

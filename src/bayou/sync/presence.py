@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bayou.repo import Repo
-from bayou.sync.base import place_of
 from bayou.sync.database import Database
 from bayou.sync.journal import Guard, Journal
+from bayou.sync.place import place_of
 from bayou.tree.journal import Kind, Ticket
 
 

@@ -84,7 +84,8 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
         choose,
         by=context.by,
         deadline=context.deadline,
-        mass_delete=context.options.allow_mass_delete and steps.is_mass(deletes, entries),
+        mass_delete=context.options.allow_mass_delete
+        and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
     )
     # What failed is told; what changed while it was read is looked at again.
     leftover |= lost - {one.path for one in context.report.failed}

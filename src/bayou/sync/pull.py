@@ -13,25 +13,15 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bayou.errors import (
-    AccessDenied,
-    BadAnswer,
-    BayouError,
-    Cancelled,
-    DeadlinePassed,
-    NotFound,
-    PathRefused,
-    PreconditionFailed,
-    Rejected,
-    StateError,
-)
+from bayou.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.sync import base, files, journal, rows
 from bayou.sync.commit import doubtful
 from bayou.sync.context import Context
+from bayou.sync.mover import Arrived, batches, failure
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
-from bayou.sync.push import BATCH, batches, failure, hand_out
+from bayou.sync.push import BATCH
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of
 from bayou.tree.content import Content, read_content
@@ -59,6 +49,7 @@ class Staged:
     file: Path | None
     sha256: bytes | None
     why: Why | None = None
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +94,18 @@ Arrival = tuple[Incoming, Staged | Failure | None]
 
 def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
     """Yield every item with what became of it; downloads go on while a batch is put in place."""
-    waiting: list[tuple[Incoming, Entry]] = []
+    waiting: dict[str, Incoming] = {}
+    wanted: list[Entry] = []
     for item in items:
         ready = _ready(context, item)
         if ready is not None:
             yield item, ready
         elif item.entry is not None:
-            waiting.append((item, item.entry))
-    came = hand_out(context, lambda one: fetch(context, *one), waiting, len(waiting))
-    yield from zip((item for item, _ in waiting), came, strict=True)
+            waiting[item.path] = item
+            wanted.append(item.entry)
+    for came in context.mover.download(wanted, len(wanted)):
+        item = waiting[came.path]
+        yield item, came if isinstance(came, Failure) else _staged(item, came)
 
 
 def _ready(context: Context, item: Incoming) -> Staged | None:
@@ -127,25 +121,9 @@ def _ready(context: Context, item: Incoming) -> Staged | None:
     return None
 
 
-def fetch(context: Context, item: Incoming, entry: Entry) -> Staged | Failure | None:
-    """Download one path to the staging directory. None: its object is not there."""
-    staged, file = context.incoming.stage()
-    try:
-        with file:
-            # A discovered object must be the one that was listed.
-            came = context.store.download(
-                entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None
-            )
-    except NotFound:
-        staged.unlink(missing_ok=True)
-        return None
-    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
-        staged.unlink(missing_ok=True)
-        return failure(item.path, error)
-    if entry.sha256 is not None and came.sha256 != entry.sha256:
-        staged.unlink(missing_ok=True)
-        return Failure(item.path, "bad_content", f"the object of {item.path} does not have the bytes that were pushed")
-    return Staged(item, staged, came.sha256)
+def _staged(item: Incoming, came: Arrived) -> Staged | None:
+    """Return a download that is ready to be put in place; None: its object is not there."""
+    return None if came.file is None else Staged(item, came.file, came.sha256, durable=came.durable)
 
 
 def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> set[str]:
@@ -156,7 +134,7 @@ def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> 
     doubt = doubtful(context.database, context.place)
     settled = _Settled()
     try:
-        context.incoming.sync([one.file for one in staged if one.file is not None])
+        context.incoming.sync([one.file for one in staged if one.file is not None and not one.durable])
         _intend(context, staged)
         try:
             with context.database.transaction() as db:

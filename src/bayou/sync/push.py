@@ -6,43 +6,23 @@ what it may have begun goes to the same key with the same bytes; a file that has
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from itertools import islice
-from typing import TypeVar, cast
+from typing import cast
 
-from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, Rejected
+from bayou.errors import NotFound
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
-from bayou.store import keys
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
+from bayou.sync.mover import Upload, batches
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 
 BATCH = 256
 """Paths whose intents, and whose results, share a transaction."""
-
-_HANDFUL = 8
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """One object that is to be written, or was. `resumed`: an earlier run may have begun to, and not be done yet."""
-
-    path: str
-    push: str
-    size: int
-    sha256: bytes
-    gc: int
-    stored: Stored | None = None
-    resumed: bool = False
 
 
 def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
@@ -59,13 +39,12 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
         if old is not None and same and old.stored is not None and old.gc == gc.count:
             entries[path] = _entry(one, old, old.stored)
         elif old is not None and same and old.stored is None and old.gc == gc.count:
-            todo.append(replace(old, resumed=True))
+            todo.append(replace(old, resumed=True, data=one.content.data))
         else:
-            todo.append(Upload(path, push, one.content.size, one.content.sha256, gc.count))
+            size, sha256, data = one.content.size, one.content.sha256, one.content.data
+            todo.append(Upload(path, push, size, sha256, gc.count, data=data))
     context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
-    for batch in batches(
-        hand_out(context, lambda one: _send(context, one), _intended(context, todo), len(todo)), BATCH
-    ):
+    for batch in batches(context.mover.upload(_intended(context, todo, files), len(todo)), BATCH):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
@@ -119,35 +98,20 @@ def recorded(context: Context) -> dict[str, Upload]:
     }
 
 
-def _intended(context: Context, todo: Sequence[Upload]) -> Iterator[Upload]:
-    """Yield uploads, a batch of intents on disk ahead of them."""
+def _intended(context: Context, todo: Sequence[Upload], files: Mapping[str, Observed]) -> Iterator[Upload]:
+    """Yield uploads, a batch of intents on disk ahead of them.
+
+    Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
+    """
     for batch in batches(todo, BATCH):
         with context.database.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
                 [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one in batch],
             )
-        yield from batch
-
-
-def _send(context: Context, one: Upload) -> Upload | Failure | None:
-    """Upload one file. None: it changed meanwhile, and stays journaled for the next push."""
-    try:
-        with open(f"{context.root}/{one.path}", "rb", buffering=0, opener=_without_links) as file:
-            stored = context.store.upload(keys.payload(one.path, one.push), file, one.size, one.sha256)
-    except (ContentChanged, FileNotFoundError):
-        return None
-    except (AccessDenied, Rejected, BadAnswer) as error:
-        return failure(one.path, error)
-    except OSError as error:
-        return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
-    if one.resumed:
-        stored = replace(stored, repeated=True)
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+        for one in batch:
+            fresh = one.data is None or context.unmoved(files[one.path])
+            yield one if fresh else replace(one, data=None)
 
 
 def _record(context: Context, done: Sequence[Upload]) -> None:
@@ -166,31 +130,6 @@ def _entry(one: Observed, sent: Upload, stored: Stored) -> Entry:
     assert one.content is not None
     modified = one.content.stat.mtime_ns // 1_000_000
     return Entry(one.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
-
-
-def failure(path: str, error: BayouError) -> Failure:
-    return Failure(path, error.code, error.message)
-
-
-def hand_out(context: Context, work: Callable[[T], R], items: Iterable[T], count: int) -> Iterator[R]:
-    """Yield `work(item)` for each of `count` items, in order, done by many threads.
-
-    Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file
-    costs to send.
-    """
-    size = max(1, min(_HANDFUL, count // (2 * context.store.concurrency)))
-    if size == 1:
-        yield from context.store.map(work, items)
-        return
-    for done in context.store.map(lambda some: [work(item) for item in some], batches(items, size)):
-        yield from done
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of up to `size` items."""
-    source = iter(items)
-    while batch := list(islice(source, size)):
-        yield batch
 
 
 def ms(moment: str) -> int:

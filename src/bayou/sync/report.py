@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -162,6 +162,8 @@ class VerifyReport:
     unrecovered: list[str] = field(default_factory=list)
     """What a rebuilding of the index could not bring back: paths, or how many of a range."""
     warnings: list[str] = field(default_factory=list)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """How many there are of what a list names only the first of: `missing`, `changed`, `unindexed`, `refused`."""
 
     @property
     def ok(self) -> bool:
@@ -178,6 +180,29 @@ class CollectReport:
     nodes_deleted: int
     bytes: int
     dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReplicateReport:
+    """What `datastore replicate` copied to another store, or, dry, would. `skipped`: what that had already."""
+
+    url: str
+    namespace: str | None = None
+    copied: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    failures: int = 0
+    """How many paths failed; `failed` names the first of them."""
+    warnings: list[str] = field(default_factory=list)
+    dry_run: bool = False
+
+    def warn(self, text: str) -> None:
+        """Add a warning; a later attempt at the same adds nothing."""
+        if text not in self.warnings:
+            self.warnings.append(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,29 @@ another pass. "In sync" is recorded only where base's root is the head's root (V
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from bayou.errors import NotFound
 from bayou.index.head import HeadSeen
+from bayou.index.span import EVERYTHING
+from bayou.store.recipe import Recipe
 from bayou.sync import base, commit, journal, view
 from bayou.sync.act import act
 from bayou.sync.context import Context
+from bayou.sync.journal import Row
 from bayou.sync.nodes import BaseLost
-from bayou.sync.observe import Observation, Observer
+from bayou.sync.observe import Observation, Observer, TooMany
 from bayou.sync.plan import Action
 from bayou.sync.planning import plan, returning
 from bayou.sync.pull import ProofLost, settle_intents
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
 from bayou.sync.tidy import sweep_tree, tidy
 from bayou.sync.view import View
+
+if TYPE_CHECKING:
+    from bayou.pipeline.session import Session
 
 _PASSES = 5
 
@@ -59,7 +68,38 @@ def _whole_pass(context: Context) -> bool:
 
 
 def _pass(context: Context) -> bool:
-    """Look, decide and act once; return whether something moved meanwhile and must be decided again."""
+    """Look, decide and act once; return whether something moved meanwhile and must be decided again.
+
+    The look starts in this process; if more than `point_limit` paths turn out to need a decision, all of it is done by
+    Spark. What is narrowed to some models is always done here.
+    """
+    bulk = context.bulk if context.options.scope is None else None
+    if bulk is None:
+        return _pass_here(context, None)
+    seen: list[View] = []
+    if not bulk.must:
+        try:
+            return _pass_here(context, bulk.limit, seen)
+        except TooMany:
+            pass
+    again = bulk.run("tree and store were compared", partial(_pass_there, context, seen))
+    if again is not None:
+        return again
+    context.report.engine = "fast"
+    return _pass_here(context, None)
+
+
+def _pass_there(context: Context, seen: Sequence[View], spark: Session, recipe: Recipe) -> bool:
+    from bayou.sync.large import large_pass  # noqa: PLC0415
+
+    return large_pass(context, spark, recipe, seen[0] if seen else None)
+
+
+def _pass_here(context: Context, limit: int | None, looked: list[View] | None = None) -> bool:
+    """Make a pass in this process; `TooMany` if it is about more than `limit` paths: then nothing was changed yet.
+
+    `looked` is given the view of the store, once there is one: a discovery need not be made again.
+    """
     report = context.report
     place = context.base.place
     observer = Observer(
@@ -70,29 +110,33 @@ def _pass(context: Context) -> bool:
         adopt=context.options.adopt,
         absent=context.absent(),
         deadline=context.deadline,
+        pushes=context.options.mode != "pull" and not context.options.dry_run,
+        progress=context.progress,
     )
     scope = context.options.scope
     walk = scope is None and (context.options.walk or not context.base.known)
-    observation = observer.look(context.journal.rows(), walk=walk, scope=scope)
+    observation = observer.look(context.journal.rows(), walk=walk, scope=scope, limit=limit)
     if not context.options.dry_run:
         sweep_tree(context, observation.temporaries)
     quiet = _quiet(context, observation)
-    store_view = _view(context, observation, etag=place.etag if quiet and _proved(context) else None)
-    _tell(report, observation)
+    ours = any(one.state.ours or one.state.deleted for one in observation.paths.values())
+    store_view = see_store(context, ours=ours, etag=place.etag if quiet and _proved(context) else None)
+    tell_looked(report, observation)
     if store_view is None:
         report.untracked = sorted(observation.paths)
         return False
-    if _settle_pending(context, store_view):
+    if settle_pending(context, store_view):
         return True
-    todo = plan(context, observer, observation, store_view)
+    if looked is not None:
+        looked.append(store_view)
+    todo = plan(context, observer, observation, store_view, limit=limit)
+    report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
         report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
         return False
-    again, seen = act(context, todo, store_view, walked=observation.walked)
-    _prove(context, seen, observation, clean=not again)
-    if not again:
-        tidy(context)
+    again, seen = act(context, todo, store_view, walked=EVERYTHING if observation.walked else None)
+    prove(context, seen, observation.journaled.marks, clean=not again)
     return again
 
 
@@ -111,20 +155,19 @@ def _proved(context: Context) -> bool:
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
 
 
-def _view(context: Context, observation: Observation, *, etag: str | None) -> View | None:
+def see_store(context: Context, *, ours: bool, etag: str | None) -> View | None:
+    """Look at the store; None if its head is the one with this ETag. `ours`: there is something that it shall get."""
     place = context.base.place
     try:
         return view.look(context.store, context.cache, place, etag=etag)
     except NotFound:
-        pushes = context.options.mode == "push" or any(
-            one.state.ours or one.state.deleted for one in observation.paths.values()
-        )
+        pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
             return view.find(context.store, context.nodes, context.cache, context.bulk)
         return view.create(context.store, context.cache, context.by, bulk=context.bulk)
 
 
-def _tell(report: SyncReport, observation: Observation) -> None:
+def tell_looked(report: SyncReport, observation: Observation) -> None:
     """Put into the report what the look at the tree brought; what failed is tried again by a later pass."""
     report.refused += observation.refused
     report.failed = list(observation.failed)
@@ -133,7 +176,7 @@ def _tell(report: SyncReport, observation: Observation) -> None:
         report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
-def _settle_pending(context: Context, store_view: View) -> bool:
+def settle_pending(context: Context, store_view: View) -> bool:
     """Bring base up to a commit of ours whose answer was lost (T5)."""
     if store_view.seen is None or context.options.dry_run:
         return False
@@ -145,15 +188,18 @@ def _settle_pending(context: Context, store_view: View) -> bool:
     return True
 
 
-def _prove(context: Context, seen: HeadSeen | None, observation: Observation, *, clean: bool) -> None:
-    """Fold base, note the head that it was compared with, and drop marks whose files are all settled."""
+def prove(context: Context, seen: HeadSeen | None, marks: Iterable[Row], *, clean: bool) -> None:
+    """Fold base, note the head that it was compared with, and end a pass that was clean: drop marks, since their files
+    are all settled, and tidy up."""
     place = context.base.fold(context.nodes)
     _settle_head(context, place, seen)
     if clean and not context.report.failed and context.options.mode != "pull":
         with context.database.transaction() as db:
             # What was open when we looked may have covered changes since, although it is closed by now (T7).
-            closed = [row.id for row in observation.journaled.marks if row.state != "open"]
+            closed = [row.id for row in marks if row.state != "open"]
             journal.drop_marks(db, context.place, closed)
+    if clean:
+        tidy(context)
 
 
 def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bayou.index.span import Span, Spans
-from bayou.sync.journal import Row
+if TYPE_CHECKING:
+    from bayou.index.span import Spans
+    from bayou.sync.journal import Row
 
 _OWNED = ("data", "outputs", "definitions-evaluated")
 """The payload roots in which a model has a directory of its own."""
@@ -37,6 +39,8 @@ class Scope:
 
     @property
     def spans(self) -> Spans:
+        from bayou.index.span import Span, Spans  # noqa: PLC0415  (who lists data names models, and asks no index)
+
         return Spans(Span.under(prefix) for prefix in self.prefixes)
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:

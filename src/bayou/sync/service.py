@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bayou.repo import Repo
 from bayou.sync import api
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
-from bayou.sync.known import known
 from bayou.sync.presence import NoJournal, open_journal
-from bayou.sync.report import Moved, Renumber, Status, SyncOptions, SyncReport
 from bayou.sync.scope import ModelRef, Scope
 from bayou.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from bayou.sync.report import Mode, Moved, Renumber, Status, SyncOptions, SyncReport
 
 
 class Marked(Protocol):
@@ -56,11 +57,11 @@ class StoreSync:
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
         scope = Scope.of(models) if models is not None else None
-        return api.sync(self._repo, SyncOptions(mode="pull", walk=False, scope=scope, renumber=self._renumber))
+        return api.sync(self._repo, self._options("pull", scope))
 
     def push_changed(self) -> SyncReport:
         """Give the store what the journal names."""
-        return api.sync(self._repo, SyncOptions(mode="push", walk=False, renumber=self._renumber))
+        return api.sync(self._repo, self._options("push"))
 
     def mark_dirty(self, path: str | None = None) -> Mark:
         """Say that a file, a directory, or (None) anything is about to be written by the caller itself."""
@@ -76,10 +77,17 @@ class StoreSync:
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
+        from bayou.sync.known import known  # noqa: PLC0415
+
         return known(self._repo, self._journal.database, self._journal.place, prefix)
 
     def status(self) -> Status:
         return api.status(self._repo)
+
+    def _options(self, mode: Mode, scope: Scope | None = None) -> SyncOptions:
+        from bayou.sync.report import SyncOptions  # noqa: PLC0415
+
+        return SyncOptions(mode=mode, walk=False, scope=scope, renumber=self._renumber)
 
 
 class DirectorySync:
@@ -90,10 +98,10 @@ class DirectorySync:
         self._journal = journal
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
-        return SyncReport(mode="pull")
+        return self._report("pull")
 
     def push_changed(self) -> SyncReport:
-        return SyncReport(mode="push")
+        return self._report("push")
 
     def mark_dirty(self, path: str | None = None) -> Marked:
         self._journal.open("write", ())
@@ -103,13 +111,19 @@ class DirectorySync:
         self._journal.open("delete", (path,))
 
     def hydrate(self, path: str | None = None) -> Moved:
-        return Moved()
+        return self._report("pull").pulled
 
     def known(self, prefix: str) -> set[str]:
         return set()
 
     def status(self) -> Status:
         return api.status(self._repo)
+
+    @staticmethod
+    def _report(mode: Mode) -> SyncReport:
+        from bayou.sync.report import SyncReport  # noqa: PLC0415
+
+        return SyncReport(mode=mode)
 
 
 class Datastore:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from bayou.config import DatastoreConfig, write_datastore
 from bayou.deadline import Deadline
@@ -26,11 +27,11 @@ from bayou.errors import (
 from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
 from bayou.sync import migrate, view
-from bayou.sync.base import place_url
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context, open_context
 from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
+from bayou.sync.place import place_url
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
@@ -48,6 +49,7 @@ class _Move:
     deadline: Deadline
     progress: Progress
     renumber: Renumber | None
+    engine: Literal["auto", "point", "spark"]
 
     @property
     def conflicts(self) -> Conflicts:
@@ -65,13 +67,14 @@ def setup(
     timeout: float | None,
     progress: Progress | None = None,
     renumber: Renumber | None = None,
+    engine: Literal["auto", "point", "spark"] = "auto",
 ) -> SetupReport:
     """Make a store or a directory the datastore of this repo, and take along what it holds.
 
     Versions that the store has too keep both sides by the rule `renumber`, as in every sync.
     """
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    move = _Move(repo, skip_migration, deadline, progress or Silent(), renumber)
+    move = _Move(repo, skip_migration, deadline, progress or Silent(), renumber, engine)
     if "://" in target:
         place = DatastoreConfig(
             target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)
@@ -81,6 +84,8 @@ def setup(
         raise UsageError(
             "a directory has no namespace, options or lazy hydration", hint="leave them out, or name a URL"
         )
+    if engine == "spark":
+        raise UsageError("files go to a directory without Spark", hint="leave out --engine, or name a URL")
     return _to_directory(move, Path(os.path.abspath(target)))
 
 
@@ -96,13 +101,17 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
     unfinished: str | None = None
     moved = Migrated()
     with open_context(
-        renewed, SyncOptions(mode="pull"), timeout=move.deadline.remaining(), progress=move.progress, store=store
+        renewed,
+        SyncOptions(mode="pull", engine=move.engine),
+        timeout=move.deadline.remaining(),
+        progress=move.progress,
+        store=store,
     ) as context:
         joined, anew = _join(context)
         try:
             if (moving or anew) and not move.skip_migration:
                 moved = _bring(move, context)
-                context.options = SyncOptions(mode="sync", renumber=move.renumber)
+                context.options = SyncOptions(mode="sync", engine=move.engine, renumber=move.renumber)
             try:
                 run(context)
             except DeadlinePassed as passed:

@@ -104,17 +104,16 @@ def _one_unit(members: list[Step]) -> Iterator[Step]:
     return (one if one.action in _AGREED else replace(one, action=Action.CONFLICT) for one in members)
 
 
-def guard(steps: Iterable[Step], entries: int, *, allowed: bool, followed: bool) -> None:
+def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed: bool) -> None:
     """Stop before more is deleted than anybody means without saying so (F033).
 
     `followed`: a commit since base says that its mass delete was allowed, so what it deletes is deleted here too.
     """
-    steps = list(steps)
     for what, action, waved in (
         ("in the store", Action.DELETE_REMOTE, allowed),
         ("here", Action.DELETE_LOCAL, allowed or followed),
     ):
-        count = sum(one.action is action for one in steps)
+        count = counts.get(action, 0)
         if not waved and is_mass(count, entries):
             raise MassDelete(
                 f"this would delete {count} of {entries} entries {what}; nothing was changed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,9 @@ from bayou.sync.base import load_root
 from bayou.sync.context import Context
 from bayou.tree.sweep import made_before, sweep
 
+LARGE = "large"
+"""Where a large pass keeps what it has found, below the local state; gone when it ends, unless it is killed."""
+
 _SPARE = 512
 _ENTRIES_PER_FILE = 64
 _DAY_MS = 86_400_000
@@ -23,7 +27,9 @@ def tidy(context: Context) -> None:
     """Remove cached nodes that no base names, once there are many more of them than the bases need.
 
     Everything else in the cache can be fetched again. One process at a time syncs a repo, so nobody is reading them.
+    What a large pass that was killed has left goes too.
     """
+    shutil.rmtree(context.repo.state / LARGE, ignore_errors=True)
     folder = context.repo.state / "nodes"
     try:
         files = os.listdir(folder)

@@ -5,76 +5,145 @@ that Bayou wrote is read before another ETag is held against it.
 Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
 counted apart: they are no damage, and `gc` takes care of them. Where the index itself is damaged, `--repair` rebuilds
 it first.
+
+An index or a store of more than `point_limit` is compared on Spark, by the same rules (`sync.judge`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from bayou import paths
-from bayou.errors import BadAnswer, NotFound, PreconditionFailed
-from bayou.index.check import survey
-from bayou.index.discovery import IN_THE_WAY, directories, discover, list_payload
-from bayou.index.entry import Entry
-from bayou.index.head import HeadSeen, read_head
-from bayou.index.nodes import StoreNodes
+from bayou.errors import IndexDamaged, NotFound
+from bayou.index.discovery import TooMany, discover
+from bayou.index.head import Head, HeadSeen, read_head
 from bayou.repo import Repo
-from bayou.store import keys
-from bayou.store.large import Nowhere
-from bayou.store.transport import ObjectMeta
 from bayou.sync import view
+from bayou.sync.bulk import Bulk
+from bayou.sync.compare import Compared, compare
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending
+from bayou.sync.progress import Progress
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
-from bayou.sync.report import Refusal, SyncOptions, VerifyReport
+from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
 
+if TYPE_CHECKING:
+    from bayou.pipeline.session import Session
+    from bayou.store.recipe import Recipe
 
-@dataclass(slots=True)
-class _Found:
-    """What a comparison brought."""
-
-    checked: int = 0
-    missing: list[Entry] = field(default_factory=list)
-    changed: list[Entry] = field(default_factory=list)
-    hashes: dict[str, Entry] = field(default_factory=dict)
-    unindexed: list[ObjectMeta] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    leftovers: int = 0
-    trash: int = 0
-    damaged: list[str] = field(default_factory=list)
+Look = Callable[[Head], AbstractContextManager[Compared]]
+"""Compares the index of a head with the store; what it brought can be mended while it is open."""
 
 
 def verify(
-    repo: Repo, *, deep: bool, repair: bool, forget: Sequence[str] = (), timeout: float | None = None
+    repo: Repo,
+    *,
+    deep: bool,
+    repair: bool,
+    forget: Sequence[str] = (),
+    timeout: float | None = None,
+    engine: Literal["auto", "point", "spark"] = "auto",
+    progress: Progress | None = None,
 ) -> VerifyReport:
     """Check every entry against the store; mend what can be mended without losing anything; forget what is named."""
-    with open_context(repo, SyncOptions(mode="push", walk=False), timeout=timeout) as context:
-        rebuilt = rebuild(context) if repair else None
+    options = SyncOptions(mode="push", walk=False, engine=engine)
+    with open_context(repo, options, timeout=timeout, progress=progress) as context:
+        rebuilt = rebuild(context) if repair and not _is_whole(context) else None
         if forget:
             _forget(context, forget)
-        seen = _head(context)
-        if repair:
-            settle_pending(context, seen)
-        found = _compare(context, seen, deep=deep)
-        repaired = mend(context, seen, found.missing, found.unindexed, found.hashes) if repair else 0
-        if repaired:
-            found = _compare(context, _head(context), deep=deep)
+        repaired = _Repaired() if repair else None
+        found = _verify(context, _head(context), repaired, deep=deep)
     return VerifyReport(
         checked=found.checked,
-        missing=sorted(entry.path for entry in found.missing),
-        changed=sorted(entry.path for entry in found.changed),
-        unindexed=sorted(meta.key for meta in found.unindexed),
+        missing=found.missing,
+        changed=found.changed,
+        unindexed=found.unindexed,
         leftovers=found.leftovers,
         trash=found.trash,
-        repaired=repaired + (rebuilt.recovered if rebuilt else 0),
+        repaired=(repaired.entries if repaired else 0) + (rebuilt.recovered if rebuilt else 0),
         refused=found.refused,
         damaged=found.damaged,
         unrecovered=rebuilt.unrecovered if rebuilt else [],
-        warnings=rebuilt.warnings if rebuilt else [],
+        warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings],
+        totals=found.cut,
     )
+
+
+@dataclass(slots=True)
+class _Repaired:
+    """How many entries were mended so far, also by a job that did not come to its end."""
+
+    entries: int = 0
+
+
+def _verify(context: Context, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
+    """Compare, mend if that is asked for, and compare again if it was of use: here, or on Spark."""
+    bulk, here = context.bulk, partial(_here, context, deep=deep)
+    if bulk is not None and not _is_large(bulk, seen.head):
+        with suppress(TooMany):
+            return _checked(context, seen, partial(here, limit=bulk.limit), repaired)
+
+    def job(spark: Session, recipe: Recipe) -> Compared:
+        from bayou.pipeline.verify import compared  # noqa: PLC0415
+
+        look = partial(
+            compared, spark, context.store, recipe, deep=deep, progress=context.progress, deadline=context.deadline
+        )
+        return _checked(context, _head(context), look, repaired)
+
+    found = bulk.run("the store was verified", job) if bulk is not None else None
+    return found or _checked(context, _head(context), here, repaired)
+
+
+def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired | None) -> Compared:
+    if repaired is None:
+        with look(seen.head) as found:
+            return found
+    settle_pending(context, seen)
+    before = repaired.entries
+    with look(seen.head) as found:
+        for some in found.mendable():
+            done = mend(context, seen, some.missing, some.unindexed, some.hashed)
+            repaired.entries += done
+            seen = _head(context) if done else seen
+    if repaired.entries == before:
+        return found
+    with look(seen.head) as found:
+        return found
+
+
+@contextmanager
+def _here(context: Context, head: Head, *, deep: bool, limit: int | None = None) -> Iterator[Compared]:
+    yield compare(context.store, head, context.progress, deep=deep, limit=limit)
+
+
+def _is_large(bulk: Bulk, head: Head) -> bool:
+    return bulk.must or (head.root is not None and head.root.entries > bulk.limit)
+
+
+def _is_whole(context: Context) -> bool:
+    """Whether Spark has read a large index and found no damage. A rebuilding looks for itself, in this process."""
+    bulk = context.bulk
+    try:
+        seen = read_head(context.store)
+    except (NotFound, IndexDamaged):
+        return False
+    assert seen is not None  # nobody asked whether it is modified
+    if bulk is None or not _is_large(bulk, seen.head) or chain(context.store, seen.head.older)[1]:
+        return False
+
+    def job(spark: Session, recipe: Recipe) -> Sequence[str]:
+        from bayou.pipeline.verify import damage  # noqa: PLC0415
+
+        return damage(spark, context.store, recipe, seen.head, progress=context.progress, deadline=context.deadline)
+
+    return bulk.run("the index was checked", job) == []
 
 
 def _head(context: Context) -> HeadSeen:
@@ -90,81 +159,6 @@ def _head(context: Context) -> HeadSeen:
         ) from None
     assert seen is not None  # nobody asked whether it is modified
     return seen
-
-
-def _compare(context: Context, seen: HeadSeen, *, deep: bool) -> _Found:
-    store, found = context.store, _Found()
-    # The index first: what is committed while we list has its object before its entry (V11).
-    index, trash = (survey(StoreNodes(store), root) for root in (seen.head.root, seen.head.trash))
-    found.damaged = [damage.error.message for damage in (*index.damage, *trash.damage)]
-    found.damaged += chain(store, seen.head.older)[1]
-    hidden = [damage.span for damage in index.damage]
-    entries: dict[str, Entry] = {}
-    for entry in index.rows:
-        why = paths.refusal(entry.path)
-        if why is None:
-            entries[entry.key] = entry
-        else:
-            found.refused.append(Refusal(entry.path, why))
-    listing = list_payload(store)
-    found.refused += [Refusal(one.key, one.reason) for one in listing.refused]
-    listed = {meta.key: meta for meta in listing.objects}
-    wasted: set[str] = {entry.key for entry in trash.rows}
-    plain = [meta.key for meta in listing.objects if keys.parse_payload(meta.key).push is None]
-    crowded = directories([*(entry.path for entry in entries.values()), *plain])
-    for meta in listing.objects:
-        path, pushed = keys.parse_payload(meta.key)
-        if meta.key in entries or any(span.holds(path) for span in hidden):
-            continue
-        if meta.key in wasted:
-            found.trash += 1
-        elif pushed is not None:
-            found.leftovers += 1
-        elif path in crowded:
-            found.refused.append(Refusal(path, IN_THE_WAY))
-        else:
-            found.unindexed.append(meta)
-    doubtful: list[Entry] = []
-    for key, entry in entries.items():
-        found.checked += 1
-        at = listed.get(key)
-        if at is None:
-            found.missing.append(entry)
-        elif at.size != entry.size:
-            found.changed.append(entry)
-        elif entry.etag is not None and at.etag != entry.etag:
-            # A PUT that was repeated, or came late, wrote the same bytes to the same key (V11); only they can tell.
-            (found.changed if entry.push is None or entry.sha256 is None else doubtful).append(entry)
-    # V4: a listing that does not have it is looked at once more, by name.
-    found.missing = [
-        entry
-        for entry, gone in zip(found.missing, store.map(lambda e: _gone(context, e), found.missing), strict=True)
-        if gone
-    ]
-    bad = {entry.path for entry in (*found.missing, *found.changed)}
-    read = [entry for entry in entries.values() if entry.path not in bad] if deep else doubtful
-    for entry, digest in zip(read, store.map(lambda e: _digest(context, e), read), strict=True):
-        if entry.sha256 is None and digest is not None:
-            found.hashes[entry.path] = replace(entry, sha256=digest)
-        elif digest != entry.sha256:
-            found.changed.append(entry)
-    return found
-
-
-def _gone(context: Context, entry: Entry) -> bool:
-    try:
-        context.store.head(entry.key)
-    except NotFound:
-        return True
-    return False
-
-
-def _digest(context: Context, entry: Entry) -> bytes | None:
-    """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
-    try:
-        return context.store.download(entry.key, Nowhere(), entry.size).sha256
-    except (NotFound, BadAnswer, PreconditionFailed):
-        return None
 
 
 def _forget(context: Context, forgotten: Sequence[str]) -> None:

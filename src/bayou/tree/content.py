@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayou.deadline import Deadline
@@ -22,24 +22,26 @@ _TRIES = 5
 class Content:
     """The hash and size of bytes that were the file's at one moment, and the stat that it had just before.
 
-    A file that has changed since has another stat, unless this one is not `settled`.
+    A file that has changed since has another stat, unless this one is not `settled`. `data` are those bytes, if
+    somebody wanted them kept.
     """
 
     sha256: bytes
     size: int
     stat: FileStat
+    data: bytes | None = field(default=None, compare=False, repr=False)
 
 
-def read_content(path: Path | str, deadline: Deadline | None = None) -> Content:
+def read_content(path: Path | str, deadline: Deadline | None = None, keep: int = 0) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
     A file that is appended to meanwhile gives the bytes it had at the start, and a stat that says it has changed
     since. One that is rewritten meanwhile is read again, and is `ContentChanged` if that never ends. A large file
-    takes a while: a `deadline` ends it (V12).
+    takes a while: a `deadline` ends it (V12). The bytes of one that has up to `keep` of them stay in memory.
     """
     try:
         for _ in range(_TRIES):
-            content = _read_once(path, deadline)
+            content = _read_once(path, deadline, keep)
             if content is not None:
                 return content
     except FileNotFoundError:
@@ -51,7 +53,7 @@ def read_content(path: Path | str, deadline: Deadline | None = None) -> Content:
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
-def _read_once(path: Path | str, deadline: Deadline | None) -> Content | None:
+def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Content | None:
     """Hash as many bytes as the file has at the start; None if they may be of two versions."""
     # Not blocking, or a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -61,6 +63,7 @@ def _read_once(path: Path | str, deadline: Deadline | None) -> Content | None:
             raise refused(str(path), f"it is {what_is(status.st_mode)}")
         before = FileStat.of(status)
         digest = hashlib.sha256()
+        chunk = b""
         left = before.size
         while left:
             if deadline is not None:
@@ -74,5 +77,6 @@ def _read_once(path: Path | str, deadline: Deadline | None) -> Content | None:
     finally:
         os.close(descriptor)
     if after.same(before) or after.size > before.size:
-        return Content(digest.digest(), before.size, before)
+        whole = before.size <= keep and len(chunk) == before.size
+        return Content(digest.digest(), before.size, before, chunk if whole else None)
     return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _T = TypeVar("_T")
 _TOGETHER = 8
@@ -23,9 +25,15 @@ def each(sync: Callable[[_T], None], items: Sequence[_T]) -> None:
         for item in items:
             sync(item)
         return
-    with ThreadPoolExecutor(min(_TOGETHER, len(items)), thread_name_prefix="bayou-fsync") as pool:
+    with _pool(min(_TOGETHER, len(items))) as pool:
         for _ in pool.map(sync, items):
             pass
+
+
+def _pool(threads: int) -> Executor:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (4 ms, and who only reads syncs nothing)
+
+    return ThreadPoolExecutor(threads, thread_name_prefix="bayou-fsync")
 
 
 def sync_file_system(root: Path) -> bool:

@@ -112,6 +112,8 @@ class Ground:
                 continue
             except NotADirectoryError:
                 raise _file_above(path) from None
+            except IsADirectoryError:
+                raise refused(path, "a directory is in the way") from None
             except OSError as error:
                 if error.errno not in _NO_SUCH_NAME:
                     raise

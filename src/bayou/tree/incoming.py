@@ -62,7 +62,7 @@ class Incoming:
 
     def __init__(self, tree_root: Path, staging: Path) -> None:
         self._ground = Ground(tree_root)
-        self._staging = staging
+        self.staging = staging
         self._trail = Trail(tree_root)
         self._placing = threading.Lock()
         self._touched: set[str] = set()
@@ -70,12 +70,12 @@ class Incoming:
 
     def stage(self) -> tuple[Path, Arriving]:
         """Return a new file to download into. The caller closes it, then places it or unlinks it."""
-        path = self._staging / temporary_name()
+        path = self.staging / temporary_name()
         with explained("cannot stage a download"):
             try:
                 descriptor = _create(path)
             except FileNotFoundError:
-                self._staging.mkdir(parents=True, exist_ok=True)
+                self.staging.mkdir(parents=True, exist_ok=True)
                 descriptor = _create(path)
         return path, Arriving(descriptor)
 
@@ -84,7 +84,7 @@ class Incoming:
         files = list(files)
         with explained("cannot sync downloads"):
             # For a batch of small files one call takes a tenth of the time of one for each, and hardly any of ours.
-            if len(files) > _MANY and sync_file_system(self._staging):
+            if len(files) > _MANY and sync_file_system(self.staging):
                 return
             each(_sync_file, files)
 
@@ -130,7 +130,7 @@ class Incoming:
         with (
             explained("cannot clear old downloads"),
             contextlib.suppress(FileNotFoundError),
-            os.scandir(self._staging) as entries,
+            os.scandir(self.staging) as entries,
         ):
             for entry in entries:
                 if is_temporary(entry.name) and not entry.is_dir(follow_symlinks=False):

@@ -22,6 +22,8 @@ class Spot(NamedTuple):
     path: str
     folds: bool
     """Whether the file system takes names that differ by case only for one."""
+    made: bool = False
+    """Whether the directory was made on the way here, this very moment."""
 
     def look(self) -> os.stat_result:
         """Look at what has the name, itself and not what it points to; `FileNotFoundError` if nothing has."""
@@ -31,6 +33,8 @@ class Spot(NamedTuple):
 
     def check_free(self) -> None:
         """Raise `PathRefused` unless a regular file, or nothing, has the name."""
+        if self.made and not self.folds:
+            return  # nobody else knows of it yet, and what is done next follows no link in any case
         with contextlib.suppress(FileNotFoundError):
             mode = self.look().st_mode
             if not stat.S_ISREG(mode):

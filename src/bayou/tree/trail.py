@@ -26,6 +26,8 @@ class Trail:
         self._root = root
         self._names: list[str] = []
         self._descriptors: list[int] = []
+        self._made: list[bool] = []
+        """Of each open directory, whether we have made it: then nothing is in it but what came since."""
         self._folds = False
 
     def to(self, path: str, gained: set[str] | None = None) -> Spot:
@@ -38,47 +40,62 @@ class Trail:
         *directories, name = path.split("/")
         if not self._descriptors:
             self._descriptors.append(_open_root(self._root, make=gained is not None))
+            self._made.append(False)
         kept = 0
         for ours, theirs in zip(self._names, directories, strict=False):
             if ours != theirs:
                 break
             kept += 1
         self._cut(kept)
+        made = False
         for segment in directories[kept:]:
-            self._enter(segment, path, gained)
+            made = self._enter(segment, path, gained)
         if not directories:
             self._folds = folds_case(self._descriptors[0], name)
-        return Spot(self._descriptors[-1], name, path, self._folds)
+        return Spot(self._descriptors[-1], name, path, self._folds, made)
 
     def close(self) -> None:
         self._cut(0)
         if self._descriptors:
+            self._made.pop()
             os.close(self._descriptors.pop())
 
     def _cut(self, kept: int) -> None:
         while len(self._names) > kept:
             self._names.pop()
+            self._made.pop()
             os.close(self._descriptors.pop())
 
-    def _enter(self, segment: str, path: str, gained: set[str] | None) -> None:
-        """Open the next directory, or make it."""
+    def _enter(self, segment: str, path: str, gained: set[str] | None) -> bool:
+        """Open the next directory, or make it (in one that we have made: the other way round); return whether it was
+        made."""
         top = not self._names
         spot = Spot(self._descriptors[-1], segment, path, folds=self._folds and not top)
+        made = gained is not None and self._made[-1] and self._make(segment, gained)
         try:
             inner = spot.enter()
         except FileNotFoundError:
             if gained is None:
                 raise
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(segment, dir_fd=spot.directory)
-            gained.add("/".join(self._names))
+            made = self._make(segment, gained)
             inner = spot.enter()
         self._names.append(segment)
         self._descriptors.append(inner)
+        self._made.append(made)
         if top:
             # Now that it is there, the payload root can say whether its other spelling would be found as well.
             self._folds = folds_case(spot.directory, segment)
             spot._replace(folds=self._folds).check_spelling()
+        return made
+
+    def _make(self, segment: str, gained: set[str]) -> bool:
+        """Make a directory in the last one; False if there is one already."""
+        gained.add("/".join(self._names))
+        try:
+            os.mkdir(segment, dir_fd=self._descriptors[-1])
+        except FileExistsError:
+            return False
+        return True
 
 
 def no_link(root: Path) -> None:

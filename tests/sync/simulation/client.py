@@ -7,13 +7,14 @@ import shutil
 import sqlite3
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 from bayou.config.record import Config, DatastoreConfig
 from bayou.index.entry import Entry
 from bayou.index.local import LocalNodes, NodeFiles
-from bayou.repo import Repo
+from bayou.repo import LOCAL, Repo
 from bayou.store.store import Store
 from bayou.sync import api
 from bayou.sync.base import Base
@@ -26,11 +27,29 @@ from bayou.sync.service import Datastore, Marked
 URL = "memory://sim"
 
 
+@lru_cache(16)
+def _places(root: Path) -> tuple[Path, Path, Path]:
+    local = root / LOCAL
+    return local / "tree", local / "state", local / "conflicts"
+
+
 @dataclass(frozen=True, slots=True)
 class SimRepo(Repo):
-    """A repo whose store is the one it was given."""
+    """A repo whose store is the one it was given. It is asked for its places a hundred times in each command."""
 
     given: Store | None = None
+
+    @property
+    def tree_root(self) -> Path:
+        return _places(self.root)[0]
+
+    @property
+    def state(self) -> Path:
+        return _places(self.root)[1]
+
+    @property
+    def conflicts(self) -> Path:
+        return _places(self.root)[2]
 
     def store(self) -> Store:
         assert self.given is not None
@@ -81,6 +100,7 @@ class Client:
     """What programs said they would write, and died: a file that is there may be theirs."""
     missed: set[str] = field(default_factory=set)
     """What the tree had when it was wiped."""
+    scribbles: int = 0
     _kept: tuple[frozenset[str], list[tuple[str, bytes]]] = (frozenset(), [])
 
     @classmethod
@@ -124,6 +144,8 @@ class Client:
         file = self.repo.tree_root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+        self.scribbles += 1
+        os.utime(file, ns=(self.scribbles, self.scribbles))  # `settled` of `virtual` relies on it
 
     def end(self, program: Busy, *, clean: bool) -> None:
         """End a program: it says so, or it dies."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import SEED as RUN
 from tests.sync.simulation.campaign import SEED, Tally, explore, explore_on_all_cores, play
+from tests.sync.simulation.world import World
 
 GIVEN = os.environ.get(SEED)
 IN_A_TEST = 1000
@@ -19,6 +21,17 @@ IN_A_SOAK = 100_000
 def test_a_given_seed_is_played_again() -> None:
     assert GIVEN is not None
     play(int(GIVEN), Tally())
+
+
+def test_a_seed_is_one_story(tmp_path: Path) -> None:
+    """What is found once can be looked at again: nothing of a scenario depends on the time of day, or on luck."""
+    told = []
+    for number in range(2):
+        world = World(3, tmp_path / str(number))
+        world.run()
+        told.append(world.trace)
+    assert len(told[0]) > 100
+    assert told[0] == told[1]
 
 
 @pytest.mark.timeout(600)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -22,10 +23,13 @@ from unittest.mock import patch
 import bayou.index.chunk
 import bayou.index.codec
 import bayou.index.head
+import bayou.sync.run
 from bayou.deadline import Deadline
 from bayou.index.chunk import Shape
+from bayou.index.entry import Entry
 from bayou.store.store import Store
 from bayou.sync.database import Database
+from bayou.tree.filestat import FileStat
 
 _WINDOW = 4
 _decode = lru_cache(4096)(bayou.index.codec.decode)
@@ -54,12 +58,17 @@ class Rules(Protocol):
 @contextmanager
 def virtual(rules: Rules) -> Iterator[None]:
     """Let everything in this process live by these rules."""
-    rng = rules.rng
+    rng, dice = rules.rng, random.Random(0)
     clock = SimpleNamespace(time_ns=lambda: rules.now_ms() * 1_000_000)
     moment = SimpleNamespace(now=lambda zone: datetime.fromtimestamp(rules.now_ms() / 1000, zone or UTC))
     patches: list[Any] = [
         patch("bayou.ids.os", SimpleNamespace(urandom=rng.randbytes)),
         patch("bayou.ids.time", clock),
+        # How long a retry waits is what time it is then; what time a file has is part of its nodes' names; and whether
+        # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
+        patch("bayou.store.retry.random", dice),
+        patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
+        patch("bayou.sync.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
         patch("bayou.sync.view.datetime", moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
@@ -67,7 +76,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.sync.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
     ]
-    with swift(rng), shaped(rules.shape), _all(patches):
+    with _connections() as handed_on, swift(rng), shaped(rules.shape), _all([*patches, *handed_on]):
         yield
 
 
@@ -81,16 +90,55 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         # What a store can do is not in question here.
         patch("bayou.sync.view.probe", lambda store: None),
         patch("bayou.sync.rebuild.probe", lambda store: None),
-        patch("bayou.tree.durable.ThreadPoolExecutor", _Serial),
+        patch("bayou.tree.durable._pool", _Serial),
         patch("bayou.index.codec.decode", lambda data, level, ref: _decode(bytes(data), level, ref)),
         patch("bayou.index.codec.encode", _encode),
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
+        # No signal has to get through to anybody who waits for a request.
+        patch("bayou.store.store.aside", lambda call: call()),
     ]
     with _all(patches):
         yield
+
+
+@contextmanager
+def _connections() -> Iterator[Sequence[Any]]:
+    """Hand on connections from one process that ends to the next that begins: opening one, and SQLite's first look at
+    the tables, take longer than most do with it. One that was to a file that is gone is not for its successor."""
+    really_open, really_close = Database._open, Database.close
+    files: dict[sqlite3.Connection, tuple[Path, int]] = {}
+    idle: dict[tuple[Path, int], list[sqlite3.Connection]] = {}
+
+    def opened(self: Database) -> sqlite3.Connection:
+        if waiting := idle.get((self.path, _inode(self.path))):
+            return waiting.pop()
+        connection = really_open(self)
+        files[connection] = self.path, _inode(self.path)
+        return connection
+
+    def close(self: Database) -> None:
+        file = files[self._connection]
+        if file != (self.path, _inode(self.path)) or self._connection.in_transaction:
+            really_close(self)
+        else:
+            idle.setdefault(file, []).append(self._connection)
+
+    try:
+        yield [patch.object(Database, "_open", opened), patch.object(Database, "close", close)]
+    finally:
+        for connection in files:
+            connection.close()
+
+
+def _inode(path: Path) -> int:
+    """Return what tells a file from one that had its name before; as long as somebody has that one open, at least."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Types of models: what their methods take, what they make, and how they are run.
 
-Built in are `command/shell` and `python/call`. Others come from entry points (`bayou.models`), and from
+Built in are `command/shell`, `python/call` and `spark/sql`. Others come from entry points (`bayou.models`), and from
 `extensions/models/*.py` of the repo: plain classes with typed methods.
 """
 

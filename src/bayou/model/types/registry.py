@@ -9,11 +9,12 @@ from bayou.errors import BayouError, TypeInvalid, TypeNotFound
 from bayou.model.types.call import PythonCall
 from bayou.model.types.shell import Shell
 from bayou.model.types.spec import ModelType
+from bayou.model.types.sql import SparkSql
 
 if TYPE_CHECKING:
     from bayou.repo import Repo
 
-BUILT_IN: Mapping[str, ModelType] = {kind.name: kind for kind in (Shell(), PythonCall())}
+BUILT_IN: Mapping[str, ModelType] = {kind.name: kind for kind in (Shell(), PythonCall(), SparkSql())}
 
 
 class Types(Mapping[str, ModelType]):

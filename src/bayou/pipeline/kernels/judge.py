@@ -88,7 +88,7 @@ def _verdict(meta: ObjectMeta, *, folder: bool) -> Verdict:
         return Verdict(REFUSED, key=key_bytes(meta.key), reason=why)
     path, push = keys.parse_payload(meta.key)
     if push is not None:
-        return Verdict(PUSHED, key=key_bytes(meta.key))
+        return Verdict(PUSHED, None, key_bytes(meta.key), None, meta.size, meta.etag, meta.version, meta.modified)
     return Verdict(PAYLOAD, path, None, None, meta.size, meta.etag, meta.version, meta.modified)
 
 

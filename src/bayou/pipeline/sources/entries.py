@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow
 
+from bayou.index.local import NodeFiles
 from bayou.index.node import Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.tree import Tree, branches, leaves
@@ -27,7 +29,7 @@ def entries(spark: SparkSession, recipe: Recipe, tree: Tree, tasks: int) -> Data
 
     Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
     """
-    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(_read, recipe))
+    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(read, recipe, None))
 
 
 def leaf_refs(tree: Tree) -> list[Ref]:
@@ -40,6 +42,8 @@ def leaf_refs(tree: Tree) -> list[Ref]:
     return refs
 
 
-def _read(recipe: Recipe, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
-    for leaf in leaves(StoreNodes(store_of(recipe)), refs):
+def read(recipe: Recipe, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the entries of leaves. `cache`: a directory of nodes; what is not in there is fetched, and put there."""
+    source = StoreNodes(store_of(recipe), NodeFiles(cache) if cache is not None else None)
+    for leaf in leaves(source, refs):
         yield entries_to_batch(leaf.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,9 @@ FILES = pyarrow.schema(
     }
 )
 """A file with its stat; or, where `skipped` says how, something that is no payload, and why."""
+
+TEMPORARY = "temporary"
+"""How a write in progress is skipped, or what a killed one left."""
 
 _AT_ONCE = 1000
 _MOST_FILES = 1000
@@ -71,9 +74,12 @@ def places(root: Path, wanted: int) -> list[str | None]:
 
 def read(root: Path, some: Sequence[str | None]) -> Iterator[pyarrow.RecordBatch]:
     """Yield what lies at and below some places."""
-    found = (_row(one) for place in some for one in scan(root, place))
-    while rows := list(islice(found, _AT_ONCE)):
-        yield batch(FILES, list(zip(*rows, strict=True)))
+    temporaries: list[str] = []
+    found = (_row(one) for place in some for one in scan(root, place, temporaries))
+    left = ((path, None, None, None, None, TEMPORARY, "") for path in temporaries)  # read when the walk is over
+    rows = chain(found, left)
+    while batched := list(islice(rows, _AT_ONCE)):
+        yield batch(FILES, list(zip(*batched, strict=True)))
 
 
 def _row(one: Found | Skipped) -> tuple[object, ...]:

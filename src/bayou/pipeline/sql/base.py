@@ -13,9 +13,10 @@ from bayou.index.read import find_many
 from bayou.index.tree import Tree, branches, leaves
 from bayou.repo import Repo
 from bayou.sync import rows
-from bayou.sync.base import load_root, place_of
+from bayou.sync.base import load_root
 from bayou.sync.database import Database
 from bayou.sync.nodes import BaseNodes
+from bayou.sync.place import place_of
 
 LEAVES = 64
 """Leaves of one task: 30,000 entries or so."""

@@ -35,7 +35,7 @@ def staging(target: Path, *, directory: bool) -> Iterator[Path]:
 def write(spark: SparkSession, frame: DataFrame, parts: Path) -> None:
     """Let tasks write a result, each its own part."""
     spark.conf.set(*_MICROS)
-    frame.write.parquet(parts.as_uri())
+    frame.write.parquet(f"file://{parts}")  # as it is: Spark takes %20 for a name, not for a space
 
 
 def publish(parts: Path, target: Path, *, directory: bool) -> int:

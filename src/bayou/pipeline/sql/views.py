@@ -63,7 +63,7 @@ def _with_content(source: DataFrame, view: str, content: ContentSource) -> DataF
 def _table(spark: SparkSession, file: Path, table: CatalogTable, where: str = "TRUE") -> DataFrame:
     condition = table.derived.get(where, where)
     parts = catalog.ranges(file, table)
-    return _parts(spark, parts, partial(_read_rows, file, table, condition), table.schema)
+    return read_parts(spark, parts, partial(_read_rows, file, table, condition), table.schema)
 
 
 def _read_rows(file: Path, table: CatalogTable, condition: str, rows: Rows) -> Iterator[RecordBatch]:
@@ -72,7 +72,7 @@ def _read_rows(file: Path, table: CatalogTable, condition: str, rows: Rows) -> I
 
 def _entries(spark: SparkSession, view: BaseView) -> DataFrame:
     # The last part has no leaves: it stands for what is newer than any leaf.
-    found = _parts(spark, [*view.parts(), ()], partial(_read_entries, view), ddl(ENTRIES))
+    found = read_parts(spark, [*view.parts(), ()], partial(_read_entries, view), ddl(ENTRIES))
     return found.selectExpr(*VIEWS["entries"])
 
 
@@ -81,7 +81,7 @@ def _read_entries(view: BaseView, part: Sequence[Ref]) -> Iterator[RecordBatch]:
         yield entries_to_batch(entries)
 
 
-def _parts(
+def read_parts(
     spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[RecordBatch]], schema: str
 ) -> DataFrame:
     """Return what `read` makes of every part, a task for each."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 
-from bayou.records.catalog.files import Absent, Read, read_all
-from bayou.records.catalog.schema import KEYS, TABLES, Values, drop, key_of, put, quoted, values
+from bayou.records.catalog.files import Absent, Read
+from bayou.records.catalog.schema import KEYS, TABLES, Values, drop, key_of, put, quoted
 
 _BATCH = 1000
 
@@ -15,14 +14,14 @@ Gone = Callable[[Collection[str]], Collection[str]]
 """Says which of some paths whose files are not here are gone for good; the rows of the others stay (V20)."""
 
 
-def apply(db: sqlite3.Connection, root: Path, paths: Iterable[str], gone: Gone) -> int:
-    """Read the records at these paths and change their rows; return how many rows are not what they were.
+def apply(db: sqlite3.Connection, found: Iterable[Read | Absent], gone: Gone) -> int:
+    """Change the rows of records that were read; return how many rows are not what they were.
 
     What cannot be parsed has no row, and is named as bad; what cannot be read keeps the row that it has.
     """
     change = _Change(db)
     absent: list[str] = []
-    for one in read_all(root, paths):
+    for one in found:
         if isinstance(one, Absent):
             absent.append(one.path)
         else:
@@ -53,12 +52,12 @@ class _Change:
             return
         if one.path in self._bad:
             self._db.execute("DELETE FROM bad WHERE path = ?", (one.path,))
-        table, found = values(one.row)
-        had = None if self._new[table] else self._had(table, one.path)
-        if had is None or had[:-1] != found:
+        table, key = key_of(one.path)
+        had = None if self._new[table] else self._had(table, key)
+        if had is None or had[:-1] != one.row:
             self.count += 1
-        if had is None or had != (*found, one.stamp):
-            self._rows[table].append((*found, one.stamp))
+        if had is None or had != (*one.row, one.stamp):
+            self._rows[table].append((*one.row, one.stamp))
             if len(self._rows[table]) >= _BATCH:
                 self.write()
 
@@ -68,9 +67,9 @@ class _Change:
                 put(self._db, table, rows)
                 rows.clear()
 
-    def _had(self, table: str, path: str) -> Values | None:
+    def _had(self, table: str, key: Values) -> Values | None:
         where = " AND ".join(f'"{name}" = ?' for name in KEYS[table])
         found: Values | None = self._db.execute(
-            f"SELECT {quoted((*TABLES[table], 'stamp'))} FROM {table} WHERE {where}", key_of(path)[1]
+            f"SELECT {quoted((*TABLES[table], 'stamp'))} FROM {table} WHERE {where}", key
         ).fetchone()
         return found

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from bayou.records.catalog import directory, find, schema
+from bayou.records.catalog import find, schema
 from bayou.records.catalog.file import CatalogFile
 from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
-from bayou.records.catalog.follow import follow, is_current
-from bayou.records.catalog.refreshed import Refreshed
-from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
+from bayou.records.catalog.refreshed import Refreshed, is_current
+from bayou.records.engine import Engine
 from bayou.repo import LOCAL, Repo
 from bayou.sync.feed import open_feed
 from bayou.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from bayou.records.catalog.backfill import Backfill
+    from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
 
 T = TypeVar("T")
 
@@ -33,32 +37,46 @@ class Catalog:
     """What data, outputs and runs there are, in `.bayou/catalog.db`. Close it, or use it as a context manager.
 
     Who asks what there is calls `refresh` first, once; answers are as of then. Who writes tells the catalog with
-    `change`, after the tree has changed: a crash between the two is seen by the next refresh.
+    `change`, after the tree has changed: a crash between the two is seen by the next refresh. A rebuild of many records
+    is done as the `engine` says.
     """
 
-    def __init__(self, repo: Repo, tree: Tree) -> None:
+    def __init__(self, repo: Repo, tree: Tree, engine: Engine | None = None) -> None:
         self._repo = repo
+        self._engine = engine or Engine()
         self._root = tree.root
         self._file = CatalogFile(repo.root / LOCAL / "catalog.db")
 
     def refresh(self) -> Refreshed:
         """Catch up with the tree, or rebuild what is missing, damaged or of another Bayou; say what was done.
 
-        Costs one small look if nothing has changed, and follows the change otherwise (V16).
+        Costs one small look if nothing has changed, and follows the change otherwise (V16): what that takes is loaded
+        only then.
         """
         if self._repo.config.datastore.url is None:
+            from bayou.records.catalog import directory  # noqa: PLC0415
+
             looked = self._file.read(lambda db: directory.look(db, self._root))
             if looked is None:
                 return Refreshed()
-            return self._file.write(lambda db: directory.catch_up(db, self._root, looked))
+            return self._catch_up(lambda db, backfill: directory.catch_up(db, self._root, looked, backfill))
         with open_feed(self._repo) as feed:
             if self._file.read(lambda db: is_current(db, feed)):
                 return Refreshed()
-        return self._file.write(self._follow)
+        return self._catch_up(self._follow)
 
-    def _follow(self, db: sqlite3.Connection) -> Refreshed:
+    def _catch_up(self, work: Callable[[sqlite3.Connection, Backfill], Refreshed]) -> Refreshed:
+        from bayou.records.catalog.backfill import Backfill  # noqa: PLC0415
+
+        backfill = Backfill(self._repo, self._engine)
+        done = self._file.write(lambda db: work(db, backfill))
+        return replace(done, warnings=tuple(backfill.warnings)) if backfill.warnings else done
+
+    def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> Refreshed:
+        from bayou.records.catalog.follow import follow  # noqa: PLC0415
+
         with open_feed(self._repo) as feed:
-            return follow(db, self._root, feed)
+            return follow(db, self._root, feed, backfill)
 
     def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:
         """Put rows, and drop those of the files at some paths, in one transaction."""
@@ -118,6 +136,24 @@ class Catalog:
     def select(self, where: Where, limit: int | None = None) -> list[VersionRow]:
         """Return the versions for which some conditions hold."""
         return self._read(lambda db: list(find.versions(db, where, limit)))
+
+    def count_versions(self) -> int:
+        """Return how many versions there are rows of, marks of deleted ones included."""
+        return self._read(lambda db: find.count(db, "version", Where()))
+
+    def runs_of_lifetimes(self) -> set[str]:
+        """Return the ids of the workflow runs for whose sake versions are kept."""
+        statement = "SELECT DISTINCT run FROM version WHERE lifetime = 'run' AND NOT deleted AND run IS NOT NULL"
+        return self._read(lambda db: {str(run) for (run,) in db.execute(statement)})
+
+    def mark(self) -> tuple[int, int] | None:
+        """Return what is equal as long as nobody else writes to the catalog; None where only this process sees it."""
+        return self._read(self._file.mark)
+
+    @property
+    def path(self) -> Path:
+        """The file, for those who read it by themselves."""
+        return self._file.path
 
     def outputs(self, model_id: str, limit: int | None = None) -> list[OutputRow]:
         """Return what a model's methods put out, the newest first."""

@@ -6,13 +6,17 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bayou.records.catalog.apply import apply
+from bayou.records.catalog.backfill import Backfill
 from bayou.records.catalog.derive import is_record
+from bayou.records.catalog.files import Absent, Read, read_all
+from bayou.records.catalog.lines import Closed, Folder, Told
 from bayou.records.catalog.refreshed import Refreshed, empty, settle
-from bayou.records.catalog.schema import KEYS, PATHS, key_of, told
-from bayou.records.catalog.survey import survey
+from bayou.records.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, key_of, told
+from bayou.records.catalog.survey import has_more, survey
 
 _MANY = 20_000
 _CHANGING = """
@@ -52,7 +56,7 @@ def _look(db: sqlite3.Connection, root: Path) -> Look:
     return Look(frozenset(todo), news, frozenset(seen.gone & remembered.keys()), unreadable)
 
 
-def catch_up(db: sqlite3.Connection, root: Path, looked: Look) -> Refreshed:
+def catch_up(db: sqlite3.Connection, root: Path, looked: Look, backfill: Backfill) -> Refreshed:
     """Read what has changed, and remember the directory as it was when it was looked at."""
     why = None
     if told(db, "position") != _place(root):
@@ -60,13 +64,51 @@ def catch_up(db: sqlite3.Connection, root: Path, looked: Look) -> Refreshed:
         if told(db, "place") not in (None, _place(root)):
             empty(db)
             why = "was of another datastore"
+        count = _backfill(db, root, backfill)
+        if count is not None:
+            return settle(db, _place(root), _place(root), why, count)
         looked = _look(db, root)
-    count = apply(db, root, looked.todo, lambda absent: _gone(db, root, absent))
+    count = apply(db, read_all(root, looked.todo), partial(_gone, db, root))
     db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _closed(db)])
     db.executemany("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", looked.unreadable.items())
     db.executemany("DELETE FROM folder WHERE path = ?", [(path,) for path in looked.gone])
     db.executemany("INSERT OR REPLACE INTO folder VALUES (?, ?)", looked.folders.items())
     return settle(db, _place(root), _place(root), why, count)
+
+
+def _backfill(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int | None:
+    """Read everything on Spark if it is too much for this process; None if it is not, or cannot be: nothing is done."""
+    limit = backfill.limit
+    if limit is None or not has_more(root, limit):
+        return None
+
+    def take(found: Iterator[Told]) -> int:
+        for table in TABLES:
+            db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
+        count = apply(db, _without_directories(db, found), partial(_gone, db, root))
+        # Rows of an earlier catalog whose files nobody has met: they are gone, unless nobody could look (V20).
+        hidden = tuple(f"{path}/" for path in _closed(db))
+        unseen = [
+            str(path)
+            for table, where in PATHS.items()
+            for (path,) in db.execute(f"SELECT {where} FROM {table} WHERE stamp = ?", (UNSEEN,))
+            if not path.startswith(hidden)
+        ]
+        return count + apply(db, read_all(root, unseen), partial(_gone, db, root))
+
+    return backfill.directory(db, root, take)
+
+
+def _without_directories(db: sqlite3.Connection, found: Iterator[Told]) -> Iterator[Read | Absent]:
+    """Note the directories among what was found, and pass on the rest."""
+    for one in found:
+        match one:
+            case Folder(path, mtime):
+                db.execute("INSERT OR REPLACE INTO folder VALUES (?, ?)", (path, mtime))
+            case Closed(path, why):
+                db.execute("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", (path, why))
+            case _:
+                yield one
 
 
 def _place(root: Path) -> str:

@@ -57,6 +57,12 @@ class CatalogFile:
         """Do work that takes effect as a whole or not at all; what it reads stays true until then."""
         return self._do("BEGIN IMMEDIATE", work)
 
+    def mark(self, db: sqlite3.Connection) -> tuple[int, int] | None:
+        """Return which file this is, and a number that changes when another connection writes; None: it is no file."""
+        if not self._inode or not db.execute("PRAGMA database_list").fetchone()[2]:
+            return None
+        return self._inode, int(db.execute("PRAGMA data_version").fetchone()[0])
+
     def close(self) -> None:
         with self._thread:
             if self._connection is not None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.errors import BayouError, RecordDamaged
-from bayou.records.catalog.derive import Row, derive
+from bayou.records.catalog.derive import derive
+from bayou.records.catalog.schema import Values, values
 from bayou.tree.failure import why
 from bayou.tree.filestat import FileStat
 from bayou.tree.spot import Spot
@@ -19,13 +20,13 @@ from bayou.tree.trail import Trail
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record's file: its row, or (None) why there is none. `hidden`: nobody could look at it.
+    """A record's file: what stands in its row, or (None) why there is none. `hidden`: nobody could look at it.
 
     `stamp` is equal as long as the file is; None if a write in the moment of reading could have left it as it is.
     """
 
     path: str
-    row: Row | None
+    row: Values | None
     stamp: str | None
     why: str = ""
     hidden: bool = False
@@ -66,7 +67,7 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
                 continue
             mark = stamp(status) if settled else None
             try:
-                yield Read(path, derive(path, data), mark)
+                yield Read(path, values(derive(path, data))[1], mark)
             except RecordDamaged as error:
                 yield Read(path, None, mark, error.message)
     finally:

@@ -54,7 +54,8 @@ class Where:
 
 def versions(db: sqlite3.Connection, where: Where, limit: int | None = None) -> Iterator[VersionRow]:
     """Yield versions, in order of model, name and number."""
-    statement = f"SELECT {quoted(TABLES['version'])}, {IS_LATEST} FROM version {where.sql} ORDER BY {_ORDER} LIMIT ?"
+    latest = "1" if where.conditions == [ALL_LATEST] else IS_LATEST  # hot: a list has nothing to ask row by row
+    statement = f"SELECT {quoted(TABLES['version'])}, {latest} FROM version {where.sql} ORDER BY {_ORDER} LIMIT ?"
     return map(version_of, db.execute(statement, (*where.parameters, -1 if limit is None else limit)))
 
 

@@ -9,32 +9,30 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
-from bayou.records.catalog.apply import apply
+from bayou.records.catalog.apply import Gone, apply
+from bayou.records.catalog.backfill import Backfill
 from bayou.records.catalog.derive import ROOTS, is_record
-from bayou.records.catalog.files import stamp_of
+from bayou.records.catalog.files import read_all, stamp_of
+from bayou.records.catalog.lines import records_of
 from bayou.records.catalog.refreshed import Refreshed, empty, settle
 from bayou.records.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
 from bayou.sync.feed import Feed, Kept, Pending, Position
 from bayou.tree.scan import Found, scan
 
 
-def is_current(db: sqlite3.Connection, feed: Feed) -> bool:
-    """Whether the catalog reflects all that the feed tells of, and no change is under way."""
-    return told(db, "position") == feed.position.dump() and not feed.position.open
-
-
-def follow(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
+def follow(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -> Refreshed:
     """Bring the catalog up to the feed's position."""
     old = Position.load(told(db, "position") or "")
     changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
     if changes is None:
-        return _rebuild(db, root, feed)
+        return _rebuild(db, root, feed, backfill)
     named = partial(feed.gone, named=True)
-    count = apply(db, root, _records(changes.paths | _fresh(db)), named)
+    count = apply(db, read_all(root, _records(changes.paths | _fresh(db))), named)
     for directory in changes.below:
-        count += apply(db, root, _touched(db, root, directory), named)
+        count += apply(db, read_all(root, _touched(db, root, directory)), named)
     if feed.complete:
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
@@ -42,7 +40,7 @@ def follow(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
     return settle(db, feed.position.place, feed.position.dump(), None, count)
 
 
-def _rebuild(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
+def _rebuild(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -> Refreshed:
     """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
     why = told(db, "why") or "had lost track of the tree"
     former = Position.load(told(db, "former") or "")
@@ -51,18 +49,30 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: Feed) -> Refreshed:
         empty(db)
         why = "was of another datastore"
     changes = feed.changed_since(former, Kept) if former is not None else None
-    count = apply(db, root, _records(changes.paths), partial(feed.gone, named=True)) if changes is not None else 0
+    changed = _records(changes.paths) if changes is not None else ()
+    count = apply(db, read_all(root, changed), partial(feed.gone, named=True))
     for table in TABLES:
         db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
     db.execute("DELETE FROM bad")
-    here = (found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
-    count += apply(db, root, _records(here), partial(feed.gone, named=False))
+    count += _read_everything(db, root, partial(feed.gone, named=False), backfill)
     count += _drop_unseen(db, feed)
     db.execute("DELETE FROM pending")
     kept = feed.kept()
     _keep(db, kept.pending, kept.recent)
     tell(db, "former", None)
     return settle(db, feed.position.place, feed.position.dump(), why, count)
+
+
+def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
+    """Read every record that is here: in this process, or on Spark once the walk has met too many for it."""
+    here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
+    limit = backfill.limit
+    some = list(islice(here, 0 if limit is None else limit + 1))
+    if limit is not None and len(some) > limit:
+        count = backfill.cache(db, root, lambda told: apply(db, records_of(told), gone))
+        if count is not None:
+            return count
+    return apply(db, read_all(root, chain(some, here)), gone)
 
 
 def _records(paths: Iterable[str]) -> Iterator[str]:

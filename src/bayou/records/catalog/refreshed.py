@@ -5,16 +5,21 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from bayou.records.catalog.schema import TABLES, tell
+from bayou.records.catalog.schema import TABLES, tell, told
+from bayou.sync.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """Why everything was looked at, if it was (`rows` there are then), and how many rows are not what they were."""
+    """Why everything was looked at, if it was (`rows` there are then), and how many rows are not what they were.
+
+    `warnings` are for a person to read, whatever else there is to tell.
+    """
 
     rebuilt: str | None = None
     changed: int = 0
     rows: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def line(self) -> str | None:
@@ -22,6 +27,11 @@ class Refreshed:
         if self.rebuilt is not None:
             return f"the catalog {self.rebuilt}: rebuilt, {_count(self.rows, 'row')}" if self.rows else None
         return f"the catalog caught up with {_count(self.changed, 'change')}" if self.changed else None
+
+
+def is_current(db: sqlite3.Connection, feed: Feed) -> bool:
+    """Whether the catalog reflects all that the feed tells of, and no change is under way."""
+    return told(db, "position") == feed.position.dump() and not feed.position.open
 
 
 def settle(db: sqlite3.Connection, place: str, position: str, why: str | None, changed: int) -> Refreshed:

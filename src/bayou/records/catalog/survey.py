@@ -48,7 +48,7 @@ def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tup
     """Look at a directory datastore. `remembered` has its directories with their mtimes, `known` records and stamps."""
     base = f"{root}/"
     look = _Look(base, remembered)
-    look.walk()
+    look.walk([*ROOTS, *remembered])
     hidden = tuple(f"{path}/" for path in look.survey.hidden)
     for path, mark in known:
         if hidden and path.startswith(hidden):
@@ -61,18 +61,41 @@ def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tup
     return look.survey
 
 
+def has_more(root: Path, limit: int) -> bool:
+    """Say whether a directory datastore has more records than that; no more is looked at than it takes to tell."""
+    look = _Look(f"{root}/", {})
+    look.walk(list(ROOTS), limit)
+    return len(look.survey.found) > limit
+
+
+def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
+    """Look at the uppermost directories, until there are about `wanted` below them that nobody has looked into yet."""
+    look = _Look(f"{root}/", {})
+    front = list(ROOTS)
+    while front and len(front) < wanted:
+        front = [inner for path in front for inner in look.folder(path)]
+    return look.survey, front
+
+
+def survey_below(root: Path, places: Iterable[str]) -> Survey:
+    """Look at some directories and all that is below them, as at something new."""
+    look = _Look(f"{root}/", {})
+    look.walk(list(places))
+    return look.survey
+
+
 class _Look:
     def __init__(self, base: str, remembered: Mapping[str, int | None]) -> None:
         self._base = base
         self._remembered = remembered
         self.survey = Survey()
 
-    def walk(self) -> None:
-        waiting = [*ROOTS, *self._remembered]
-        while waiting:
-            waiting += self._folder(waiting.pop())
+    def walk(self, waiting: list[str], limit: int | None = None) -> None:
+        """Look at directories and at all that is below them; at no more once there are more records than `limit`."""
+        while waiting and (limit is None or len(self.survey.found) <= limit):
+            waiting += self.folder(waiting.pop())
 
-    def _folder(self, path: str) -> list[str]:
+    def folder(self, path: str) -> list[str]:
         """Look at one directory; return those in it that nobody remembers."""
         survey = self.survey
         if path in survey.folders:

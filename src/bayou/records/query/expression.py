@@ -10,7 +10,7 @@ from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.engine import compile_expression
 from bayou.records.query.fields import CONTENT, FIELDS, KNOWN
 from bayou.records.query.times import parse_time
-from bayou.records.query.tokens import Token, tokens
+from bayou.records.query.tokens import Token, key_order, tokens
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _ENDS = ("&&", "||", ")", "]", "}", ",", "?", ":")
@@ -47,6 +47,8 @@ class Expression:
             self._fields[_TIME_AS_TEXT] = lambda row: row.created_at
         self.content = tuple(name for name in used if name in CONTENT)
         """What has to be read of a version's content, if anything."""
+        self.order = key_order(self.words)
+        """In which order the keys of maps are shown: the one in which the expression names them."""
         self.tags = _asked_tags(self.words)
         """The tags that are asked for by name; None where it matters which there are. Missing ones are null."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from bayou.index.span import Span
 from bayou.records.catalog.find import IS_LATEST, Where
 from bayou.records.query.expression import COMPARISONS, Expression, tag_key
 from bayou.records.query.fields import FIELDS, Field
@@ -145,6 +144,8 @@ def _starts(term: Words, where: Where) -> bool:
             found, prefix = FIELDS.get(field.text), text.string
             if found is None or found.kind not in ("text", "time") or not prefix:
                 return False
+            from bayou.index.span import Span  # noqa: PLC0415  (the index is not asked, only how texts are ordered)
+
             span = Span.under(prefix)
             end, values = ("", [span.start]) if span.end is None else (f" AND {field.text} < ?", [span.start, span.end])
             null = f"{field.text} IS NULL OR " if found.nullable else ""

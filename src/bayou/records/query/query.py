@@ -65,7 +65,7 @@ def judge(
                 continue
             if shown is not None and shown.content and not content:
                 content = content_of(load(row))
-            results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content)))
+            results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content), shown.order))
         except (*FAILURES, RecordError) as error:
             failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
     return QueryResult(results, total, failed)

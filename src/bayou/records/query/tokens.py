@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["text", "number", "name", "sign"]
@@ -49,6 +50,15 @@ class Token(NamedTuple):
 
     def named(self, *names: str) -> bool:
         return self.kind == "name" and self.text in names
+
+
+def key_order(words: Sequence[Token]) -> dict[str, int]:
+    """Rank the keys of the maps that an expression writes down, in the order in which it names them."""
+    ranks: dict[str, int] = {}
+    for before, word, after in zip(words, words[1:], words[2:], strict=False):
+        if before.sign("{", ",") and word.string is not None and after.sign(":"):
+            ranks.setdefault(word.string, len(ranks))
+    return ranks
 
 
 def tokens(source: str) -> list[Token] | None:

@@ -31,8 +31,12 @@ def _attributes(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def as_json(value: Any) -> Any:
-    """Return a value as JSON can tell it: times as records have them, durations in seconds, bytes in base 64."""
+def as_json(value: Any, order: Mapping[str, int] | None = None) -> Any:
+    """Return a value as JSON can tell it: times as records have them, durations in seconds, bytes in base 64.
+
+    A map of CEL has its keys in an order that is another one in every process. Here they come as `order` ranks them,
+    the others after those, by their names.
+    """
     match value:
         case datetime():
             return as_record(value) or value.isoformat()
@@ -43,10 +47,12 @@ def as_json(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case dict():
-            return {str(key): as_json(one) for key, one in value.items()}
+            told = {str(key): as_json(one, order) for key, one in value.items()}
+            rank = order or {}
+            return dict(sorted(told.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
         case list() | tuple():
-            return [as_json(one) for one in value]
+            return [as_json(one, order) for one in value]
         case None | bool() | int() | str():
             return value
         case _:  # an optional value
-            return as_json(value.value()) if value.has_value() else None
+            return as_json(value.value(), order) if value.has_value() else None

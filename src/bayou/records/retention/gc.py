@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bayou.records.retention.removal import Weighed, remove, weigh
-from bayou.records.retention.rules import Doomed, judge
+from bayou.records.catalog.find import Where
+from bayou.records.changes import steadily
+from bayou.records.retention.court import Court, Ruling, Sentenced
+from bayou.records.retention.doom import Doom
+from bayou.records.retention.large import judge_on_spark
+from bayou.records.retention.removal import remove
 from bayou.records.retention.runs import Runs
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
+
+MOST_UNCLEAR = 1000
+"""Versions that are named since nobody can judge them; of more, only the number is told."""
+
+_AT_ONCE = 5000
+"""Versions whose rows are held at once while they are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GcPlan:
     """The versions that go (or went), the bytes that this frees, and what stays because nobody can tell."""
 
-    doomed: tuple[Doomed, ...]
+    doomed: Doom
     bytes: int
     warnings: tuple[str, ...] = ()
 
     @property
     def expired(self) -> int:
         """How many go because their lifetime is over; the others are surplus."""
-        return sum(1 for one in self.doomed if one.why == "expired")
+        return self.doomed.expired
 
     def within(self, shown: GcPlan) -> GcPlan:
         """Return the part of this plan that somebody was shown before; its bytes are told once it is run."""
-        seen = {one.row.directory for one in shown.doomed}
-        return GcPlan(tuple(one for one in self.doomed if one.row.directory in seen), 0, self.warnings)
+        return GcPlan(self.doomed.within(shown.doomed), 0, self.warnings)
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
-    """Tell what may go at a time. Changes nothing, and sends nothing."""
-    verdict = judge(records.data.find(all_versions=True), now, Runs(records.repo, records.tree).is_gone)
-    bad = [bad.why for bad in records.catalog.bad()]
-    plan = GcPlan(verdict.doomed, 0, (*verdict.unclear, *bad))
-    return _only(plan, weigh(records, [one.row for one in plan.doomed]))
+    """Tell what may go at a time. Changes nothing, and sends nothing.
+
+    Of more versions than one process should look at, Spark judges and weighs each item, by the same `Court`.
+    """
+    return steadily(records.context, lambda: _plan(records, now))
 
 
 def run_gc(records: Records, plan: GcPlan) -> GcPlan:
@@ -46,10 +56,46 @@ def run_gc(records: Records, plan: GcPlan) -> GcPlan:
 
     What is killed half-way has deleted a part of the plan, each version of it whole; the next run goes on.
     """
-    return _only(plan, remove(records, [one.row for one in plan.doomed]))
+    gone = Doom(_removed(records, plan.doomed))
+    return GcPlan(gone, gone.bytes, plan.warnings)
 
 
-def _only(plan: GcPlan, weighed: list[Weighed]) -> GcPlan:
-    there = {one.row.directory for one in weighed}
-    doomed = tuple(one for one in plan.doomed if one.row.directory in there)
-    return GcPlan(doomed, sum(one.bytes for one in weighed), plan.warnings)
+def _plan(records: Records, now: datetime) -> GcPlan:
+    catalog = records.catalog
+    catalog.refresh()
+    gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
+    court = Court(now, gone, records.tree.root, records.repo.config.repo_id)
+    limit = records.engine.limit(records.repo)
+    warnings: list[str] = []
+    found = None
+    if limit is not None and catalog.count_versions() > limit:
+        found = judge_on_spark(records, court, _told, warnings.append)
+    doom, unclear = found or _told(court.judge(catalog.select(Where())))
+    bad = [bad.why for bad in catalog.bad()]
+    return GcPlan(doom, doom.bytes, (*warnings, *unclear, *bad))
+
+
+def _told(rulings: Iterable[Ruling]) -> tuple[Doom, list[str]]:
+    """Keep what was ruled as it comes."""
+    unclear: list[str] = []
+    more = 0
+
+    def sentenced() -> Iterator[Sentenced]:
+        nonlocal more
+        for one in rulings:
+            if isinstance(one, Sentenced):
+                yield one
+            elif len(unclear) < MOST_UNCLEAR:
+                unclear.append(one)
+            else:
+                more += 1
+
+    doom = Doom(sentenced())
+    return doom, [*unclear, f"and {more:,} more that nobody can judge"] if more else unclear
+
+
+def _removed(records: Records, doomed: Doom) -> Iterator[Sentenced]:
+    for start in range(0, len(doomed), _AT_ONCE):
+        batch = doomed[start : start + _AT_ONCE]
+        freed = {one.row.directory: one.bytes for one in remove(records, [one.row for one in batch])}
+        yield from (Sentenced(one, freed[one.row.directory]) for one in batch if one.row.directory in freed)

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
 from bayou.ids import ulid
 from bayou.index.local import NodeFiles
 from bayou.index.read import scan
 from bayou.index.span import Span
 from bayou.records.catalog.rows import VersionRow
 from bayou.repo import Repo
-from bayou.sync.base import Base, place_url
+from bayou.sync.base import Base
 from bayou.sync.database import Database
 from bayou.sync.nodes import BaseLost, BaseNodes
+from bayou.sync.place import place_url
+from bayou.sync.presence import NoJournal
 from bayou.tree.tree import Tree
 
 _ROOT = "workflow-runs"
 _SUFFIX = ".yaml"
 
 
+@dataclass(frozen=True, slots=True)
+class GoneRuns:
+    """Runs that are known to have no record any more. It can be pickled.
+
+    In a datastore that is a directory (`directory`), which may be somebody else's disk that is not there just now, a
+    version that can be seen shows that the rest can be seen too.
+    """
+
+    ids: frozenset[str] = frozenset()
+    directory: Path | None = None
+
+    def __call__(self, row: VersionRow) -> bool:
+        """Say whether the run of a version is known to be gone; no, if nobody can tell (V5)."""
+        if row.run not in self.ids:
+            return False
+        return self.directory is None or Tree(self.directory, NoJournal()).exists(row.metadata_path)
+
+
 class Runs:
-    """The runs that have a record, here or in the store; looked for when first asked, once."""
+    """The runs that have a record, here or in the store."""
 
     def __init__(self, repo: Repo, tree: Tree) -> None:
         self._repo = repo
         self._tree = tree
-        self._looked = False
-        self._known: set[str] | None = None
 
-    def is_gone(self, row: VersionRow) -> bool:
-        """Say whether the run of a version is known to have no record any more; no, if nobody can tell (V5)."""
-        if not self._looked:
-            self._known, self._looked = self._look(), True
-        if self._known is None or row.run in self._known:
-            return False
-        # In a datastore that is a directory, which may be somebody else's disk that is not there just now, a version
-        # that can be seen shows that the rest can be seen too.
-        return self._repo.config.datastore.url is not None or self._tree.exists(row.metadata_path)
+    def gone(self, named: Collection[str]) -> GoneRuns:
+        """Return those of some runs that are known to be gone: none, if this machine cannot tell."""
+        known = self._look() if named else None
+        if known is None:
+            return GoneRuns()
+        directory = None if self._repo.config.datastore.url is not None else self._tree.root
+        return GoneRuns(frozenset(named) - known, directory)
 
     def _look(self) -> set[str] | None:
         """Return the ids of all runs; None if this machine does not know of all that the store has."""

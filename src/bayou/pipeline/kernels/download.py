@@ -1,0 +1,63 @@
+"""Download objects to where a task runs, which must be the staging directory of the caller's tree: `sync.mover.fetch`.
+
+A file is staged under a name that nobody else uses, so a task that runs twice leaves one that nobody takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+
+from bayou.index.entry import Entry
+from bayou.pipeline.arrow import batch_to_entries
+from bayou.pipeline.kernels.moved import Row, in_batches, told
+from bayou.pipeline.stores import store_of
+from bayou.store.recipe import Recipe
+from bayou.store.store import Store
+from bayou.sync.mover import Arrived, fetch, hand_out
+from bayou.sync.report import Failure
+from bayou.tree.incoming import Incoming
+
+
+@dataclass(frozen=True, slots=True)
+class Downloads:
+    """A kernel: batches of `ENTRIES` to batches of `MOVED`."""
+
+    recipe: Recipe
+    root: Path
+    staging: Path
+    seconds: float | None = None
+
+    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        store = store_of(self.recipe, self.seconds)
+        entries = [entry for found in batches for entry in batch_to_entries(found)]
+        yield from in_batches(told(self._durable(store, entries), to_row, store))
+
+    def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
+        """Yield what came once all of it is on the disk: rows reach the caller at the end of a task anyway."""
+        incoming = Incoming(self.root, self.staging)
+        came = list(hand_out(store, lambda entry: fetch(store, incoming, entry), entries, len(entries)))
+        incoming.sync(one.file for one in came if isinstance(one, Arrived) and one.file is not None)
+        yield from came
+
+
+def to_row(one: Arrived) -> Row:
+    if one.file is None:
+        return Row("nothing", one.path)
+    return Row("done", one.path, sha256=one.sha256, file=one.file.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """Makes results of rows, for the staging directory as this process calls it."""
+
+    staging: Path
+
+    def __call__(self, row: Row) -> Arrived:
+        assert row.path is not None
+        if row.file is None:
+            return Arrived(row.path)
+        return Arrived(row.path, self.staging / row.file, row.sha256, durable=True)

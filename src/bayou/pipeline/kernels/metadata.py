@@ -1,0 +1,37 @@
+"""Parse metadata: records of a part of a tree as rows of the catalog, read by the function that the point way uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow
+
+from bayou.pipeline.arrow import INT, TEXT, batch, rows
+
+LINES = pyarrow.schema({"path": TEXT, "kind": TEXT, "row": TEXT, "stamp": TEXT, "why": TEXT, "mtime": INT})
+"""What is told of one file or directory: of what `kind` the answer is, and the row, as JSON, where it is one."""
+
+Line = tuple[Any, ...]
+"""A row of `LINES`."""
+
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """A kernel: a part of a tree to batches of `LINES`. `read` is the caller's, and is pickled with it."""
+
+    read: Callable[[Any], Iterator[Line]]
+
+    def __call__(self, part: Any) -> Iterator[pyarrow.RecordBatch]:
+        found = iter(self.read(part))
+        while some := list(islice(found, _AT_ONCE)):
+            yield batch(LINES, list(zip(*some, strict=True)))
+
+
+def lines(found: pyarrow.RecordBatch) -> Iterator[Line]:
+    """Yield the lines of a batch."""
+    return rows(found, LINES.names)

@@ -1,0 +1,61 @@
+"""Upload files from where a task runs: `sync.mover.send`, for a part of them.
+
+The key and the hash of each were recorded before (V11): a task that runs twice writes the same bytes to the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow
+
+from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
+from bayou.pipeline.kernels.moved import Row, in_batches, told
+from bayou.pipeline.stores import store_of
+from bayou.store.recipe import Recipe
+from bayou.store.transport import Stored
+from bayou.sync.mover import Upload, hand_out, send
+
+UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """A kernel: batches of `UPLOADS` to batches of `MOVED`."""
+
+    recipe: Recipe
+    root: Path
+    seconds: float | None = None
+
+    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        store = store_of(self.recipe, self.seconds)
+        uploads = [Upload(*row) for found in batches for row in rows(found, UPLOADS.names)]  # type: ignore[arg-type]
+        sent = hand_out(store, lambda one: send(store, self.root, one), uploads, len(uploads))
+        yield from in_batches(told(sent, to_row, store))
+
+
+def to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:
+    return batch(UPLOADS, ([getattr(one, name) for one in uploads] for name in UPLOADS.names))
+
+
+def to_row(one: Upload) -> Row:
+    if one.stored is None:
+        return Row("nothing", one.path)
+    return Row("done", one.path, etag=one.stored.etag, version=one.stored.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Makes results of rows, with the uploads that were asked for."""
+
+    asked: Mapping[str, Upload]
+
+    def __call__(self, row: Row) -> Upload:
+        assert row.path is not None
+        asked = self.asked[row.path]
+        if row.outcome == "nothing":
+            return asked
+        # Nobody here knows whether another attempt at the task has written it too, or still will.
+        return replace(asked, stored=Stored(row.etag, row.version, repeated=True), data=None)

@@ -1,0 +1,170 @@
+"""The plan of a sync on Spark: the tree's files, what `sync.db` knows, base and the store's entries, joined by path.
+
+What needs no decision drops out where it is. The others are looked at, and hashed where they must be, by tasks; what
+they find stays in files, in order of path, from which this process reads a few at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import attrgetter, or_
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pyarrow import compute, parquet
+
+from bayou.index.tree import Tree
+from bayou.pipeline.arrow import ddl, rows
+from bayou.pipeline.bound import cancelled_with, ended_by
+from bayou.pipeline.kernels.look import LOOKED, SIDES, LookAt, looked
+from bayou.pipeline.progress import watching
+from bayou.pipeline.sources.said import Inputs, said
+from bayou.pipeline.state import export
+from bayou.pipeline.stream import tasks_of
+from bayou.store.recipe import Recipe
+from bayou.sync.context import Context
+from bayou.sync.journal import Row
+from bayou.sync.plan import Action
+from bayou.sync.windows import Looked
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.connect.session import SparkSession
+
+_PER_TASK = 4
+"""Parts for each task that runs at once: so one with a large file leaves the others' small ones to the rest."""
+
+_TALLIED = ("path", "action", "bytes", "note", "text")
+
+_MOST_PARTS = 256
+"""Files of a result: all of them are open while it is read."""
+
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was met that nobody decides about: the kind of something that is no payload, or the code of a failure."""
+
+    path: str
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan came to. `counts`, and the `bytes` that move, are of single paths: what becomes of versions that both
+    sides changed is for later.
+
+    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning.
+    """
+
+    parts: Sequence[Path]
+    counts: Counter[Action]
+    bytes: Counter[Action]
+    notes: list[Note]
+    marks: tuple[Row, ...]
+    through: int
+
+    def rows(self) -> Iterator[Looked]:
+        """Yield every path that needs a decision, in order; only a few are held."""
+        return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
+
+
+def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, folder: Path) -> Planned:
+    """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
+
+    The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
+    """
+    context.journal.settle()
+    exported = export(context.database, context.place, folder)
+    marks = tuple(context.journal.marks())
+    base = context.base.tree()
+    same = (base.root.digest if base.root else None) == (remote.root.digest if remote.root else None)
+    policy = context.policy
+    kernel = LookAt(
+        root=context.root,
+        place=context.place,
+        policy=(policy.hydrate, policy.exclude),
+        adopt=context.options.adopt,
+        marks=marks,
+        through=exported.through,
+        moved=context.base.place.policy != policy.text,
+        same=same,
+    )
+    inputs = Inputs(context.root, exported.files, base, None if same else remote, context.repo.state / "nodes")
+    found = folder / "looked"
+    with (
+        cancelled_with(spark),
+        ended_by(spark, context.deadline),
+        watching(spark, context.progress, "comparing"),
+    ):
+        compare(spark, recipe, inputs, kernel, found)
+    return _result(sorted(found.glob("part-*.parquet")), marks, exported.through)
+
+
+def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt, target: Path) -> None:
+    """Have tasks join the inputs, look at what needs it, and write that to `target`, each task's share in order."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    tasks = tasks_of(spark)
+    words = said(spark, recipe, inputs, tasks).repartition(min(tasks * _PER_TASK, _MOST_PARTS), "path")
+    columns = [name for name in words.columns if name != "path"]
+    # One shuffle for all sides; a chain of full joins would have one for each. No side says two things of a path.
+    whole = words.groupBy("path").agg(*(f.first(name, ignorenulls=True).alias(name) for name in columns))
+    asked = whole.sortWithinPartitions("path").where(_asked(columns, kernel))
+    asked.mapInArrow(kernel, ddl(LOOKED)).write.parquet(target.as_uri())
+
+
+def _asked(names: Container[str], kernel: LookAt) -> Column:
+    """Say which paths may need a decision: all that the kernel would not drop, and few others."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    here = f.col("file_size").isNotNull()
+    asked = [f.col("skip_kind").isNotNull()]
+    if "cached_size" in names:
+        known = f.col("cached_matches").eqNullSafe(kernel.place)
+        unchanged = known & (f.col("cached_settled") == 1)
+        for name in SIDES["file"]:
+            unchanged &= f.col(f"cached_{name}") == f.col(f"file_{name}")
+        asked += [here & ~f.coalesce(unchanged, f.lit(False)), ~here & known]
+    else:
+        asked.append(here)
+    if "journal_rows" in names:
+        asked.append(f.col("journal_rows").isNotNull())
+    if not kernel.same:
+        both = [
+            [f.col(f"{side}_{name}") if f"{side}_{name}" in names else f.lit(None) for side in ("base", "remote")]
+            for name in SIDES["base"]
+        ]
+        asked += [~mine.eqNullSafe(theirs) for mine, theirs in both]
+    if kernel.moved and "absent_why" in names:
+        asked.append(f.col("absent_why").isNotNull())
+    return reduce(or_, asked)
+
+
+def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int) -> Planned:
+    """Count actions, and gather what is no payload or failed: one pass over a few columns."""
+    counts: Counter[Action] = Counter()
+    sizes: Counter[Action] = Counter()
+    noted: list[Note] = []
+    for part in parts:
+        with parquet.ParquetFile(part) as file:
+            for found in file.iter_batches(_AT_ONCE, columns=list(_TALLIED)):
+                for path, action, moved, note, text in rows(found, _TALLIED):
+                    if action is None:
+                        noted.append(Note(str(path), str(note), str(text)))
+                    else:
+                        counts[Action(action)] += 1
+                        sizes[Action(action)] += cast("int", moved)
+    return Planned(parts, counts, sizes, noted, marks, through)
+
+
+def _read(part: Path) -> Iterator[Looked]:
+    with parquet.ParquetFile(part) as file:
+        for found in file.iter_batches(_AT_ONCE):
+            yield from looked(found.filter(compute.field("action").is_valid()))

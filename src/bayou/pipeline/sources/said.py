@@ -1,0 +1,128 @@
+"""All that is said of the paths of a sync: by a walk of the tree, by `sync.db`, by base, and by the store's index.
+
+One source for all of them: Spark asks every source of its own twice, in a process that it starts for that, before it
+reads anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow
+from pyarrow import parquet
+
+from bayou.index.node import Ref
+from bayou.index.tree import Tree
+from bayou.pipeline.kernels.look import SIDES
+from bayou.pipeline.parts import groups
+from bayou.pipeline.sources import entries, files
+from bayou.pipeline.sources.source import load
+from bayou.store.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_WALKED = {
+    "file_size": "size",
+    "file_mtime": "mtime_ns",
+    "file_ctime": "ctime_ns",
+    "file_inode": "inode",
+    "skip_kind": "skipped",
+    "skip_reason": "reason",
+}
+"""What a walk says, of files and of whatever else lies there, as the others know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is compared: a tree, what is known of it (Parquet files, by side), base, and the store's entries if they are
+    others. `cache` has nodes of both."""
+
+    root: Path
+    known: Mapping[str, Path]
+    base: Tree
+    remote: Tree | None
+    cache: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Some places of the tree."""
+
+    places: Sequence[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaves:
+    """Some leaves of base, or of the store's index."""
+
+    side: str
+    refs: Sequence[Ref]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Some row groups of a file."""
+
+    side: str
+    file: Path
+    groups: Sequence[int]
+
+
+_Part: TypeAlias = _Walk | _Leaves | _Table
+
+
+def said(spark: SparkSession, recipe: Recipe, inputs: Inputs, tasks: int) -> DataFrame:
+    """Return a row for each word of each side, with the columns of every side that says anything at all."""
+    sides, parts = divide(inputs, tasks)
+    schema = schema_of(sides)
+    return load(spark, "said", schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
+
+
+def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
+    """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
+    sides = ["file", "skip"]
+    parts: list[_Part] = [_Walk(some) for some in groups(files.places(inputs.root, tasks * 4), tasks)]
+    for side, file in inputs.known.items():
+        sides.append(side)
+        count = parquet.read_metadata(file).num_row_groups
+        parts += [_Table(side, file, some) for some in groups(range(count), tasks)]
+    for side, tree in (("base", inputs.base), ("remote", inputs.remote)):
+        if tree is not None and tree.root is not None:
+            sides.append(side)
+            parts += [_Leaves(side, some) for some in groups(entries.leaf_refs(tree), tasks)]
+    return sides, parts
+
+
+def schema_of(sides: Sequence[str]) -> pyarrow.Schema:
+    """Return the columns of some sides."""
+    columns = {f"{side}_{name}": kind for side in sides for name, kind in SIDES[side].items()}
+    return pyarrow.schema({"path": pyarrow.string(), **columns})
+
+
+def read(recipe: Recipe, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part) -> Iterator[pyarrow.RecordBatch]:
+    """Yield what one part says."""
+    match part:
+        case _Walk(some):
+            found, names = files.read(root, some), _WALKED
+        case _Leaves(side, refs):
+            found, names = entries.read(recipe, cache, refs), _columns(side)
+        case _Table(side, file, numbers):
+            found, names = parquet.ParquetFile(file).iter_batches(row_groups=list(numbers)), _columns(side)
+    for one in found:
+        columns = [
+            one.column(names.get(field.name, "path"))
+            if field.name in names or field.name == "path"
+            else pyarrow.nulls(one.num_rows, field.type)
+            for field in schema
+        ]
+        yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _columns(side: str) -> dict[str, str]:
+    return {f"{side}_{name}": name for name in SIDES[side]}

@@ -1,0 +1,143 @@
+"""The work on the files of a sync, done by Spark's tasks: each gets about as many bytes and files as any other.
+
+Tasks see the tree and its staging directory as files; what they read and write there is what threads of the caller
+would have. The caller's process holds one window of records at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pyarrow
+
+from bayou.deadline import Deadline
+from bayou.errors import SparkError
+from bayou.index.entry import Entry
+from bayou.pipeline.arrow import INT, ddl, entries_to_batch
+from bayou.pipeline.balance import REQUEST, assign
+from bayou.pipeline.bound import ended_by
+from bayou.pipeline.failure import spark_errors
+from bayou.pipeline.kernels import download, upload
+from bayou.pipeline.kernels.moved import MOVED, Row, in_rows, outcomes
+from bayou.pipeline.session import log_of
+from bayou.pipeline.shared import require_shared
+from bayou.pipeline.stream import batches, tasks_of
+from bayou.store.recipe import Recipe
+from bayou.store.store import Store
+from bayou.sync import mover
+from bayou.sync.mover import Arrived, Upload
+from bayou.sync.report import Failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+WINDOW = 40_000
+"""Records of one job, which this process holds: whatever a sync decides at a time is one job."""
+
+_LEAST = 128 * REQUEST
+"""What a task is worth, in bytes and requests: less takes longer to hand over than to do."""
+
+_ROUNDS = 4
+"""Tasks for each that runs at once: what a task did is known when it ends."""
+
+
+class Sized(Protocol):
+    """A record of a file or object."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+R = TypeVar("R")
+
+Kernel = Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
+
+
+class SparkMover:
+    """A `Mover` whose work is done by the workers of a session.
+
+    `store` is the caller's own, and counts the requests of all. `SparkNotShared` if workers do not see the directories.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        recipe: Recipe,
+        store: Store,
+        root: Path,
+        staging: Path,
+        *,
+        deadline: Deadline | None = None,
+    ) -> None:
+        staging.mkdir(parents=True, exist_ok=True)
+        require_shared(spark, root, "the tree")
+        require_shared(spark, staging, "the directory that downloads go to")
+        self._spark = spark
+        self._recipe = recipe
+        self._store = store
+        self._root = root
+        self._staging = staging
+        self._deadline = deadline
+
+    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
+        for window in mover.batches(uploads, WINDOW):
+            kernel = upload.Uploads(self._recipe, self._root, self._left())
+            yield from self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
+
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        for window in mover.batches(entries, WINDOW):
+            kernel = download.Downloads(self._recipe, self._root, self._staging, self._left())
+            yield from self._run(window, entries_to_batch, kernel, download.Came(self._staging))
+
+    def _left(self) -> float | None:
+        """Return how long a task may take: as long as a call of this process."""
+        return None if self._deadline is None else self._deadline.remaining()
+
+    def _run(
+        self,
+        window: Sequence[T],
+        to_batch: Callable[[Sequence[T]], pyarrow.RecordBatch],
+        kernel: Kernel,
+        from_row: Callable[[Row], R],
+    ) -> Iterator[R | Failure]:
+        """Run one job, and yield what it brings as its tasks end. Whoever stops listening ends the job."""
+        with spark_errors(log_of(self._spark)), ended_by(self._spark, self._deadline):
+            done = self._divided(window, to_batch(window)).mapInArrow(kernel, ddl(MOVED))
+            rows = (row for found in batches(self._spark, done) for row in in_rows(found))
+            whole = False
+            try:
+                yield from outcomes(rows, from_row, self._store)
+                whole = True
+            finally:
+                if not whole:
+                    self._interrupt()
+
+    def _divided(self, window: Sequence[Sized], records: pyarrow.RecordBatch) -> DataFrame:
+        """Return records as a data frame of which every part is one task's work."""
+        task_of = divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
+        tasks = pyarrow.array(task_of, INT)
+        table = pyarrow.Table.from_batches([records]).append_column("task", tasks)
+        frame = self._spark.createDataFrame(table)
+        return frame.repartitionById(max(task_of) + 1, frame["task"].cast("int"))
+
+    def _interrupt(self) -> None:
+        with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
+            self._spark.interruptAll()
+
+
+def divide(sizes: Sequence[int], most: int) -> list[int]:
+    """Return the task of each file, so that bytes and files are spread evenly; a huge one is first, and alone.
+
+    There are `most` tasks at most, and fewer where there is not enough to do for as many.
+    """
+    costs = {at: size + REQUEST for at, size in enumerate(sizes)}
+    tasks = max(1, min(most, len(sizes), sum(costs.values()) // _LEAST))
+    found = assign(costs, tasks)
+    return [found[at] for at in range(len(sizes))]

@@ -1,0 +1,58 @@
+"""Who does what looks at all records: this process, or Spark, of which nothing is loaded before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from bayou.deadline import Deadline
+from bayou.errors import SparkError
+from bayou.repo import LOCAL, Repo
+from bayou.sync.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from bayou.pipeline.session import Session
+
+Choice = Literal["auto", "point", "spark"]
+T = TypeVar("T")
+
+_LONGEST_S = 3600.0
+"""What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What somebody chose: `auto` is Spark for more than `[sync] point_limit` records. And who watches a job."""
+
+    choice: Choice = "auto"
+    progress: Progress = field(default_factory=Silent)
+
+    def limit(self, repo: Repo) -> int | None:
+        """Return how many records this process deals with by itself; None: with all there are."""
+        if self.choice == "point":
+            return None
+        return 0 if self.choice == "spark" else repo.config.sync.point_limit
+
+    def run(
+        self, repo: Repo, what: str, job: Callable[[Session, Deadline], T], warn: Callable[[str], None]
+    ) -> T | None:
+        """Do a job in a session of Spark whose workers see the repo; None where that cannot be: then do it here.
+
+        `what` completes "… by this process alone". Where somebody asked for Spark, its failure is the command's.
+        """
+        from bayou.pipeline.session import spark_session  # noqa: PLC0415
+        from bayou.pipeline.shared import require_shared  # noqa: PLC0415
+
+        timeout = repo.config.sync.timeout
+        try:
+            with spark_session(repo.config.spark, deadline=Deadline.after(timeout)) as spark:
+                require_shared(spark, repo.root / LOCAL, "the catalog")
+                if not repo.tree_root.is_relative_to(repo.root / LOCAL):
+                    require_shared(spark, repo.tree_root, "the tree")
+                return job(spark, Deadline.after(max(timeout, _LONGEST_S)))
+        except SparkError as error:
+            if self.choice == "spark":
+                raise
+            warn(f"{what} by this process alone, since Spark could not: {error.message}")
+            return None

@@ -1,0 +1,256 @@
+"""A pass over more paths than one process takes on: Spark compares tree, base and store; then window after window is
+decided, moved and committed like a small sync.
+
+This process holds one window at a time. Each commits by itself, so whoever is killed in between leaves what any sync
+leaves that was cut short, and the next one goes on. Only what must be judged as a whole is judged before the first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayou.errors import IndexDamaged, SparkFailed
+from bayou.index.diff import diff
+from bayou.index.read import scan
+from bayou.index.tree import Tree
+from bayou.store.recipe import Recipe
+from bayou.sync import files, view
+from bayou.sync.act import act, conflict_refused
+from bayou.sync.context import Context
+from bayou.sync.journaled import Journaled
+from bayou.sync.observe import Observation, Observer
+from bayou.sync.plan import Action
+from bayou.sync.planning import distrust, guard, plan, tell_found
+from bayou.sync.progress import Stages
+from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
+from bayou.sync.run import prove, see_store, settle_pending, tell_looked
+from bayou.sync.steps import MASS_COUNT, Step
+from bayou.sync.tidy import LARGE, sweep_tree
+from bayou.sync.view import View
+from bayou.sync.windows import Looked, Window, cut
+
+if TYPE_CHECKING:
+    from bayou.pipeline.plan import Planned
+    from bayou.pipeline.session import Session
+
+_NAMED = 3
+
+
+def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: View | None = None) -> bool:
+    """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
+
+    `store_view`: the store as it was seen a moment ago, by somebody who found that this is too much for one process.
+    """
+    context.report.engine = "spark"
+    if store_view is None:
+        ours = context.options.adopt or context.journal.counts()[0] > 0
+        store_view = see_store(context, ours=ours, etag=None)
+    assert store_view is not None  # nobody asked whether it is modified
+    if settle_pending(context, store_view):
+        return True
+    if not context.options.dry_run:
+        context.base.fold(context.nodes)
+    _meet_rebuilt(context, store_view)
+    with _folder(context.repo.state / LARGE) as folder, _moving(context, spark, recipe):
+        large = _Large(context, _compare(context, spark, recipe, store_view, folder), store_view)
+        large.tell()
+        if context.options.dry_run:
+            large.rehearse()
+            return False
+        large.judge()
+        return large.act()
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[Path]:
+    """Give an empty directory, and leave none (V14). One process at a time syncs a repo: what is there is nobody's."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[None]:
+    """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
+    from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
+
+    before = context.mover
+    context.mover = SparkMover(
+        spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
+    )
+    try:
+        yield
+    finally:
+        context.mover = before
+
+
+def _compare(context: Context, spark: Session, recipe: Recipe, store_view: View, folder: Path) -> Planned:
+    """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
+    from bayou.pipeline import plan as job  # noqa: PLC0415
+    from bayou.pipeline.failure import spark_errors  # noqa: PLC0415
+    from bayou.pipeline.session import log_of  # noqa: PLC0415
+
+    if not context.options.dry_run:
+        context.base.fold(context.nodes)
+    try:
+        with spark_errors(log_of(spark)):
+            return job.plan(spark, recipe, context, store_view.tree, folder)
+    except (SparkFailed, IndexDamaged):
+        for tree in (context.base.tree(), store_view.tree):
+            for _ in scan(tree):
+                pass
+        raise
+
+
+def _meet_rebuilt(context: Context, store_view: View) -> None:
+    """Forget what a rebuilt index does not say any more, before anything is compared with it."""
+    head, place = store_view.head, context.base.place
+    if head is not None and view.rebuilt_since(place, head):
+        mine = Tree(context.nodes, place.root)
+        distrust(context, diff(mine, store_view.tree), head)
+
+
+class _Large:
+    """One pass: what was found, and the store as of the window that was last committed."""
+
+    def __init__(self, context: Context, planned: Planned, store_view: View) -> None:
+        self._context = context
+        self._planned = planned
+        self._view = store_view
+        self._unreadable = tuple(f"{one.path}/" for one in planned.notes if one.what == "unreadable")
+
+    def tell(self) -> None:
+        """Put into the report what the look at the tree brought, and sweep it."""
+        found = Observation(Journaled(), walked=True)
+        for one in self._planned.notes:
+            match one.what:
+                case "foreign":
+                    found.foreign.append(one.path)
+                case "refused":
+                    found.refused.append(Refusal(one.path, one.text))
+                case "temporary":
+                    found.temporaries.append(one.path)
+                case _:
+                    found.failed.append(Failure(one.path, one.what, one.text))
+        tell_looked(self._context.report, found)
+        tell_found(self._context, self._view)
+        if not self._context.options.dry_run:
+            sweep_tree(self._context, found.temporaries)
+
+    def rehearse(self) -> None:
+        """Say what would be done."""
+        actions: list[PlannedAction] = []
+        counts: Counter[Action] = Counter()
+        for _, todo in self._decided():
+            counts.update(one.action for one in todo)
+            actions += [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
+        guard(self._context, counts, self._view)
+        self._context.report.actions = actions
+
+    def judge(self) -> None:
+        """Stop before anything is changed if too much would be deleted, or if conflicts are not to be resolved.
+
+        Deciding versions whole turns deletes into other things and never the other way round, so the counts of single
+        paths settle most; else every window is decided once without acting.
+        """
+        context, counts = self._context, self._planned.counts
+        fails = context.options.on_conflict == "fail"
+        if not fails and not is_suspect(counts):
+            return
+        conflicts: list[str] = []
+        counts = Counter()
+        with _unreported(context):
+            for _, todo in self._decided():
+                counts.update(one.action for one in todo)
+                conflicts += [one.path for one in todo if one.action is Action.CONFLICT][: _NAMED - len(conflicts)]
+        guard(context, counts, self._view)
+        if fails and conflicts:
+            raise conflict_refused(conflicts)
+
+    def act(self) -> bool:
+        """Carry out every window; return whether another pass is needed."""
+        context, again, seen = self._context, False, self._view.seen
+        with self._told_as_one():
+            for window, todo in self._decided():
+                more, seen = act(context, todo, self._view, walked=window.span)
+                again |= more
+                if seen is not None:
+                    self._view = view.later(self._view, context.store, context.cache, seen)
+        prove(context, seen, self._planned.marks, clean=not again)
+        return again
+
+    @contextmanager
+    def _told_as_one(self) -> Iterator[None]:
+        """Show one stage for all windows: how much they move is known, from single paths."""
+        context, mode, planned = self._context, self._context.options.mode, self._planned
+        moving = [one for one in Action if (one.pushes and mode != "pull") or (one.pulls and mode != "push")]
+        whole = context.progress
+        whole.begin(
+            {"push": "pushing", "pull": "pulling", "sync": "syncing"}[mode],
+            sum(planned.counts[one] for one in moving),
+            sum(planned.bytes[one] for one in moving),
+        )
+        context.progress = Stages(whole)
+        try:
+            yield
+        finally:
+            context.progress = whole
+            whole.end()
+
+    def _decided(self) -> Iterator[tuple[Window, list[Step]]]:
+        """Yield each window with what is to be done in it, decided against the store as it is known by then."""
+        context = self._context
+        for window in cut(self._rows()):
+            context.deadline.remaining()
+            told = Journaled.of(
+                [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]
+            )
+            told.through = self._planned.through
+            paths = {one.observed.path: one.observed for one in window.rows}
+            observation = Observation(told, paths, walked=True, within=window.span)
+            with context.database.transaction() as db:
+                files.remember_many(db, [one.kept for one in window.rows if one.kept is not None])
+            observer = Observer(
+                context.root,
+                context.database,
+                context.place,
+                context.policy,
+                adopt=context.options.adopt,
+                absent=context.absent(window.span),
+                deadline=context.deadline,
+                within=window.span,
+            )
+            todo = plan(context, observer, observation, self._view)
+            context.report.failed += observation.failed
+            yield window, todo
+
+    def _rows(self) -> Iterator[Looked]:
+        """Yield what was looked at, but for what only seems to be gone: its directory could not be read (V5)."""
+        for row in self._planned.rows():
+            one = row.observed
+            if row.named or one.content is not None or not f"{one.path}/".startswith(self._unreadable):
+                yield row
+
+
+def is_suspect(counts: Mapping[Action, int]) -> bool:
+    """Whether so many single deletes may be a mass delete, of however few entries."""
+    return any(counts.get(action, 0) > MASS_COUNT for action in (Action.DELETE_REMOTE, Action.DELETE_LOCAL))
+
+
+@contextmanager
+def _unreported(context: Context) -> Iterator[None]:
+    """Decide without telling: it will be decided again."""
+    report = context.report
+    context.report = SyncReport(mode=report.mode)
+    try:
+        yield
+    finally:
+        context.report = report

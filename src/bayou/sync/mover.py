@@ -1,0 +1,157 @@
+"""The work on single files of a sync, to upload and to download them, and who does it.
+
+What is done to a file needs the tree's directory, the store and one record, and nothing of a sync's state. So threads
+of this process can do it, or anybody else who sees both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
+from bayou.index.entry import Entry
+from bayou.store import keys
+from bayou.store.store import Store
+from bayou.store.transport import Stored
+from bayou.sync.report import Failure
+from bayou.tree.incoming import Incoming
+
+_HANDFUL = 8
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One object that is to be written, or was. `resumed`: an earlier run may have begun to, and not be done yet.
+
+    `data`: the bytes that have that hash, if they are at hand; else they are read from the file, and proved.
+    """
+
+    path: str
+    push: str
+    size: int
+    sha256: bytes
+    gc: int
+    stored: Stored | None = None
+    resumed: bool = False
+    data: bytes | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A download in the staging directory, and its hash; without a file if the object is not there.
+
+    `durable`: a power cut cannot take its content any more.
+    """
+
+    path: str
+    file: Path | None = None
+    sha256: bytes | None = None
+    durable: bool = False
+
+
+class Mover(Protocol):
+    """Who does the work on single files. One result comes for each record, in any order, and names its path.
+
+    What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised.
+    `count` says how many records there are.
+    """
+
+    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
+        """Write objects; one that comes back without `stored` changed meanwhile, and stays journaled."""
+
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads of this process."""
+
+    store: Store
+    root: Path
+    incoming: Incoming
+
+    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
+        return hand_out(self.store, partial(send, self.store, self.root), uploads, count)
+
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        return hand_out(self.store, partial(fetch, self.store, self.incoming), entries, count)
+
+
+def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
+    """Upload one file. Without `stored`: it changed meanwhile, and stays journaled for the next push."""
+    try:
+        key = keys.payload(one.path, one.push)
+        if one.data is not None:
+            stored = store.upload(key, one.data, one.size, one.sha256)
+        else:
+            with open(f"{root}/{one.path}", "rb", buffering=0, opener=_without_links) as file:
+                stored = store.upload(key, file, one.size, one.sha256)
+    except (ContentChanged, FileNotFoundError):
+        return one
+    except (AccessDenied, Rejected, BadAnswer) as error:
+        return failure(one.path, error)
+    except OSError as error:
+        return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
+    if one.resumed:
+        stored = replace(stored, repeated=True)
+    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+
+
+def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
+    """Download one object to the staging directory, and prove it."""
+    staged, file = incoming.stage()
+    try:
+        with file:
+            # A discovered object must be the one that was listed.
+            came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
+    except NotFound:
+        staged.unlink(missing_ok=True)
+        return Arrived(entry.path)
+    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
+        staged.unlink(missing_ok=True)
+        return failure(entry.path, error)
+    if entry.sha256 is not None and came.sha256 != entry.sha256:
+        staged.unlink(missing_ok=True)
+        return Failure(
+            entry.path, "bad_content", f"the object of {entry.path} does not have the bytes that were pushed"
+        )
+    return Arrived(entry.path, staged, came.sha256)
+
+
+def failure(path: str, error: BayouError) -> Failure:
+    return Failure(path, error.code, error.message)
+
+
+def hand_out(store: Store, work: Callable[[T], R], items: Iterable[T], count: int) -> Iterator[R]:
+    """Yield `work(item)` for each of `count` items, in order, done by many threads.
+
+    Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file
+    costs to send.
+    """
+    size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
+    if size == 1:
+        yield from store.map(work, items)
+        return
+    for done in store.map(lambda some: [work(item) for item in some], batches(items, size)):
+        yield from done
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of up to `size` items."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)

@@ -1,0 +1,168 @@
+"""Copy one object from store to store: in bounded memory, and under its entry's hash or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import BinaryIO, cast
+
+from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
+from bayou.index.entry import Entry
+from bayou.store.large import THRESHOLD, Nowhere
+from bayou.store.store import Store
+from bayou.sync.replica.pair import copy_push
+from bayou.sync.report import Failure
+
+_LANES = ((1 << 20, None), (THRESHOLD, 8), (None, 2))
+"""Up to what size how many objects are copied at once (None: as the store allows): some 200 MB at most."""
+
+_SPAN = 8 << 20
+_AHEAD = 4
+"""Spans of one large object that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """The target as one run found it: its store's id and count of collections, on which the keys of copies depend.
+
+    `doubt`: an earlier run may have copied some of this already, so each key is looked at before anything is sent.
+    """
+
+    store: str
+    collections: int
+    doubt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """An entry for the target whose object is there; `sent`: by us, and just now."""
+
+    entry: Entry
+    sent: bool
+
+
+class _Unreadable(BayouError):
+    """The source does not have the bytes that its index names."""
+
+    code = "unreadable"
+
+
+def copy_all(
+    source: Store, target: Store, entries: Sequence[Entry], age: Age
+) -> Iterator[tuple[Entry, Copied | Failure]]:
+    """Yield each entry with what came of it, the small ones first; many at once, but never much memory."""
+    least = -1
+    for most, threads in _LANES:
+        some = [entry for entry in entries if least < entry.size and (most is None or entry.size <= most)]
+        yield from zip(
+            some, target.map(lambda entry: copy(source, target, entry, age), some, threads=threads), strict=True
+        )
+        least = most if most is not None else least
+
+
+def copy(source: Store, target: Store, entry: Entry, age: Age) -> Copied | Failure:
+    """Have the object of an entry of the source in the target, and return the target's entry.
+
+    What is wrong with this one object is a `Failure`; what is wrong with a store is raised. A task may run this twice.
+    """
+    push = copy_push(entry, age.store, age.collections)
+    there = replace(entry, push=push, etag=None, version=None)
+    if age.doubt and entry.sha256 is not None:
+        found = _lies_there(target, there)
+        if found is not None:
+            return Copied(found, sent=False)
+    try:
+        if entry.size <= THRESHOLD:
+            return _small(source, target, entry, there)
+        return _large(source, target, entry, there)
+    except (_Unreadable, Rejected) as error:  # rejected: a name that the target cannot have
+        return Failure(entry.path, error.code, error.message)
+
+
+def _lies_there(target: Store, there: Entry) -> Entry | None:
+    """Return the entry of an object that an earlier run has copied; its key stands for its content."""
+    try:
+        meta = target.head(there.key)
+    except NotFound:
+        return None
+    return replace(there, etag=meta.etag, version=meta.version) if meta.size == there.size else None
+
+
+def _small(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
+    came = BytesIO()
+    with _reading(entry):
+        digest = source.download(entry.key, came, entry.size, if_match=_condition(entry)).sha256
+    _prove(entry, digest)
+    stored = target.put(there.key, came.getbuffer())
+    return Copied(replace(there, sha256=digest, etag=stored.etag, version=stored.version), sent=True)
+
+
+def _large(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
+    digest = entry.sha256
+    if digest is None:  # the hash is promised before the first byte is sent, so it takes a reading of its own
+        with _reading(entry):
+            digest = source.download(entry.key, Nowhere(), entry.size, if_match=_condition(entry)).sha256
+    remote = RemoteFile(source, entry)
+    try:
+        stored = target.upload(there.key, cast("BinaryIO", remote), entry.size, digest)
+    except ContentChanged:
+        raise _other_bytes(entry) from None
+    return Copied(replace(there, sha256=digest, etag=stored.etag, version=stored.version), sent=True)
+
+
+class RemoteFile:
+    """An object of a store, to be read from its start as a file is: one part at a time, all of one version (V2)."""
+
+    def __init__(self, store: Store, entry: Entry) -> None:
+        self._store = store
+        self._entry = entry
+        self._etag = _condition(entry)
+        self._at = 0
+        self.name = entry.path
+
+    def seek(self, at: int) -> int:
+        self._at = at
+        return at
+
+    def read(self, size: int) -> bytes:
+        end = min(self._at + size, self._entry.size)
+        spans = [(at, min(at + _SPAN, end)) for at in range(self._at, end, _SPAN)]
+        with _reading(self._entry):
+            data = b"".join(self._store.map(self._fetch, spans, threads=_AHEAD))
+        self._at = end
+        return data
+
+    def _fetch(self, span: tuple[int, int]) -> bytes:
+        found = self._store.get(self._entry.key, span=span, if_match=self._etag)
+        if found is None or found.meta.size != self._entry.size:
+            raise BadAnswer(f"{self._entry.key}: {self._entry.size} bytes expected, the store has another object")
+        return bytes(found.data)
+
+
+@contextmanager
+def _reading(entry: Entry) -> Iterator[None]:
+    """Tell what is wrong with one object of the source from what is wrong with the target."""
+    try:
+        yield
+    except NotFound:
+        raise _Unreadable(f"the object of {entry.path} is missing in the source") from None
+    except PreconditionFailed:
+        raise _Unreadable(f"the object of {entry.path} is another one than the source's index names") from None
+    except BadAnswer as error:
+        raise _Unreadable(error.message) from None
+
+
+def _condition(entry: Entry) -> str | None:
+    """A discovered object must be the one that was listed; one that Bayou wrote has a key of its own."""
+    return entry.etag if entry.push is None else None
+
+
+def _prove(entry: Entry, digest: bytes) -> None:
+    if entry.sha256 is not None and digest != entry.sha256:
+        raise _other_bytes(entry)
+
+
+def _other_bytes(entry: Entry) -> _Unreadable:
+    return _Unreadable(f"the object of {entry.path} does not have the bytes that were pushed")

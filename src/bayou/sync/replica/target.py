@@ -1,0 +1,188 @@
+"""The store that becomes a replica: whether it may, how it begins, and whether somebody else has written to it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from bayou.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
+from bayou.ids import ulid
+from bayou.index.diff import Change, diff
+from bayou.index.discovery import TooMany, discover
+from bayou.index.head import Head, HeadSeen, create_head, first_head, iter_log, read_head
+from bayou.index.log import Tally
+from bayou.index.node import Root
+from bayou.index.nodes import StoreNodes
+from bayou.index.replica import Replica
+from bayou.index.tree import Tree
+from bayou.store import keys
+from bayou.store.probe import probe
+from bayou.store.store import Store
+from bayou.sync.replica.pair import is_copy
+from bayou.sync.view import now
+
+_ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
+_NAMED = 3
+_FEW = 100_000
+"""Objects of other systems that may lie beside a new replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store that is, or may become, a replica of the source. `seen` is None where it has no head yet."""
+
+    store: Store
+    seen: HeadSeen | None
+    replica: Replica
+
+    @property
+    def root(self) -> Root | None:
+        return self.seen.head.root if self.seen is not None else None
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(StoreNodes(self.store), self.root)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has changed the index since it was replicated."""
+        return same(self.root, self.replica.into)
+
+
+def same(one: Root | None, two: Root | None) -> bool:
+    """Say whether two roots, of one store or of two, name the same entries."""
+    return (one and one.digest) == (two and two.digest)
+
+
+def look(store: Store, source: Head, source_store: Store) -> Target:
+    """Read the target's head, and make sure that it is a replica of the source, or nobody's. Nothing is written."""
+    try:
+        seen = read_head(store)
+    except NotFound:
+        try:
+            _check_empty(store)
+        except AlreadyExists:  # while it was listed somebody has begun another replication, or a datastore
+            return look(store, source, source_store)
+        return Target(store, None, Replica(source.store))
+    if seen is None:
+        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+    head = seen.head
+    if head.store == source.store:
+        raise ReplicaRefused(f"{store.url} is the very store that shall be copied", hint=_ELSEWHERE)
+    if head.replica is None:
+        if head.root is not None:
+            raise ReplicaRefused(
+                f"{store.url} is a datastore of its own, with {head.root.entries} entries: it is not written over",
+                hint=_ELSEWHERE,
+            )
+        return Target(store, seen, Replica(source.store))
+    if head.replica.store != source.store:
+        raise ReplicaRefused(
+            f"{store.url} is a replica of another store ({head.replica.store}), and not of {source_store.url}",
+            hint=_ELSEWHERE,
+        )
+    _check_history(source_store, source, head.replica)
+    return Target(store, seen, head.replica)
+
+
+def begin(target: Target, by: str) -> Target:
+    """Give a target without a head its first one, which says whose replica it is: before anything is uploaded."""
+    if target.seen is not None:
+        return target
+    store = target.store
+    probe(store)
+    head = first_head(store=str(uuid.uuid4()), commit=ulid(), at=now(), by=by, root=None, tally=Tally())
+    head = replace(head, replica=target.replica)
+    try:
+        stored = create_head(store, head)
+    except AlreadyExists:
+        raise Overtaken from None
+    return replace(target, seen=HeadSeen(head, stored.etag, stored.version))
+
+
+class Overtaken(Exception):
+    """Somebody else has changed the target meanwhile: look at it anew."""
+
+
+def check_others(target: Target) -> None:
+    """Make sure that what others did to a replica loses nothing when it is done over.
+
+    What they added or changed is theirs, and is not written over: `ReplicaRefused`. What they deleted is copied again.
+    """
+    if target.untouched:
+        return
+    theirs: list[str] = []
+    try:
+        changes = diff(Tree(target.tree.source, target.replica.into), target.tree)
+        theirs += islice((change.path for change in changes if not _harmless(change)), _NAMED + 1)
+    except (NodeMissing, NodeDamaged) as error:
+        raise ReplicaRefused(
+            f"somebody has written to the replica {target.store.url}, and what it had before is gone: {error.message}",
+            hint=_ELSEWHERE,
+        ) from error
+    if theirs:
+        more = " and more" if len(theirs) > _NAMED else ""
+        raise ReplicaRefused(
+            f"somebody has written to the replica {target.store.url}: {', '.join(theirs[:_NAMED])}{more}",
+            hint=_ELSEWHERE,
+        )
+
+
+def _harmless(change: Change) -> bool:
+    """Whether what somebody did to an entry of a replica can be done over without losing a byte."""
+    if change.new is None:
+        return True
+    return change.old is not None and change.new.push is not None and is_copy(change.new, change.old)
+
+
+def doubtful(target: Target) -> bool:
+    """Say whether a run that copied to this target may have died: then some of its copies lie there."""
+    try:
+        target.store.get(keys.REPLICATING)
+    except NotFound:
+        return False
+    return True
+
+
+def mark(target: Target, by: str) -> None:
+    """Note that copies are on their way; `unmark` once they are committed. Only a hint: nothing depends on it."""
+    target.store.put(keys.REPLICATING, json.dumps({"by": by, "at": now()}).encode())
+
+
+def unmark(target: Target) -> None:
+    target.store.delete([keys.REPLICATING])
+
+
+def _check_empty(store: Store) -> None:
+    """Refuse a store that has payload and no index: whose it is, nobody knows."""
+    try:
+        found = discover(store, limit=_FEW)
+    except TooMany:
+        raise ReplicaRefused(f"{store.url} is full of objects that are not Bayou's", hint=_ELSEWHERE) from None
+    if found.entries or found.refused:
+        path = found.entries[0].path if found.entries else found.refused[0].key
+        raise ReplicaRefused(f"{store.url} has data of its own, such as {path}", hint=_ELSEWHERE)
+
+
+def _check_history(store: Store, head: Head, replica: Replica) -> None:
+    """Refuse a source whose history does not have what was replicated: a backup is no reason to delete."""
+    if replica.commit is None or (head.rebuilt is not None and head.rebuilt != replica.rebuilt):
+        return
+    if replica.commit not in _commits(store, head, replica.seq):
+        raise ReplicaRefused(
+            f"the history of {store.url} (at {head.seq}) does not have commit {replica.commit} at {replica.seq}, "
+            "which was replicated: it seems to be an older copy",
+            hint=_ELSEWHERE,
+        )
+
+
+def _commits(store: Store, head: Head, seq: int) -> Iterator[str]:
+    """Yield the commit that a history has at `seq`, if it has one."""
+    for row in iter_log(store, head):
+        if row.seq <= seq:
+            if row.seq == seq:
+                yield row.commit
+            return

@@ -1,0 +1,57 @@
+"""A sync of many paths goes through them in windows: ranges of the path order, each a small sync of its own.
+
+Together they are all paths there are, so that a window also has what nobody has looked at; and no version directory
+is ever cut in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bayou.index.span import Span
+from bayou.sync import files
+from bayou.sync.observe import Observed
+from bayou.sync.units import units_around
+
+WINDOW = 20_000
+"""Paths that need a decision: enough that a commit costs little beside them, few enough to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A path that a walk or somebody's word has brought up. `kept` is what to remember of its hash, if it is new.
+
+    `named`: not only the walk asks for it, but the journal, or a difference between base and store.
+    """
+
+    observed: Observed
+    named: bool
+    kept: files.Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A range of paths, and what was looked at in it."""
+
+    span: Span
+    rows: Sequence[Looked]
+
+
+def cut(rows: Iterable[Looked], size: int | None = None) -> Iterator[Window]:
+    """Divide rows, which come in order of path, into windows of about `size`."""
+    wanted = WINDOW if size is None else size
+    start = ""
+    some: list[Looked] = []
+    for row in rows:
+        path = row.observed.path
+        if len(some) >= wanted and not _belong_together(some[-1].observed.path, path):
+            yield Window(Span(start, path), some)
+            start, some = path, []
+        some.append(row)
+    yield Window(Span(start, None), some)
+
+
+def _belong_together(path: str, following: str) -> bool:
+    """Whether there is a version directory around both, be it that of neither: a version may lie inside another."""
+    return not set(units_around(path)).isdisjoint(units_around(following))

@@ -1,0 +1,50 @@
+"""The plan of a large sync without Spark: the same sources and kernel, joined here; so many cases take little time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from bayou.pipeline import plan
+from bayou.pipeline.arrow import batch, rows
+from bayou.pipeline.kernels.look import LOOKED, LookAt
+from bayou.pipeline.sources import entries
+from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
+from bayou.store import open_store
+from bayou.sync.bulk import Bulk
+
+
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Let this process do what Spark would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bulk, "run", lambda self, what, job: job(None, self.datastore.url))
+        patch.setattr(plan, "compare", compare)
+        patch.setattr(plan, "ended_by", lambda *_: nullcontext())
+        patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
+        patch.setattr(entries, "store_of", open_store)
+        patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
+        patch.setattr("bayou.sync.large._moving", lambda *_: nullcontext())
+        yield
+
+
+def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> None:
+    sides, parts = divide(inputs, 3)
+    schema = schema_of(sides)
+    said: dict[str, list[Any]] = {}
+    for part in parts:
+        for found in read(recipe, inputs.root, inputs.cache, schema, part):
+            for row in rows(found, schema.names):
+                before = said.setdefault(str(row[0]), [None] * len(row))
+                said[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
+    target.mkdir()
+    for number in range(3):
+        mine = [row for path, row in sorted(said.items()) if hash(path) % 3 == number]
+        with parquet.ParquetWriter(target / f"part-{number}.parquet", LOOKED) as writer:
+            for out in kernel([batch(schema, list(zip(*mine, strict=True)))] if mine else []):
+                writer.write_batch(out)

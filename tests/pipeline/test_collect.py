@@ -1,0 +1,129 @@
+"""Collection on Spark deletes what one process deletes, in the same order of steps, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import bayou.pipeline.collect as job
+from bayou.errors import DeleteFailed, NodeMissing, SparkLost
+from bayou.index.nodes import StoreNodes
+from bayou.index.read import names
+from bayou.index.tree import Tree
+from bayou.pipeline.kernels.sweep import Delete
+from bayou.store import keys
+from bayou.sync import api, commit
+from bayou.sync.bulk import Bulk
+from bayou.sync.report import CollectReport
+from bayou.testing.faults import Fail, Rule
+from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
+from tests.pipeline.test_verify import a_team, killed_once
+from tests.sync.conftest import Team
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+SOON = -5.0
+"""A grace that ends in the future: clocks of stores are coarse."""
+
+
+def collect(mess: Mess, engine: str, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:
+    return api.collect(mess.clone.repo, dry_run=dry_run, grace_s=grace_s, engine=engine)
+
+
+def left(mess: Mess) -> list[str]:
+    """What a store holds, whatever the ids of pushes and commits are."""
+    return sorted(re.sub(r"[0-9A-Z]{26}|[0-9a-f]{64}", "*", key) for key in mess.objects)
+
+
+def test_spark_deletes_what_one_process_deletes_although_workers_are_killed(warm, tmp_path, monkeypatch):
+    here, there = (make_mess(a_team(tmp_path / name)) for name in ("point", "spark"))
+    (marks := tmp_path / "marks").mkdir()
+    monkeypatch.setattr(job, "Delete", lambda recipe: killed_once(Delete(recipe), marks))
+
+    dry = collect(there, "spark", dry_run=True)
+    expected, done = collect(here, "point"), collect(there, "auto")
+
+    assert counts(dry) == counts(done) == counts(expected)
+    assert (done.objects_deleted, done.leftovers_deleted, done.trash_deleted) == (9, 2, 3)
+    assert done.warnings == []
+    assert left(there) == left(here)
+    assert list(marks.iterdir())
+    again = collect(there, "spark")
+    assert counts(again)[:3] == (0, 0, 0)
+
+
+def counts(report: CollectReport) -> tuple[int, ...]:
+    return report.objects_deleted, report.leftovers_deleted, report.trash_deleted, report.nodes_deleted
+
+
+def test_t13_a_push_that_was_under_way_makes_its_uploads_again(warm, team: Team, monkeypatch):
+    mess = make_mess(team)
+    mess.clone.write("files/late", "of a push that waits")
+    real = commit.commit
+
+    def waits(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(commit, "commit", real)
+        collect(mess, "spark")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(commit, "commit", waits)
+    mess.clone.push(engine="point")
+
+    found = entries_of(mess.store)["files/late"]
+    assert mess.store.head(found.key).size == found.size
+
+
+def test_v5_without_the_whole_index_nothing_is_deleted(warm, team: Team):
+    mess = make_mess(team)
+    *_, leaf = names(Tree(StoreNodes(mess.store), head_of(mess.store).root))
+    mess.store.delete([keys.node(leaf)])
+    before = mess.objects
+
+    for engine in ("point", "spark"):
+        with pytest.raises(NodeMissing):
+            collect(mess, engine)
+
+    assert mess.objects == before
+
+
+@pytest.mark.s3
+def test_a_bucket_is_collected_by_tasks_and_fails_as_it_does_here(warm, s3_team: Team, proxy):
+    mess = make_mess(s3_team)
+    garbage = collect(mess, "point", dry_run=True)
+    needed = mess.objects.keys() & {entry.key for entry in entries_of(mess.store).values()}
+    proxy.faults.add(Rule(Fail(403), method="POST", query="delete", nth=2, times=1000))  # the first is for the clock
+    with pytest.raises(DeleteFailed):
+        collect(mess, "spark")
+    proxy.faults.clear()
+
+    done = collect(mess, "spark")
+
+    # A task of the job that failed may have gone on for a moment: what it deleted is not there to be deleted again.
+    assert counts(done)[:3] <= counts(garbage)[:3]
+    assert counts(collect(mess, "point", dry_run=True))[:3] == (0, 0, 0)
+    assert needed <= mess.objects.keys()
+    assert len(needed) > 50
+
+
+def test_a_collection_that_is_lost_while_it_deletes_says_so(team: Team, monkeypatch):
+    """What this process would do then could not tell how much was deleted."""
+    mess = make_mess(team)
+
+    @contextmanager
+    def sweeping(*_: Any, **__: Any) -> Any:
+        from bayou.sync.garbage import SweepHere
+
+        class Lost(SweepHere):
+            def delete(self) -> None:
+                raise SparkLost("the Spark server went away")
+
+        yield Lost(mess.store)
+
+    monkeypatch.setattr(job, "sweeping", sweeping)
+    monkeypatch.setattr(Bulk, "run", lambda self, what, work: work(None, None))
+
+    with pytest.raises(SparkLost):
+        collect(mess, "auto")

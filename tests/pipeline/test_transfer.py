@@ -1,0 +1,219 @@
+"""Files that Spark's tasks move: the same as this process would, whatever happens to a task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pyarrow
+import pytest
+
+from bayou.deadline import Deadline
+from bayou.errors import BayouError, Cancelled, CannotConnect, SparkFailed
+from bayou.pipeline import transfer
+from bayou.pipeline.transfer import Kernel, SparkMover
+from bayou.store.recipe import Recipe
+from bayou.sync.mover import Threads, Upload
+from bayou.tree.incoming import Incoming
+from tests.pipeline.test_transfer_kernels import Place, entry
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+COUNT = 120
+Batches = Iterator[pyarrow.RecordBatch]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    monkeypatch.setattr(transfer, "_LEAST", 20 * transfer.REQUEST)  # so that a few files are several tasks
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def uploads(place) -> list[Upload]:
+    return [place.write(f"data/t/m/n/{at}/raw", b"%d" % at) for at in range(COUNT)]
+
+
+@pytest.fixture
+def mover(spark, place) -> SparkMover:
+    return SparkMover(spark, place.recipe, place.store, place.tree, place.staging)
+
+
+def moved(
+    mover: SparkMover | Threads, place: Place, uploads: list[Upload]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Push everything and bring it back; return what then is in the store and what was staged, by path."""
+    sent = {one.path: one for one in mover.upload(iter(uploads), COUNT)}
+    assert all(one.stored is not None for one in sent.values())
+    came = list(mover.download((entry(one, etag=one.stored.etag) for one in sent.values()), COUNT))
+    assert len({one.file for one in came}) == len(came) == COUNT
+    return place.files(), {one.path: one.file.read_bytes() for one in came}
+
+
+def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
+    """Let something happen to every task of a mover."""
+    run = mover._run
+    mover._run = lambda window, to_batch, kernel, from_row: run(window, to_batch, wrap(kernel), from_row)
+    return mover
+
+
+def test_spark_moves_what_threads_move(mover, place, uploads):
+    start = place.store.requests
+    threads = moved(Threads(place.store, place.tree, Incoming(place.tree, place.staging)), place, uploads)
+    by_threads = place.store.requests
+
+    spark = moved(mover, place, uploads)
+
+    assert spark == threads
+    assert len(spark[1]) == COUNT
+    assert place.store.requests - by_threads == by_threads - start  # V17
+
+
+def test_a_large_number_goes_in_windows(mover, place, uploads, monkeypatch):
+    monkeypatch.setattr(transfer, "WINDOW", 50)
+    taken = []
+
+    def watched() -> Iterator[Upload]:
+        for one in uploads:
+            taken.append(one)
+            yield one
+
+    results = mover.upload(watched(), COUNT)
+    first = next(results)
+
+    assert len(taken) == 50  # intents of one window are recorded before its job, and of no other
+    assert {first.path, *(one.path for one in results)} == {one.path for one in uploads}
+
+
+def test_tasks_that_fail_half_of_their_first_attempts_leave_no_trace(mover, place, uploads, tmp_path):
+    def half_fail(kernel: Kernel) -> Kernel:
+        marks = str(tmp_path / f"marks-{type(kernel).__name__}")
+        os.mkdir(marks)
+
+        def run(batches: Batches) -> Batches:
+            from pyspark import TaskContext
+
+            part = TaskContext.get().partitionId()
+            done = list(kernel(batches)) if part % 4 else []
+            if part % 2 == 0 and not os.path.exists(f"{marks}/{part}"):
+                open(f"{marks}/{part}", "x").close()
+                yield from done[:1]  # of every other of them, rows are on their way already
+                raise RuntimeError("lost")
+            yield from done or kernel(batches)
+
+        return run
+
+    objects, files = moved(meddled(mover, half_fail), place, uploads)
+
+    assert sorted(objects.values()) == sorted(files.values()) == sorted(b"%d" % at for at in range(COUNT))
+    assert all(len(list(path.iterdir())) > 1 for path in tmp_path.glob("marks-*"))
+    assert len(place.staged()) > COUNT  # what lost attempts have left; nobody takes it
+    Incoming(place.tree, place.staging).clear()
+    assert place.staged() == set()
+
+
+def test_two_copies_of_every_task_give_one_result_for_each_path(mover, place, uploads):
+    """As with speculation, at its worst: both copies finish, and both are heard."""
+
+    def twice(kernel: Kernel) -> Kernel:
+        def run(batches: Batches) -> Batches:
+            work, other = list(batches), []
+            copy = Thread(target=lambda: other.extend(kernel(iter(work))))
+            copy.start()
+            yield from kernel(iter(work))
+            copy.join()
+            yield from other
+
+        return run
+
+    objects, files = moved(meddled(mover, twice), place, uploads)
+
+    assert sorted(objects.values()) == sorted(files.values()) == sorted(b"%d" % at for at in range(COUNT))
+    assert len(objects) == COUNT
+
+
+def test_a_worker_that_is_killed_in_the_middle_is_replaced(mover, place, uploads, tmp_path):
+    def killed(kernel: Kernel) -> Kernel:
+        mark = str(tmp_path / f"killed-{type(kernel).__name__}")
+
+        def run(batches: Batches) -> Batches:
+            work = list(batches)
+            if not os.path.exists(mark):
+                open(mark, "x").close()
+                for _ in kernel(one.slice(0, one.num_rows // 2) for one in work):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from kernel(iter(work))
+
+        return run
+
+    objects, files = moved(meddled(mover, killed), place, uploads)
+
+    assert sorted(objects.values()) == sorted(files.values()) == sorted(b"%d" % at for at in range(COUNT))
+    assert len(list(tmp_path.glob("killed-*"))) == 2
+
+
+def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark, place, uploads, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    recipe = Recipe.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
+    store = recipe.open()
+    mover = SparkMover(spark, recipe, store, place.tree, place.staging)
+    threads = Threads(store, place.tree, Incoming(place.tree, place.staging))
+    raised: list[BayouError] = []
+
+    for one in (threads, mover):
+        with pytest.raises(CannotConnect) as caught:
+            list(one.upload(uploads, COUNT))
+        raised.append(caught.value)
+        with pytest.raises(CannotConnect):
+            list(one.download([entry(one) for one in uploads], COUNT))
+
+    assert raised[0].hint == raised[1].hint
+
+
+def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark, place, uploads, tmp_path):
+    deadline = Deadline.after(240)
+    mover = SparkMover(spark, place.recipe, place.store, place.tree, place.staging, deadline=deadline)
+    mark = tmp_path / "mark"
+
+    def stalls(kernel: Kernel) -> Kernel:
+        def run(batches: Batches) -> Batches:
+            from pyspark import TaskContext
+
+            if TaskContext.get().partitionId() == 2:
+                mark.touch()
+                time.sleep(600)
+            yield from kernel(batches)
+
+        return run
+
+    def stalled() -> None:
+        while not mark.exists():
+            deadline.sleep(0.01)
+
+    results = meddled(mover, stalls).upload(uploads, COUNT)
+    assert next(results).stored is not None
+    stalled()
+    results.close()
+    mark.unlink()
+    Thread(target=lambda: (stalled(), deadline.cancel())).start()
+    with pytest.raises(Cancelled):
+        list(mover.upload(uploads, COUNT))
+
+    assert spark.range(4).count() == 4  # no task has a core for itself any more
+
+
+def test_a_task_that_cannot_be_done_is_a_job_that_failed(mover, uploads):
+    def broken(kernel: Kernel) -> Kernel:
+        def run(batches: Batches) -> Batches:
+            raise ValueError("a mistake")
+            yield
+
+        return run
+
+    with pytest.raises(SparkFailed):
+        list(meddled(mover, broken).upload(uploads, COUNT))

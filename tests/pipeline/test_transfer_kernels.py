@@ -1,0 +1,309 @@
+"""Kernels that move files: batches of records in, batches of results out, twice if need be. Without Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError
+from bayou.ids import ulid
+from bayou.index.entry import Entry
+from bayou.pipeline.arrow import entries_to_batch
+from bayou.pipeline.balance import REQUEST
+from bayou.pipeline.kernels import moved
+from bayou.pipeline.kernels.download import Came, Downloads
+from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, outcomes, told
+from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch
+from bayou.pipeline.transfer import divide
+from bayou.store import keys, open_store
+from bayou.store.meter import Requests
+from bayou.store.recipe import Recipe
+from bayou.sync.mover import Arrived, Threads, Upload
+from bayou.sync.report import Failure
+from bayou.tree.incoming import Incoming
+
+
+class Place:
+    """A tree, its staging directory, and a store in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
+        self.objects.mkdir(parents=True)
+        self.recipe = Recipe.of(self.objects.as_uri(), None, {}, 4)
+        self.store = open_store(self.objects.as_uri())
+
+    def write(self, path: str, data: bytes) -> Upload:
+        file = self.tree / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        return Upload(path, ulid(), len(data), hashlib.sha256(data).digest(), 0)
+
+    def object_of(self, one: Upload) -> Path:
+        return self.objects / keys.payload(one.path, one.push)
+
+    def files(self) -> dict[str, bytes]:
+        """Return every object that is there."""
+        return {str(path): path.read_bytes() for path in self.objects.rglob("*") if path.is_file()}
+
+    def staged(self) -> set[Path]:
+        return set(self.staging.iterdir()) if self.staging.exists() else set()
+
+    def upload(self, uploads: list[Upload]) -> list[Row]:
+        return rows_of(Uploads(self.recipe, self.tree)([to_batch(uploads)]))
+
+    def download(self, entries: list[Entry]) -> list[Row]:
+        return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
+
+
+def rows_of(batches) -> list[Row]:
+    return [row for found in batches for row in in_rows(found)]
+
+
+def by_path(rows: list[Row]) -> dict[str, str]:
+    return {row.path: row.outcome for row in rows if row.path is not None}
+
+
+def sent(rows: list[Row]) -> dict[str, int]:
+    return {row.code: row.requests for row in rows if row.outcome == "sent"}
+
+
+def entry(one: Upload, **fields) -> Entry:
+    values = {"push": one.push, "size": one.size, "sha256": one.sha256, "etag": None, "version": None, "modified": 0}
+    return Entry(one.path, **(values | fields))
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def uploads(place) -> list[Upload]:
+    return [place.write(f"data/t/m/n/{at}/raw", b"x" * at) for at in range(40)]
+
+
+def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
+    rows = place.upload(uploads)
+
+    assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
+    results = list(outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    again = Threads(place.store, place.tree, Incoming(place.tree, place.staging))
+    assert {one.path: one.stored.etag is not None for one in results} == {
+        one.path: one.stored.etag is not None for one in again.upload(uploads, len(uploads))
+    }
+    assert {(one.path, one.push, one.size, one.sha256, one.gc) for one in results} == {
+        (one.path, one.push, one.size, one.sha256, one.gc) for one in uploads
+    }
+
+
+def test_v11_a_task_that_runs_twice_writes_the_same_bytes_to_the_same_keys(place, uploads):
+    first = place.upload(uploads)
+    objects = place.files()
+
+    second = place.upload(uploads)
+
+    assert place.files() == objects
+    assert by_path(first) == by_path(second) == dict.fromkeys((one.path for one in uploads), "done")
+
+
+def test_t13_an_upload_by_a_task_may_have_been_made_by_another_attempt_too(place, uploads):
+    results = outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store)
+
+    assert all(one.stored.repeated for one in results)
+
+
+def test_a_file_that_changed_meanwhile_is_left_for_the_next_push(place, uploads):
+    (place.tree / uploads[7].path).write_bytes(b"other bytes")
+    (place.tree / uploads[8].path).unlink()
+
+    rows = place.upload(uploads)
+
+    results = {one.path: one for one in outcomes(rows, Sent({one.path: one for one in uploads}), place.store)}
+    assert [path for path, one in results.items() if one.stored is None] == [uploads[7].path, uploads[8].path]
+    assert not place.object_of(uploads[7]).exists()
+
+
+def test_what_is_wrong_with_one_path_is_told_beside_the_others(place, uploads):
+    link = place.tree / uploads[3].path
+    link.unlink()
+    link.symlink_to(place.tree / uploads[4].path)
+
+    results = list(outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store))
+
+    (failed,) = (one for one in results if isinstance(one, Failure))
+    assert (failed.path, failed.code) == (uploads[3].path, "unreadable")
+    assert len(results) == 40
+
+
+def test_v17_a_task_tells_what_it_sent(place, uploads):
+    rows = place.upload(uploads)
+
+    assert sent(rows) == {"put": 40, "bytes_out": sum(range(40))}
+    assert sent(place.download([entry(one) for one in uploads[1:]])) == {"get": 39, "bytes_in": sum(range(40))}
+
+
+def test_v17_requests_of_tasks_are_counted_with_our_own(place):
+    before = place.store.requests
+    rows = [Row("sent", code="put", requests=3), Row("sent", code="bytes_out", requests=500)] * 2
+
+    assert list(outcomes(rows, pytest.fail, place.store)) == []
+    assert place.store.requests - before == Requests(put=6, bytes_out=1000)
+
+
+def test_downloads_are_staged_and_durable(place, uploads, monkeypatch):
+    place.upload(uploads)
+    synced = []
+    monkeypatch.setattr(Incoming, "sync", lambda _, files: synced.extend(files))
+
+    rows = place.download([entry(one) for one in uploads])
+
+    results = list(outcomes(rows, Came(place.staging), place.store))
+    assert {one.path: one.file.read_bytes() for one in results} == {
+        f"data/t/m/n/{at}/raw": b"x" * at for at in range(40)
+    }
+    assert {one.sha256 for one in results} == {one.sha256 for one in uploads}
+    assert all(one.durable for one in results)
+    assert set(synced) == {one.file for one in results} == place.staged()
+
+
+def test_a_download_that_runs_twice_touches_nothing_of_the_first(place, uploads):
+    place.upload(uploads)
+    first = place.download([entry(one) for one in uploads])
+    files = {path: path.stat() for path in place.staged()}
+
+    second = place.download([entry(one) for one in uploads])
+
+    assert {path: path.stat() for path in files} == files
+    assert len(place.staged()) == 80
+    assert by_path(first) == by_path(second)
+    Incoming(place.tree, place.staging).clear()
+    assert place.staged() == set()
+
+
+def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
+    place.upload(uploads)
+    place.object_of(uploads[5]).unlink()
+    place.object_of(uploads[6]).write_bytes(b"y" * 6)
+    plain = place.objects / "files/plain"
+    plain.parent.mkdir()
+    plain.write_bytes(b"z")
+    listed = next(meta for page in place.store.list() for meta in page if meta.key == "files/plain")
+    plain.write_bytes(b"!")
+    os.utime(plain, (1, 1))
+    found = Entry("files/plain", None, 1, None, listed.etag, None, 0)
+
+    results = list(outcomes(place.download([*map(entry, uploads[5:7]), found]), Came(place.staging), place.store))
+
+    assert results[0] == Arrived(uploads[5].path)
+    assert [one.code for one in results[1:]] == ["bad_content", "precondition_failed"]
+    assert place.staged() == set()
+
+
+def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
+    rows = rows_of(Uploads(place.recipe, place.tree, 0.0)([to_batch(uploads)]))
+
+    assert by_path(rows) == {}
+    with pytest.raises(DeadlinePassed):
+        list(outcomes(rows, Sent({}), place.store))
+
+
+def test_what_stops_a_task_is_raised_as_what_it_was(place):
+    def broken():
+        yield Arrived("files/a", Path("staged"), b"1")
+        place.store.put(keys.HEAD, b"")
+        raise CannotConnect("nothing answers", hint="start it")
+
+    rows = rows_of(in_batches(told(broken(), lambda one: Row("done", one.path, file="staged"), place.store)))
+    came = []
+
+    with pytest.raises(CannotConnect, match="nothing answers") as caught:
+        came.extend(outcomes(rows, Came(Path("/staging")), place.store))
+
+    assert caught.value.hint == "start it"
+    assert [row.outcome for row in rows] == ["done", "sent", "stopped"]  # V17: also what was sent in vain
+
+
+@pytest.mark.parametrize("kind", [CannotConnect, NotFound, TreeError])
+def test_an_error_keeps_its_class(kind):
+    made = error_of(Row("stopped", code=kind.__name__, message="m", hint="h"))
+
+    assert (type(made), made.message, made.hint) == (kind, "m", "h")
+
+
+@pytest.mark.parametrize("name", [DeleteFailed.__name__, "annotations", "Mapping", "gone"])
+def test_an_error_that_cannot_be_made_again_is_spark_s(name):
+    assert type(error_of(Row("stopped", code=name, message="m"))) is SparkFailed
+
+
+def test_each_path_comes_once_however_often_it_is_told(place):
+    rows = [
+        Row("done", "files/a", file="one"),
+        Row("done", "files/b", file="two"),
+        Row("done", "files/a", file="three"),
+    ]
+
+    assert [one.file.name for one in outcomes(rows, Came(Path("/staging")), place.store)] == ["one", "two"]
+
+
+TEXTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+ROWS = st.builds(
+    Row,
+    st.sampled_from(["done", "nothing", "failed"]),
+    TEXTS,
+    st.none() | st.binary(max_size=32),
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    st.none() | st.integers(0, 2**62),
+)
+
+
+@given(st.lists(ROWS, max_size=20))
+def test_rows_cross_as_they_are(some):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moved, "_AT_ONCE", 7)
+        assert rows_of(in_batches(some)) == some
+
+
+SIZES = st.lists(st.integers(0, 1 << 20) | st.sampled_from([0, 5000, 1 << 30, 1 << 40]), min_size=1, max_size=300)
+
+
+@given(SIZES, st.integers(1, 40))
+def test_no_task_has_much_more_to_do_than_another(sizes, most):
+    task_of = divide(sizes, most)
+
+    loads = [0] * (max(task_of) + 1)
+    for task, size in zip(task_of, sizes, strict=True):
+        loads[task] += size + REQUEST
+    assert len(loads) <= most
+    assert min(loads) > 0
+    # However it is divided, somebody has the average, and somebody the largest file.
+    assert max(loads) <= sum(loads) / len(loads) + max(sizes) + REQUEST
+    assert max(loads) - min(loads) <= max(sizes) + REQUEST
+
+
+@given(st.integers(1, 3000), st.integers(0, 1 << 16), st.integers(1, 40))
+def test_files_of_one_size_are_spread_by_their_number(count, size, most):
+    task_of = divide([size] * count, most)
+
+    numbers = [task_of.count(task) for task in range(max(task_of) + 1)]
+    assert max(numbers) - min(numbers) <= 1
+
+
+@given(st.lists(st.integers(0, 1 << 16), min_size=1, max_size=500), st.integers(2, 16), st.data())
+def test_a_huge_file_is_the_first_task_and_alone(sizes, most, data):
+    at = data.draw(st.integers(0, len(sizes)))
+    sizes.insert(at, 1 << 40)
+
+    task_of = divide(sizes, most)
+
+    assert task_of[at] == 0
+    assert task_of.count(0) == 1
