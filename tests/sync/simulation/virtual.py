@@ -1,7 +1,8 @@
 """What makes the real code obey: one clock, one source of ids, one order, and no waiting for a disk.
 
 Nothing of the protocol is replaced. Waiting becomes a step of the scheduler; parallel requests go out one by one in an
-order that the seed gives; the size of nodes and of the log's pages is small, so that few paths make a deep tree.
+order that the seed gives; the size of nodes and of the log's pages is small, so that few paths make a deep tree. Times
+of files are virtual too, and a coin decides whether a stat can be trusted already: both verdicts must be safe.
 """
 
 from __future__ import annotations
