@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bayou.errors import JavaMissing, SparkFailed
 from bayou.pipeline.kernels.metadata import Parse, lines
+from bayou.pipeline.server.locks import Lock
 from bayou.records.catalog import Catalog, Refreshed
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.files import Absent, Read, read_all
@@ -159,6 +160,21 @@ def test_few_records_start_no_spark(repo: Repo, monkeypatch) -> None:
     assert rebuilt(repo, "auto")[0].rows > 60
 
 
+def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("bayou.pipeline.session.open_session", None)
+    monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
+    furnish(repo)
+
+    assert rebuilt(_again(repo), "auto")[0].rows > 60
+    (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
+    server = Lock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
+    assert server.acquire()
+    assert (Engine().limit(_again(repo)), Engine("spark").limit(repo), Engine("point").limit(repo)) == (20, 0, None)
+    server.release()
+    assert Engine().limit(_again(repo)) == 1000
+
+
 def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monkeypatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise JavaMissing("there is no Java", hint="install it")
@@ -166,6 +182,7 @@ def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monk
     furnish(repo)
     expected = rebuilt(repo, "point")[1]
     remove(database(repo))
+    monkeypatch.setattr("bayou.records.engine._START_IN_LIMITS", 1)
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
     monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
 
@@ -187,6 +204,7 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
     furnish(repo)
     expected = rebuilt(repo, "point")
     remove(database(repo))
+    monkeypatch.setattr("bayou.records.engine._START_IN_LIMITS", 1)
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
     def run(self: Engine, repo: Repo, what: str, job, warn) -> None:

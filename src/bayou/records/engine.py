@@ -20,10 +20,16 @@ T = TypeVar("T")
 _LONGEST_S = 3600.0
 """What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
 
+_START_IN_LIMITS = 50
+"""A server takes some ten seconds to start, and a record a fifth of a millisecond to read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What somebody chose: `auto` is Spark for more than `[sync] point_limit` records. And who watches a job."""
+    """What somebody chose: `auto` is Spark for more than `[sync] point_limit` records. And who watches a job.
+
+    Where a server has yet to start, for more than fifty times as many: this process reads that many sooner.
+    """
 
     choice: Choice = "auto"
     progress: Progress = field(default_factory=Silent)
@@ -32,7 +38,12 @@ class Engine:
         """Return how many records this process deals with by itself; None: with all there are."""
         if self.choice == "point":
             return None
-        return 0 if self.choice == "spark" else repo.config.sync.point_limit
+        if self.choice == "spark":
+            return 0
+        from bayou.pipeline.server.near import is_near  # noqa: PLC0415
+
+        limit = repo.config.sync.point_limit
+        return limit if is_near(repo.config.spark) else limit * _START_IN_LIMITS
 
     def run(
         self, repo: Repo, what: str, job: Callable[[Session, Deadline], T], warn: Callable[[str], None]
