@@ -62,6 +62,9 @@ class Tools:
             "RCLONE_CONFIG_S_PROVIDER": "Other",
             "RCLONE_CONFIG_S_ENV_AUTH": "true",
         }
+        # As installed: what Python compiles it keeps, whatever the environment of this run says.
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.env["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
         self.env |= {"RCLONE_CONFIG_S_ENDPOINT": server.url, "RCLONE_CONFIG_S_REGION": "us-east-1"}
 
     def bayou(self, repo: Path, *arguments: str) -> tuple[float, float]:
