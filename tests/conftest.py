@@ -53,12 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(SEED, str(secrets.randbelow(10**9)))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what a file sets up together, and all that needs Spark: a second server costs more than it saves."""
-    for item in items:
-        alone = f"{item.path.parent.name}-{item.path.stem}"
-        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else alone))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file on one worker, and all that need Spark: a second server costs more than it saves."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/pipeline" if file.startswith("tests/pipeline/") else file
+
+    return Scheduler(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -376,7 +376,9 @@ def test_a_gc_is_told_exactly_as_documented(api, repo, command, args, grace):
         "nodes_deleted": 4,
         "bytes": 500,
     }
-    assert api.calls[0][2] == {"dry_run": False, "grace_s": grace, "timeout": None}
+    told = api.calls[0][2]
+    assert told.pop("progress") is not None
+    assert told == {"dry_run": False, "grace_s": grace, "timeout": None, "engine": "auto"}
 
 
 @pytest.mark.parametrize(("args", "target"), [([], None), (["data/x"], "data/x")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -98,11 +99,12 @@ def test_where_only_a_share_is_known_the_bar_shows_it_and_no_numbers(console, sc
 
 
 @pytest.mark.parametrize(("size", "rate"), [(40_000, "10 KB/s"), (None, "2 files/s")])
-def test_after_a_second_the_bar_tells_the_rate(console, screen, size, rate):
+def test_after_a_second_the_bar_tells_the_rate(console, screen, size, rate, monkeypatch):
     with Bar(delay_s=0, console=console) as bar:
         bar.begin("pushing", 16, size)
         appeared(bar)
-        bar._begun -= 4
+        now = bar._begun + 4
+        monkeypatch.setattr("bayou.cli.progress.time", SimpleNamespace(monotonic=lambda: now))
         bar.advance(files=8, bytes=40_000 if size else 0)
         bar._display.refresh()
 

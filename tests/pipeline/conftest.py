@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 SECRET = "the-secret-of-the-first-caller"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give whoever comes first the time that a server and its class archive take on a busy machine."""
+    if item.get_closest_marker("spark"):
+        item.add_marker(pytest.mark.timeout(900), append=False)
+
+
 @pytest.fixture(scope="package", autouse=True)
 def spark_cache(clean_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of this run's own. Whatever server a test starts in it has ended when the run does."""

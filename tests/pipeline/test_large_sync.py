@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from bayou.sync import api, large
 from bayou.sync.bulk import Bulk
 from bayou.sync.report import SyncOptions
 from bayou.tree.scan import Skipped, scan
-from tests.cli.conftest import Ran
+from tests.cli.conftest import SOURCE, Ran
 from tests.pipeline.alone import without_spark
 from tests.pipeline.scenes import Fate, Scene, copy, outcome
 from tests.sync.conftest import Clone, Team
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -164,7 +165,9 @@ def test_v19_who_is_killed_between_two_windows_goes_on_with_a_plain_sync(team: T
         here.push(engine="point")
         clone = there
 
-    died = processes.finish(processes.script(KILLED, str(clone.repo.root), mode, PYTHONPATH=":".join(sys.path)))
+    died = processes.finish(
+        processes.script(KILLED, str(clone.repo.root), mode, PYTHONPATH=f"{SOURCE}{os.pathsep}{ROOT}")
+    )
 
     assert died.code == -signal.SIGKILL, died.err
     half = len(here.files) if mode == "pull" else commits(team)

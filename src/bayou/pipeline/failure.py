@@ -23,6 +23,11 @@ _LONGEST = 300
 _GONE = ("UNAVAILABLE", "UNAUTHENTICATED")
 """What a client is told when its server has ended, or another listens in its place."""
 
+_ENDED = re.compile(
+    r'<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "(.*?)"$', re.M | re.S
+)
+"""What gRPC says of a call that Spark itself has not answered."""
+
 _MET = re.compile(r"^bayou\.errors\.(\w+): (.+)$", re.MULTILINE)
 """The last line of what a worker's Python says of an error of ours."""
 
@@ -71,12 +76,18 @@ def _not_deleted(message: str, log: Path | None) -> DeleteFailed:
 
 
 def _status(error: BaseException | None) -> str | None:
-    """Return the name of the status with which the server, or the way to it, ended a call."""
+    """Return the name of the status with which the server, or the way to it, ended a call.
+
+    Spark's errors know it. Their context may tell another story: that of what the caller was handling.
+    """
     import grpc  # noqa: PLC0415
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
 
     while error is not None:
         if isinstance(error, grpc.RpcError):
             return str(error.code().name)
+        if isinstance(error, SparkConnectGrpcException):
+            return str(error.getGrpcStatusCode().name)
         error = error.__cause__ or error.__context__
     return None
 
@@ -86,5 +97,8 @@ def _see(log: Path | None) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if ended := _ENDED.match(text):
+        text = ": ".join(ended.groups())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:_LONGEST]

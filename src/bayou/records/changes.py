@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -91,7 +92,10 @@ def steadily(context: Context, read: Callable[[], T]) -> T:
     A reader waits for a change that is under way, but not for ever: one that takes its time is better seen in part.
     """
     repo = context.repo
-    for _ in range(_LOOKS):
+    until = time.monotonic() + _LOOK_S
+    looks = 0
+    while looks < _LOOKS or time.monotonic() < until:
+        looks += 1
         if undone(repo) and not _wait(context):
             break
         before = _stamp(repo)

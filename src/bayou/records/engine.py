@@ -45,6 +45,11 @@ class Engine:
         limit = repo.config.sync.point_limit
         return limit if is_near(repo.config.spark) else limit * _START_IN_LIMITS
 
+    def takes(self, repo: Repo, count: int) -> bool:
+        """Say whether so many records are more than this process deals with by itself."""
+        few = self.choice == "auto" and count <= repo.config.sync.point_limit
+        return not few and (limit := self.limit(repo)) is not None and count > limit
+
     def run(
         self, repo: Repo, what: str, job: Callable[[Session, Deadline], T], warn: Callable[[str], None]
     ) -> T | None:

@@ -65,10 +65,9 @@ def _plan(records: Records, now: datetime) -> GcPlan:
     catalog.refresh()
     gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
     court = Court(now, gone, records.tree.root, records.repo.config.repo_id)
-    limit = records.engine.limit(records.repo)
     warnings: list[str] = []
     found = None
-    if limit is not None and catalog.count_versions() > limit:
+    if records.engine.takes(records.repo, catalog.count_versions()):
         found = judge_on_spark(records, court, _told, warnings.append)
     doom, unclear = found or _told(court.judge(catalog.select(Where())))
     bad = [bad.why for bad in catalog.bad()]
