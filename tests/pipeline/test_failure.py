@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import grpc
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
@@ -24,34 +21,17 @@ def ended(status: grpc.StatusCode, details: str) -> SparkConnectGrpcException:
     return SparkConnectGrpcException(ENDED.format(status=status.name, details=details), grpc_status_code=status)
 
 
-@contextmanager
-def session() -> Iterator[None]:
-    with spark_errors(None):
-        yield
-
-
 def test_a_server_that_is_gone_is_named_also_by_who_handles_something_else():
-    """Python then takes what is handled for the cause: the call that failed is not to be found any more."""
-
-    class Call(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-    def lose() -> None:
-        try:
-            raise Call
-        except Call:
-            raise ended(grpc.StatusCode.UNAVAILABLE, "Connection refused") from None
-
+    """As discovery on Spark does, since a small one was too much. The call itself is then not to be found any more."""
     try:
         raise KeyError
     except KeyError:
-        with pytest.raises(SparkLost), session():
-            lose()
+        with pytest.raises(SparkLost), spark_errors(None):
+            raise ended(grpc.StatusCode.UNAVAILABLE, "Connection refused") from None
 
 
 def test_a_call_that_ended_otherwise_says_how():
-    with pytest.raises(SparkFailed) as caught, session():
+    with pytest.raises(SparkFailed) as caught, spark_errors(None):
         raise ended(grpc.StatusCode.RESOURCE_EXHAUSTED, 'a "huge" plan')
 
     assert caught.value.message == 'the job failed on Spark: RESOURCE_EXHAUSTED: a "huge" plan'
