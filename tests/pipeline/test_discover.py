@@ -98,9 +98,8 @@ def test_random_stores_have_the_same_tree_whatever_the_parts(spark, tmp_path, mo
     expected = by_point(bucket)
     table = [row for page in bucket.list() for row in Judge(bucket)(page).to_pylist()]
 
-    found = job._build(
-        bucket, spark.createDataFrame(table, ddl(JUDGED)), Leaves(COMMIT), sink := local(tmp_path / "nodes")
-    )
+    rows = spark.createDataFrame(table, ddl(JUDGED))
+    found = job._build(bucket, rows, job._counts(rows), Leaves(COMMIT), sink := local(tmp_path / "nodes"))
 
     assert found.root == build(expected.entries, local(tmp_path / "whole"))
     assert list(found.refused) == list(expected.refused)

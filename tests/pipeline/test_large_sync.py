@@ -346,8 +346,8 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
 
     monkeypatch.setattr(large, "act", gone)
-    with without_spark():
-        monkeypatch.setattr(Bulk, "run", run)
+    with without_spark(), pytest.MonkeyPatch.context() as inner:
+        inner.setattr(Bulk, "run", run)
         report = here.push()
 
     assert (report.pushed.files, len(report.warnings), commits(team)) == (40, 1, 1 + 2 + 1)

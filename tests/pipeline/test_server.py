@@ -539,6 +539,7 @@ def test_an_archive_is_for_one_java_and_one_set_of_jars(tmp_path):
 
 def test_f094_the_status_starts_nothing_and_sends_nothing(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where no server of another test runs
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     monkeypatch.setattr("socket.create_connection", lambda *_, **__: pytest.fail("a connection was opened"))
 
