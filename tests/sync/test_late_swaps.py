@@ -121,3 +121,16 @@ def test_a_file_that_a_peer_deleted_meanwhile_is_not_brought_back_by_a_swap(team
     a.pull()
     assert post.arrive()
     everybody_has(team, a, {})
+
+
+@pytest.mark.parametrize("change", [Clone.lay, Clone.write], ids=["by hand", "journaled"])
+def test_what_a_pull_brought_back_before_the_swap_arrives_is_no_change_of_ours(
+    team: Team, a: Clone, post: Post, change: Callable[[Clone, str, str], None]
+) -> None:
+    change(a, X, "two")
+    post.kill_at_the_swap(a)
+    (a.repo.tree_root / X).unlink()
+    assert a.pull().pulled.files == 1
+    assert a.files == {X: b"one"}
+    assert post.arrive()
+    everybody_has(team, a, {X: b"two"})

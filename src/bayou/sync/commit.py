@@ -7,7 +7,8 @@ head is read again: if its log has one of our ids, that attempt was the one; els
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import cast
@@ -36,17 +37,24 @@ Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 """Given a head and its entries for our paths, say what to change in it; called anew for every head that is met."""
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
+_OVERTAKEN = ""
+"""Beside the paths of a commit, and no path itself."""
+
 _LOSSES = 3
 """After so many lost races a committer asks the others to let it go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A commit whose outcome is not known yet: its id, the head it was to replace, and what it makes of base."""
+    """A commit whose outcome is not known yet: its id, the head it was to replace, and what it makes of base.
+
+    `overtaken` are paths that a pull has put in place since: base says of them what that brought.
+    """
 
     commit: str
     parent_seq: int
     changes: Mapping[str, Entry | None]
+    overtaken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class Committed:
     seq: int
     changes: Mapping[str, Entry | None]
     seen: HeadSeen
+    overtaken: frozenset[str] = frozenset()
 
 
 def commit(
@@ -164,7 +173,8 @@ def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Com
         if row.seq <= oldest:
             break
         if row.commit in waiting:
-            done = Committed(row.commit, row.seq, waiting[row.commit].changes, seen)
+            found = waiting[row.commit]
+            done = Committed(row.commit, row.seq, found.changes, seen, found.overtaken)
             break
     if done is None:
         # A swap that is still on its way can only succeed while the head is the one that it was to replace.
@@ -175,11 +185,15 @@ def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Com
 
 
 def settle(database: Database, place: int, done: Committed) -> None:
-    """Bring base up to a commit of ours whose answer was lost; what the files are by now is for the next look."""
+    """Bring base up to a commit of ours whose answer was lost; what the files are by now is for the next look.
+
+    A file that a pull has put in place since is behind this commit, and no change of ours on top of it.
+    """
     with database.transaction() as db:
         for path, entry in done.changes.items():
-            base.take(db, place, path, entry)
-            files.expect(db, path, place) if entry is not None else files.forget(db, path)
+            if path not in done.overtaken:
+                base.take(db, place, path, entry)
+                files.expect(db, path, place) if entry is not None else files.forget(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
         db.execute(FORGET, (place,))
 
@@ -187,14 +201,22 @@ def settle(database: Database, place: int, done: Committed) -> None:
 def pending(database: Database, place: int) -> list[Pending]:
     """Return the commits whose outcome is not known."""
     found = database.rows("SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (place,))
-    return [
-        Pending(
-            str(number),
-            cast("int", parent),
-            {path: rows.load(path, text) for path, text in json.loads(str(kept)).items()},
-        )
-        for number, parent, kept in found
-    ]
+    waiting: list[Pending] = []
+    for number, parent, kept in found:
+        told = json.loads(str(kept))
+        overtaken = frozenset(told.pop(_OVERTAKEN, ()))
+        changes = {path: rows.load(path, text) for path, text in told.items()}
+        waiting.append(Pending(str(number), cast("int", parent), changes, overtaken))
+    return waiting
+
+
+def overtake(db: sqlite3.Connection, place: int, paths: Set[str]) -> None:
+    """Note that a pull has put files in place that commits of unknown outcome name, in the transaction that does."""
+    for number, kept in db.execute("SELECT commit_id, rows FROM pending WHERE place = ?", (place,)).fetchall():
+        told = json.loads(kept)
+        if met := paths & told.keys():
+            told[_OVERTAKEN] = sorted(met.union(told.get(_OVERTAKEN, ())))
+            db.execute("UPDATE pending SET rows = ? WHERE commit_id = ?", (json.dumps(told), number))
 
 
 def doubtful(database: Database, place: int) -> set[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bayou.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.sync import base, files, journal, rows
-from bayou.sync.commit import doubtful
+from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
 from bayou.sync.mover import Arrived, batches, failure
 from bayou.sync.observe import Observed
@@ -144,6 +144,7 @@ def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> 
                     if one.item.path not in moved:
                         _settle(context, one, settled)
                 settled.write(db, context.place)
+                overtake(db, context.place, settled.entries.keys() & doubt)
                 if not silent:
                     through = {one.item.path: one.item.observed.through for one in staged}
                     for path in settled.entries.keys() - doubt:
@@ -295,6 +296,7 @@ def settle_intents(context: Context) -> None:
             arrived = content is not None and content.sha256 == sha256
             if (entry is None and content is None) or (entry is not None and arrived):
                 _take(context, db, path, entry, content.sha256 if content else None)
+                overtake(db, context.place, {path})
                 if content is not None:
                     files.remember(db, path, content, now, context.place)
                 else:
