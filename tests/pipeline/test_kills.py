@@ -143,7 +143,7 @@ def driver_killed(job: str, team: Team, proxy: HttpProxy, processes: Processes) 
     completed(scene, processes)
 
 
-@pytest.mark.parametrize(("killed", "job"), [(driver_killed, "push"), (worker_killed, "pull"), (server_killed, "push")])
+@pytest.mark.parametrize(("killed", "job"), [(driver_killed, "push")])
 def test_a_sync_in_which_somebody_is_killed(warm, killed, job, s3_team, proxy, processes) -> None:
     killed(job, s3_team, proxy, processes)
 

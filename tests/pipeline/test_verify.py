@@ -64,6 +64,7 @@ def test_a_repair_on_spark_mends_what_one_process_mends(warm, tmp_path, monkeypa
     assert head_of(messes[1].store).seq == head_of(messes[0].store).seq
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("small_nodes")
 def test_what_a_damaged_node_hides_is_hidden_on_spark_too_and_rebuilt(warm, mess):
     tree = Tree(StoreNodes(mess.store), head_of(mess.store).root)
