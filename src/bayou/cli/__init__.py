@@ -75,7 +75,7 @@ def main() -> NoReturn:
         sys.exit(shell_complete(app, {}, "bayou", _COMPLETE, instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no failure
-    # A sync makes a million records and no cycles; looking through them again and again is a tenth of its work.
+    # A sync makes very many records and no cycles: there is little to find by looking through them again and again.
     gc.set_threshold(50_000, 20, 100)
     args = sys.argv[1:]
     signals.install(json=errors.asks_for_json(args))
