@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayou.errors import AlreadyExists, IndexDamaged, NotFound, PreconditionFailed, StoreError, Unavailable
+from bayou.errors import (
+    AlreadyExists,
+    DeleteFailed,
+    IndexDamaged,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    Unavailable,
+)
 from bayou.index.chunk import Shape
 from bayou.store import keys
 from bayou.store.retry import RetryPolicy
@@ -371,7 +379,9 @@ class World:
 
     def _forgive(self, what: str, error: BaseException, heads: int) -> None:
         """A command may fail only for what the store did to it."""
-        if isinstance(error, Unavailable) and not self.calm and (self.kind.lose or self.kind.late):
+        causes = list(error.failed.values()) if isinstance(error, DeleteFailed) else [error]
+        lost = all(isinstance(cause, Unavailable) for cause in causes)
+        if lost and not self.calm and (self.kind.lose or self.kind.late):
             return
         if isinstance(error, IndexDamaged) and self.collected and not self.calm:
             return  # a reader of an older root, and a collection without grace
