@@ -27,6 +27,10 @@ def measure(tools: Tools, files: int, size: int, kind: str) -> dict[tuple[str, s
     make_files(source, files, size)
     found: dict[tuple[str, str], tuple[float, float]] = {}
 
+    def note(verb: str, tool: str, measured: tuple[float, float]) -> None:
+        found[verb, tool] = measured
+        print(f"{kind} {verb}, {files:,} files, {tool}: {measured[0]:.2f} s", file=sys.stderr, flush=True)
+
     def bayou(repo: Path, *arguments: str) -> tuple[float, float]:
         run(BIN / "bayou", "spark", "stop" if kind == "cold" else "warm", env=tools.env)
         return tools.bayou(repo, "sync", *arguments, "--engine", "spark", "--timeout", "3600")
@@ -35,14 +39,14 @@ def measure(tools: Tools, files: int, size: int, kind: str) -> dict[tuple[str, s
     (repo / ".bayou/tree").rmdir()
     source.rename(repo / ".bayou/tree")  # a copy of a hundred thousand files would push the rest out of the cache
     source = repo / ".bayou/tree"
-    found["push", "bayou"] = bayou(repo, "--push", "--adopt")
-    found["push", "rclone"] = tools.rclone("copy", source, f"S:bench/rclone-{kind}")
-    found["push", "s5cmd"] = tools.s5cmd("cp", f"{source}/", f"s3://bench/s5cmd-{kind}/")
+    note("push", "bayou", bayou(repo, "--push", "--adopt"))
+    note("push", "rclone", tools.rclone("copy", source, f"S:bench/rclone-{kind}"))
+    note("push", "s5cmd", tools.s5cmd("cp", f"{source}/", f"s3://bench/s5cmd-{kind}/"))
     other = tools.repo(f"{kind}-b", f"bayou-{kind}")
-    found["pull", "bayou"] = bayou(other, "--pull")
-    found["pull", "rclone"] = tools.rclone("copy", f"S:bench/rclone-{kind}", folder / "rclone")
+    note("pull", "bayou", bayou(other, "--pull"))
+    note("pull", "rclone", tools.rclone("copy", f"S:bench/rclone-{kind}", folder / "rclone"))
     (folder / "s5cmd").mkdir()
-    found["pull", "s5cmd"] = tools.s5cmd("cp", f"s3://bench/s5cmd-{kind}/*", f"{folder}/s5cmd/")
+    note("pull", "s5cmd", tools.s5cmd("cp", f"s3://bench/s5cmd-{kind}/*", f"{folder}/s5cmd/"))
     count = sum(1 for path in (other / ".bayou/tree").rglob("*") if path.is_file())
     if count != files:
         raise SystemExit(f"bayou pulled {count} of {files} files")

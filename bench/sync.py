@@ -42,10 +42,16 @@ def run(*command: str | Path, env: Mapping[str, str], cwd: Path | None = None) -
     return time.perf_counter() - begin, usage.ru_maxrss / 1000
 
 
+def name_of(number: int) -> str:
+    """Name a file as records do: every version has a directory of its own, with two files in it."""
+    item = number // 2
+    return f"data/bench/m{item % 50}/n{item}/1/{('raw', 'metadata.yaml')[number % 2]}"
+
+
 def make_files(root: Path, files: int, size: int) -> None:
     content = os.urandom(size * 2)
     for number in range(files):
-        path = root / f"data/bench/m{number % 50}/n{number}/1/raw"
+        path = root / name_of(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(number.to_bytes(8, "big") + content[number % size : number % size + size - 8])
 
@@ -114,7 +120,7 @@ def one_round(tools: Tools, source: Path, turn: int, note: Callable[[str, str, t
         note("no-op", "s5cmd", tools.s5cmd("sync", f"{source}/", f"s3://bench/s5cmd{turn}/"))
 
     for number in range(3):
-        changed = f"data/bench/m{number}/n{number}/1/raw"
+        changed = name_of(2 * number)
         for root in (repo / ".bayou/tree", source):
             (root / changed).write_bytes(os.urandom(5000))
         note("one changed file", "bayou", tools.bayou(repo, "sync"))

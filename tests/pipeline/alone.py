@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import parquet
 
 from bayou.pipeline import plan
 from bayou.pipeline.arrow import batch, rows
-from bayou.pipeline.kernels.look import LOOKED, LookAt
+from bayou.pipeline.kernels.kept import Kept
+from bayou.pipeline.kernels.look import LookAt
 from bayou.pipeline.sources import entries
 from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
 from bayou.store import open_store
@@ -33,7 +33,7 @@ def without_spark() -> Iterator[None]:
         yield
 
 
-def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> None:
+def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
     sides, parts = divide(inputs, 3)
     schema = schema_of(sides)
     said: dict[str, list[Any]] = {}
@@ -43,8 +43,10 @@ def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Pa
                 before = said.setdefault(str(row[0]), [None] * len(row))
                 said[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
     target.mkdir()
-    for number in range(3):
-        mine = [row for path, row in sorted(said.items()) if hash(path) % 3 == number]
-        with parquet.ParquetWriter(target / f"part-{number}.parquet", LOOKED) as writer:
-            for out in kernel([batch(schema, list(zip(*mine, strict=True)))] if mine else []):
-                writer.write_batch(out)
+    parts = ([row for path, row in sorted(said.items()) if hash(path) % 3 == number] for number in range(3))
+    return [
+        target / name
+        for mine in parts
+        for told in Kept(kernel, target)([batch(schema, list(zip(*mine, strict=True)))] if mine else [])
+        for name in told.column("file").to_pylist()
+    ]

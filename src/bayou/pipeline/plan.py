@@ -20,11 +20,12 @@ from pyarrow import compute, parquet
 from bayou.index.tree import Tree
 from bayou.pipeline.arrow import ddl, rows
 from bayou.pipeline.bound import cancelled_with, ended_by
-from bayou.pipeline.kernels.look import LOOKED, SIDES, LookAt, looked
+from bayou.pipeline.kernels.kept import KEPT, Kept
+from bayou.pipeline.kernels.look import SIDES, LookAt, looked
 from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import Inputs, said
 from bayou.pipeline.state import export
-from bayou.pipeline.stream import tasks_of
+from bayou.pipeline.stream import batches, tasks_of
 from bayou.store.recipe import Recipe
 from bayou.sync.context import Context
 from bayou.sync.journal import Row
@@ -103,12 +104,13 @@ def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, fo
         ended_by(spark, context.deadline),
         watching(spark, context.progress, "comparing"),
     ):
-        compare(spark, recipe, inputs, kernel, found)
-    return _result(sorted(found.glob("part-*.parquet")), marks, exported.through)
+        parts = compare(spark, recipe, inputs, kernel, found)
+    return _result(parts, marks, exported.through)
 
 
-def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt, target: Path) -> None:
-    """Have tasks join the inputs, look at what needs it, and write that to `target`, each task's share in order."""
+def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
+    """Have tasks join the inputs, look at what needs it, and keep that in `target`; return each task's file, in which
+    paths are in order."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     tasks = tasks_of(spark)
@@ -117,7 +119,10 @@ def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt,
     # One shuffle for all sides; a chain of full joins would have one for each. No side says two things of a path.
     whole = words.groupBy("path").agg(*(f.first(name, ignorenulls=True).alias(name) for name in columns))
     asked = whole.sortWithinPartitions("path").where(_asked(columns, kernel))
-    asked.mapInArrow(kernel, ddl(LOOKED)).write.parquet(target.as_uri())
+    # Not by Spark's own writer, whose classes alone take a new server two seconds to load.
+    target.mkdir()
+    told = asked.mapInArrow(Kept(kernel, target), ddl(KEPT))
+    return [target / name for found in batches(spark, told) for name in found.column("file").to_pylist()]
 
 
 def _asked(names: Container[str], kernel: LookAt) -> Column:

@@ -1,26 +1,26 @@
 """The work on the files of a sync, done by Spark's tasks: each gets about as many bytes and files as any other.
 
 Tasks see the tree and its staging directory as files; what they read and write there is what threads of the caller
-would have. The caller's process holds one window of records at a time.
+would have. So what each is to do lies there too, and not in the job, which Spark would have to sort. The caller's
+process holds one window of records at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import pyarrow
 
 from bayou.deadline import Deadline
 from bayou.errors import SparkError
 from bayou.index.entry import Entry
-from bayou.pipeline.arrow import INT, ddl, entries_to_batch
+from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST, assign
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.failure import spark_errors
-from bayou.pipeline.kernels import download, upload
+from bayou.pipeline.kernels import download, handed_out, upload
+from bayou.pipeline.kernels.handed_out import Kernel
 from bayou.pipeline.kernels.moved import MOVED, Row, in_rows, outcomes
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
@@ -30,9 +30,10 @@ from bayou.store.store import Store
 from bayou.sync import mover
 from bayou.sync.mover import Arrived, Upload
 from bayou.sync.report import Failure
+from bayou.tree.draft import temporary_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow
     from pyspark.sql.connect.session import SparkSession
 
 WINDOW = 40_000
@@ -56,8 +57,6 @@ class Sized(Protocol):
 
 T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
-
-Kernel = Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 
 class SparkMover:
@@ -108,8 +107,11 @@ class SparkMover:
         from_row: Callable[[Row], R],
     ) -> Iterator[R | Failure]:
         """Run one job, and yield what it brings as its tasks end. Whoever stops listening ends the job."""
-        with spark_errors(log_of(self._spark)), ended_by(self._spark, self._deadline):
-            done = self._divided(window, to_batch(window)).mapInArrow(kernel, ddl(MOVED))
+        file = self._staging / temporary_name()
+        with spark_errors(log_of(self._spark)), ended_by(self._spark, self._deadline), removed_at_end(file):
+            tasks = handed_out.write(file, to_batch(window), self._divide(window))
+            numbers = self._spark.range(0, tasks, 1, tasks)
+            done = numbers.mapInArrow(handed_out.HandedOut(file, kernel), ddl(MOVED))
             rows = (row for found in batches(self._spark, done) for row in in_rows(found))
             whole = False
             try:
@@ -119,17 +121,20 @@ class SparkMover:
                 if not whole:
                     self._interrupt()
 
-    def _divided(self, window: Sequence[Sized], records: pyarrow.RecordBatch) -> DataFrame:
-        """Return records as a data frame of which every part is one task's work."""
-        task_of = divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
-        tasks = pyarrow.array(task_of, INT)
-        table = pyarrow.Table.from_batches([records]).append_column("task", tasks)
-        frame = self._spark.createDataFrame(table)
-        return frame.repartitionById(max(task_of) + 1, frame["task"].cast("int"))
+    def _divide(self, window: Sequence[Sized]) -> list[int]:
+        return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
 
     def _interrupt(self) -> None:
         with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
             self._spark.interruptAll()
+
+
+@contextmanager
+def removed_at_end(file: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def divide(sizes: Sequence[int], most: int) -> list[int]:

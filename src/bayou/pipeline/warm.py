@@ -103,16 +103,53 @@ def _exercise_server(config: SparkConfig, deadline: Deadline | None) -> None:
 
 
 def _exercise(spark: SparkSession) -> None:
-    """Use once what jobs use: Arrow to Python and back, shuffles, joins, windows, results as a stream."""
+    """Use once what jobs use: Arrow to Python and back, sources, shuffles, joins, windows, results as a stream.
+
+    What is used here is in the class archive, so that the first job on a new server finds it there.
+    """
+    import pyarrow  # noqa: PLC0415
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    def same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        yield from batches
+    from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME  # noqa: PLC0415
+    from bayou.pipeline.sources.source import load, read_parts  # noqa: PLC0415
+    from bayou.pipeline.stream import batches  # noqa: PLC0415
 
+    schema = pyarrow.schema({"path": TEXT, "size": INT, "sha256": BYTES, "modified": TIME})
+    table = pyarrow.table(
+        {name: pyarrow.array(values).cast(schema.field(name).type) for name, values in _rows().items()}, schema=schema
+    )
+
+    def read(_: int) -> Iterator[RecordBatch]:
+        yield from table.to_batches()
+
+    def same(found: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        yield from found
+
+    mine = read_parts(spark, schema, range(2), read)
+    theirs = load(spark, "warm", schema, range(2), read)
+    said = mine.unionByName(theirs).repartition("path").groupBy("path")
+    told = said.agg(*(f.first(name, ignorenulls=True).alias(name) for name in schema.names[1:]))
+    asked = told.where(~f.coalesce(f.col("size").eqNullSafe(f.col("path").cast("long")), f.lit(True)))
+    divided = spark.createDataFrame(table).withColumn("task", f.col("size").cast("int") % 2)
     rows = spark.range(_ROWS).select(f.col("id"), f.sha2(f.col("id").cast("string"), 256).alias("path"))
-    there = rows.mapInArrow(same, "id long, path string").repartitionByRange("path").sortWithinPartitions("path")
     here = rows.groupBy("path").agg(f.max("id").alias("newest"))
     newest = f.row_number().over(Window.partitionBy("newest").orderBy(f.desc("path")))
-    for _ in there.join(here, "path", "full").withColumn("age", newest).toLocalIterator():
-        pass
+    there = rows.mapInArrow(same, "id long, path string").repartitionByRange("path").sortWithinPartitions("path")
+    for frame in (
+        asked.sortWithinPartitions("path").mapInArrow(same, asked.schema),
+        divided.repartitionById(2, "task").mapInArrow(same, divided.schema),
+        there.join(here, "path", "full").withColumn("age", newest),
+    ):
+        for _ in batches(spark, frame):
+            pass
+
+
+def _rows() -> dict[str, list[object]]:
+    numbers = range(_ROWS)
+    return {
+        "path": [str(number) for number in numbers],
+        "size": list(numbers),
+        "sha256": [number.to_bytes(32, "big") for number in numbers],
+        "modified": list(numbers),
+    }

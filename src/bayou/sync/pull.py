@@ -21,7 +21,7 @@ from bayou.sync.context import Context
 from bayou.sync.mover import Arrived, batches, failure
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
-from bayou.sync.push import BATCH
+from bayou.sync.push import per_transaction
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of
 from bayou.tree.content import Content, read_content
@@ -71,7 +71,7 @@ def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = No
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
-    for batch in batches(_arrivals(context, items), BATCH):
+    for batch in batches(_arrivals(context, items), per_transaction(len(items))):
         staged: list[Staged] = []
         for item, result in batch:
             match result:

@@ -21,8 +21,15 @@ from bayou.sync.mover import Upload, batches
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 
-BATCH = 256
-"""Paths whose intents, and whose results, share a transaction."""
+_LEAST, _MOST = 256, 1024
+
+
+def per_transaction(count: int) -> int:
+    """Return how many of so many paths share a transaction, for their intents and for their results.
+
+    Each waits for the disk once; whoever is killed in between does that many again.
+    """
+    return min(max(_LEAST, count // 16), _MOST)
 
 
 def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
@@ -44,7 +51,7 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
             size, sha256, data = one.content.size, one.content.sha256, one.content.data
             todo.append(Upload(path, push, size, sha256, gc.count, data=data))
     context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
-    for batch in batches(context.mover.upload(_intended(context, todo, files), len(todo)), BATCH):
+    for batch in batches(context.mover.upload(_intended(context, todo, files), len(todo)), per_transaction(len(todo))):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
@@ -103,7 +110,7 @@ def _intended(context: Context, todo: Sequence[Upload], files: Mapping[str, Obse
 
     Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
     """
-    for batch in batches(todo, BATCH):
+    for batch in batches(todo, per_transaction(len(todo))):
         with context.database.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",

@@ -20,7 +20,7 @@ from bayou.index.tree import Tree
 from bayou.pipeline.kernels.look import SIDES
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
-from bayou.pipeline.sources.source import load
+from bayou.pipeline.sources.source import read_parts
 from bayou.store.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def said(spark: SparkSession, recipe: Recipe, inputs: Inputs, tasks: int) -> Dat
     """Return a row for each word of each side, with the columns of every side that says anything at all."""
     sides, parts = divide(inputs, tasks)
     schema = schema_of(sides)
-    return load(spark, "said", schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
+    return read_parts(spark, schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
 
 
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
