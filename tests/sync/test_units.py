@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayou.errors import AccessDenied, ConflictRefused
-from bayou.sync import mover
+from bayou.sync import mover, run
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
@@ -256,3 +256,33 @@ def test_a_file_does_not_arrive_in_a_version_that_a_program_is_writing_anew(
 
     assert kept(report) == {RAW: "raw of a", META: "meta of a"}
     assert version(a) == {RAW: b"raw", META: b"meta", NOTE: b"note of b"}
+
+
+def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
+    team: Team, wire: Wire, pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation (seed 1043773718657): nobody reads a file again whose upload is done."""
+    a, b = pair
+    b.delete(RAW)
+    b.delete(META)
+    b.sync()
+    a.write_all({RAW: b"older", META: b"older"})
+    wire.cut(Fault("put", r"\.bayou/", error=lambda: AccessDenied("403")))
+    with pytest.raises(AccessDenied):
+        a.push()  # both are uploaded, and not committed
+    wire.cut()
+    newer = {RAW: b"newer", META: b"newer", NOTE: b"newer"}
+    see_store, programs = run.see_store, [a.write_all]
+
+    def see_later(*args: Any, **kwargs: Any) -> Any:
+        while programs:
+            programs.pop()(newer)  # after the look at what the journal named, before that at the rest of the version
+        return see_store(*args, **kwargs)
+
+    monkeypatch.setattr(run, "see_store", see_later)
+    monkeypatch.setattr(run, "_PASSES", 1)
+    a.sync(adopt=True)
+    assert entries_of(team.store()).keys() == {"files/x"}
+    a.sync(adopt=True)
+    b.sync()
+    assert version(b) == newer

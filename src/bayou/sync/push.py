@@ -44,7 +44,10 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
         old = before.get(path)
         same = old is not None and (old.sha256, old.size) == (one.content.sha256, one.content.size)
         if old is not None and same and old.stored is not None and old.gc == gc.count:
-            entries[path] = _entry(one, old, old.stored)
+            # Nobody will read the file again. If it is another by now, so may be what was looked at beside it, and the
+            # two were never one version.
+            if context.unmoved(one):
+                entries[path] = _entry(one, old, old.stored)
         elif old is not None and same and old.stored is None and old.gc == gc.count:
             todo.append(replace(old, resumed=True, data=one.content.data))
         else:

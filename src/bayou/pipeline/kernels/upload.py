@@ -6,7 +6,7 @@ The key and the hash of each were recorded before (V11): a task that runs twice 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
@@ -58,4 +58,5 @@ class Sent:
         if row.outcome == "nothing":
             return asked
         # Nobody here knows whether another attempt at the task has written it too, or still will.
-        return replace(asked, stored=Stored(row.etag, row.version, repeated=True), data=None)
+        stored = Stored(row.etag, row.version, repeated=True)
+        return Upload(asked.path, asked.push, asked.size, asked.sha256, asked.gc, stored, asked.resumed)
