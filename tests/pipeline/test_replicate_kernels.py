@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayou.errors import DeadlinePassed
 from bayou.ids import ulid
 from bayou.index.build import build
 from bayou.index.entry import Entry
@@ -166,3 +167,17 @@ def test_a_worker_sees_a_directory_only_if_it_has_the_same_one(tmp_path: Path):
     assert blind(LookInto(str(tmp_path / "elsewhere"), inside))
     (tmp_path / "more").mkdir()  # what came meanwhile is no reason to doubt
     assert not blind(LookInto(str(tmp_path), inside))
+
+
+@pytest.mark.parametrize("seconds", [None, 1e-9])
+def test_a_copy_has_as_long_as_the_command_that_asked_for_it(stores, seconds):
+    """And not the three minutes of a usual call: an object of a terabyte takes hours."""
+    (entry,) = fill(stores[0], {"files/a": b"a"})
+    found = pairs_to_batch([Pair(entry.path, entry, None)])
+    kernel = Copy(*stores, AGE, seconds)
+
+    if seconds is None:
+        assert sum(part.num_rows for part in kernel([found])) == 1
+    else:
+        with pytest.raises(DeadlinePassed):
+            list(kernel([found]))

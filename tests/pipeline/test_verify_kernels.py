@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import BadAnswer, NodeDamaged
+from bayou.errors import BadAnswer, DeadlinePassed, NodeDamaged
 from bayou.index.build import build
 from bayou.index.check import damage_of, outline
 from bayou.index.chunk import Shape
@@ -27,11 +28,13 @@ from bayou.pipeline.kernels.compare import (
     CASES,
     DAMAGED,
     ENTRY,
+    FINDINGS,
     OBJECT,
     REFUSED,
     WASTED,
     Compare,
     Finding,
+    ReadBack,
     cases,
     inside,
 )
@@ -40,7 +43,9 @@ from bayou.pipeline.kernels.sweep import SWEPT
 from bayou.pipeline.sources.entries import leaf_refs
 from bayou.pipeline.sources.named import NAMED, read
 from bayou.store import keys
+from bayou.store.keys import Key
 from bayou.store.large import Downloaded
+from bayou.store.recipe import Recipe
 from bayou.sync.compare import compare
 from bayou.sync.garbage import SweepHere
 from bayou.sync.judge import CHANGED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
@@ -264,3 +269,19 @@ def test_a_huge_file_has_a_task_to_itself():
     alone = [bucket for bucket, task in tasks.items() if task == tasks[0]]
     assert alone == [0]
     assert sorted(Counter(task for bucket, task in tasks.items() if bucket).values()) == [13, 13, 14]
+
+
+@pytest.mark.parametrize("seconds", [None, 1e-9])
+def test_an_object_may_be_read_for_as_long_as_the_command_has(tmp_path, seconds):
+    """And not for the three minutes of a usual call: an object of a terabyte takes hours."""
+    recipe = Recipe.of(tmp_path.as_uri(), None, {})
+    recipe.open().put(Key("files/a"), b"a")
+    row = Finding.of(READ, Entry("files/a", None, 1, None, None, None, 7))
+    kernel = ReadBack(recipe, seconds)
+    given_to_it = [batch(FINDINGS, [[value] for value in row])]
+
+    if seconds is None:
+        assert sum(part.num_rows for part in kernel(given_to_it)) == 1
+    else:
+        with pytest.raises(DeadlinePassed):
+            list(kernel(given_to_it))

@@ -45,6 +45,11 @@ def cancelled_with(spark: SparkSession) -> Iterator[None]:
         raise
 
 
+def seconds_left(deadline: Deadline | None) -> float | None:
+    """Return how long a call of a task may take: as long as one of this process."""
+    return None if deadline is None else deadline.remaining()
+
+
 def _interrupt_all(spark: SparkSession) -> None:
     with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
         spark.interruptAll()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from bayou.deadline import Deadline
 from bayou.errors import NodeDamaged
 from bayou.index.check import damage_of, outline
 from bayou.index.head import Head
@@ -15,6 +16,7 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.span import Spans
 from bayou.pipeline.arrow import ddl, key_text
 from bayou.pipeline.balance import REQUEST, balanced
+from bayou.pipeline.bound import seconds_left
 from bayou.pipeline.kernels import judge
 from bayou.pipeline.kernels.compare import (
     CASES,
@@ -82,6 +84,7 @@ class Steps:
     recipe: Recipe
     held: ExitStack
     progress: Progress | None
+    deadline: Deadline | None = None
 
     def read_index(self, head: Head) -> Index:
         """Read the branches here and the leaves in tasks, and learn which nodes cannot be used."""
@@ -134,7 +137,7 @@ class Steps:
         parts = min(_MOST_PARTS, (size + files * REQUEST) // _BYTES)
         tasks = tasks_of(self.spark)
         shared = balanced(entries, "path", "size", max(parts, tasks)) if parts else entries.repartition(tasks, "path")
-        found = self._keep(shared.mapInArrow(ReadBack(self.recipe), ddl(FINDINGS)))
+        found = self._keep(shared.mapInArrow(ReadBack(self.recipe, seconds_left(self.deadline)), ddl(FINDINGS)))
         with watching(self.spark, self.progress, "reading", files=files, bytes=size):
             return found, _sums(found)
 

@@ -19,7 +19,7 @@ from bayou.index.staging import Staging
 from bayou.index.tree import Tree
 from bayou.pipeline.arrow import ENTRIES, ddl
 from bayou.pipeline.balance import REQUEST, balanced
-from bayou.pipeline.bound import ended_by
+from bayou.pipeline.bound import ended_by, seconds_left
 from bayou.pipeline.kernels import leaves
 from bayou.pipeline.kernels.copies import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
 from bayou.pipeline.kernels.leaves import PIECES
@@ -80,7 +80,7 @@ def replicate(
     """
     with ended_by(spark, deadline), ExitStack() as held:
         require_store(spark, both.target.url, writes=True)
-        job = _Job(spark, both, held, progress)
+        job = _Job(spark, both, held, progress, deadline)
         decided, counts = job.compare()
         agreed(counts)
         results, made = job.copy(decided, age, counts) if counts.copies else (None, Made(None))
@@ -97,6 +97,7 @@ class _Job:
     both: Both
     held: ExitStack
     progress: Progress | None
+    deadline: Deadline | None = None
 
     def compare(self) -> tuple[DataFrame, Counts]:
         """Bring together the entries of each path (`DECIDED`), and count what has to be done."""
@@ -135,7 +136,8 @@ class _Job:
             shared = copies.repartition(tasks, "path")
         else:
             shared = balanced(copies, "path", "source_size", min(_MOST_PARTS, max(tasks, cost // _BYTES)))
-        results = self._keep(shared.mapInArrow(Copy(self.both.source, self.both.target, age), ddl(RESULTS)))
+        kernel = Copy(self.both.source, self.both.target, age, seconds_left(self.deadline))
+        results = self._keep(shared.mapInArrow(kernel, ddl(RESULTS)))
         with watching(self.spark, self.progress, "replicating", files=counts.copies, bytes=counts.bytes):
             (row,) = results.agg(
                 f.count_if("sent").alias("copied"),

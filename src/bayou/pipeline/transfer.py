@@ -17,7 +17,7 @@ from bayou.errors import SparkError
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST, assign
-from bayou.pipeline.bound import ended_by
+from bayou.pipeline.bound import ended_by, seconds_left
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.kernels import download, handed_out, upload
 from bayou.pipeline.kernels.handed_out import Kernel
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.connect.session import SparkSession
 
-WINDOW = 40_000
+WINDOW = 100_000
 """Records of one job, which this process holds: whatever a sync decides at a time is one job."""
 
 _LEAST = 128 * REQUEST
 """What a task is worth, in bytes and requests: less takes longer to hand over than to do."""
 
-_ROUNDS = 4
+_ROUNDS = 8
 """Tasks for each that runs at once: what a task did is known when it ends."""
 
 
@@ -87,17 +87,13 @@ class SparkMover:
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
         for window in mover.batches(uploads, WINDOW):
-            kernel = upload.Uploads(self._recipe, self._root, self._left())
+            kernel = upload.Uploads(self._recipe, self._root, seconds_left(self._deadline))
             yield from self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         for window in mover.batches(entries, WINDOW):
-            kernel = download.Downloads(self._recipe, self._root, self._staging, self._left())
+            kernel = download.Downloads(self._recipe, self._root, self._staging, seconds_left(self._deadline))
             yield from self._run(window, entries_to_batch, kernel, download.Came(self._staging))
-
-    def _left(self) -> float | None:
-        """Return how long a task may take: as long as a call of this process."""
-        return None if self._deadline is None else self._deadline.remaining()
 
     def _run(
         self,

@@ -49,7 +49,7 @@ def compared(
     """Compare the index of a head with its store; what can be mended is streamed as long as this is open."""
     with ExitStack() as held, ended_by(spark, deadline):
         require_store(spark, recipe.url)
-        job = Steps(spark, store, recipe, held, progress)
+        job = Steps(spark, store, recipe, held, progress, deadline)
         # The index that is compared is that of a head which was read before the listing begins: what is committed
         # meanwhile has its object before its entry (V11).
         index = job.read_index(head)

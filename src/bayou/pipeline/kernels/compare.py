@@ -134,13 +134,17 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """A kernel: findings, each with its entry, to those that the bytes of their objects make."""
+    """A kernel: findings, each with its entry, to those that the bytes of their objects make.
+
+    `seconds`: how long it may take to read one, however large.
+    """
 
     recipe: Recipe
+    seconds: float | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         entries = (Finding(*row).entry for found in batches for row in rows(found, FINDINGS.names))  # type: ignore[arg-type]
-        judged = read_back(store_of(self.recipe), entries)
+        judged = read_back(store_of(self.recipe, self.seconds), entries)
         return in_batches(Finding.of(finding, entry) for finding, entry in judged if finding != WELL)
 
 

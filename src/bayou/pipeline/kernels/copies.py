@@ -57,14 +57,16 @@ class Copy:
     """A kernel: rows of `PAIRS` whose source's object is to be copied, to rows of `RESULTS`.
 
     Runs twice at times: a copy's key stands for its content, so the second time it is found, or written again the same.
+    `seconds`: how long it may take to read or write one, however large.
     """
 
     source: Recipe
     target: Recipe
     age: Age
+    seconds: float | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        source, target = store_of(self.source), store_of(self.target)
+        source, target = store_of(self.source, self.seconds), store_of(self.target, self.seconds)
         again = _attempt() > 0
         age = replace(self.age, doubt=True) if again else self.age
         for found in batches:
