@@ -6,17 +6,20 @@ import hashlib
 import os
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import entries_to_batch
 from bayou.pipeline.balance import REQUEST
-from bayou.pipeline.kernels import moved
+from bayou.pipeline.kernels import handed_out, moved
 from bayou.pipeline.kernels.download import Came, Downloads
+from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, outcomes, told
 from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch
 from bayou.pipeline.transfer import divide
@@ -307,3 +310,40 @@ def test_a_huge_file_is_the_first_task_and_alone(sizes, most, data):
 
     assert task_of[at] == 0
     assert task_of.count(0) == 1
+
+
+def numbers(*tasks: int) -> list[pyarrow.RecordBatch]:
+    return [pyarrow.RecordBatch.from_pydict({"id": [task]}) for task in tasks]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
+def test_each_task_finds_its_own_records_in_the_file(tmp_path_factory, tasks):
+    task_of = [sorted(set(tasks)).index(task) for task in tasks]
+    records = pyarrow.RecordBatch.from_pydict({"at": list(range(len(tasks)))})
+    file = tmp_path_factory.mktemp("handed") / "out"
+
+    count = handed_out.write(file, records, task_of)
+
+    kernel = handed_out.HandedOut(file, iter)
+    found = [[at for got in kernel(numbers(task)) for at in got.column(0).to_pylist()] for task in range(count)]
+    assert found == [[at for at, mine in enumerate(task_of) if mine == task] for task in range(max(task_of) + 1)]
+    assert list(kernel(numbers(0))) == list(kernel(numbers(0)))  # a task may run twice
+
+
+def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
+    records = pyarrow.RecordBatch.from_pydict({"at": [1, 2]})
+    with pytest.raises(ValueError, match="nothing to do for task 1"):
+        handed_out.write(tmp_path / "out", records, [0, 2])
+
+
+def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
+    some = [pyarrow.RecordBatch.from_pydict({"at": [1, 2]}), pyarrow.RecordBatch.from_pydict({"at": [3]})]
+    kernel = Kept(iter, tmp_path)
+
+    names = [name for _ in range(2) for told in kernel(some) for name in told.column("file").to_pylist()]
+
+    assert len(set(names)) == 2  # of a task that runs twice, whoever is told of one reads one
+    for name in names:
+        assert parquet.read_table(tmp_path / name).column("at").to_pylist() == [1, 2, 3]
+    assert list(kernel([])) == []
+    assert {file.name for file in tmp_path.iterdir()} == set(names)
