@@ -9,7 +9,9 @@ import pytest
 
 from bayou.errors import AccessDenied, ConflictRefused
 from bayou.sync import mover, run
+from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport
+from bayou.sync.service import Datastore
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
@@ -286,3 +288,53 @@ def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
     a.sync(adopt=True)
     b.sync()
     assert version(b) == newer
+
+
+@pytest.mark.parametrize("before", ["written", "deleted", "unchanged"])
+def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
+    team: Team, pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Found by the simulation (seeds 93944541825, 1298617991981): one file was seen before, the other after."""
+    a, b = pair
+    if before == "written":
+        a.write_all({RAW: b"older", META: b"older"})
+    elif before == "deleted":
+        a.delete(RAW)
+        a.delete(META)
+    else:
+        for path in BASE:  # looked at, since its stat is another, and found to be as it was
+            (a.repo.tree_root / path).touch()
+    there = entries_of(team.store())
+    newer = {RAW: b"newer", META: b"newer"}
+    look, programs = Look.at, [a.write_all]
+
+    def look_slowly(self: Look, *args: Any, **kwargs: Any) -> Any:
+        seen = look(self, *args, **kwargs)
+        while programs:
+            programs.pop()(newer)
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Look, "at", look_slowly)
+        patch.setattr(run, "_PASSES", 1)
+        a.sync()
+    assert not programs
+    assert entries_of(team.store()) == there
+    a.sync()
+    b.sync()
+    assert version(b) == newer
+
+
+def test_a_version_that_a_program_is_writing_waits_until_it_is_done(team: Team, pair: tuple[Clone, Clone]) -> None:
+    a, b = pair
+    with Datastore(a.repo) as datastore, datastore.tree.writing(RAW) as file:
+        file.write(b"newer")
+        a.write(META, "newer")
+        a.write("files/x", "newer")
+        a.sync()
+        b.sync()
+        assert version(b) == BASE
+        assert b.files["files/x"] == b"newer"
+    a.sync()
+    b.sync()
+    assert version(b) == {RAW: b"newer", META: b"newer"}

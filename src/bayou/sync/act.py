@@ -49,9 +49,11 @@ def act(
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts)
     pushes += ours if mode != "pull" else []
+    torn = _torn(context, todo, {unit for one in pushes if (unit := unit_of(one.path)) is not None})
     if mode != "pull":
         # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
         pushes += [one for one in settled if one.path in doubt]
+    pushes = [one for one in pushes if unit_of(one.path) not in torn] if torn else pushes
     for one in todo:
         if one.action is Action.KEEP_REMOTE:
             report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
@@ -67,11 +69,36 @@ def act(
     _forget_copies(context, [one for one in kept if one.path in moved])
     report.conflicts = [one for one in report.conflicts if one.path not in moved]
     # What was renumbered is a change of ours since we looked, and goes up with the next pass.
-    again = bool(moved or (replacing and mode != "pull"))
+    again = bool(moved or torn or (replacing and mode != "pull"))
     if not pushes or store_view.seen is None:
         return again, store_view.seen
     leftover, seen = publish(context, pushes, store_view.seen)
     return bool(again or leftover), seen
+
+
+def _torn(context: Context, todo: Sequence[Step], units: set[str]) -> set[str]:
+    """Return those of some versions that a program has written to since the journal was read, or is writing to.
+
+    Of such a version one file may have been looked at before, and another after that: what was seen was never there at
+    one time. All of this is after the last look, so what is as it was seen now was so then.
+    """
+    if not units:
+        return set()
+    members = {one.path: one.observed for one in todo if unit_of(one.path) in units}
+    torn: set[str] = set()
+    with context.database.snapshot() as db:
+        newest = (
+            "SELECT path, MAX(id), MAX(state = 'open') FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
+        )
+        for path, number, still_open in db.execute(newest, (context.place,)):
+            unit = unit_of(path)
+            if unit in units and (still_open or path not in members or number > members[path].through):
+                torn.add(unit)
+    for path, observed in members.items():
+        unit = unit_of(path)
+        if unit is not None and unit not in torn and not context.unmoved(observed):
+            torn.add(unit)
+    return torn
 
 
 def conflict_refused(paths: Sequence[str]) -> ConflictRefused:

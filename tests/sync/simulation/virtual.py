@@ -30,6 +30,7 @@ from bayou.index.chunk import Shape
 from bayou.index.entry import Entry
 from bayou.store.store import Store
 from bayou.sync.database import Database
+from bayou.sync.observe import Look
 from bayou.tree.filestat import FileStat
 
 _WINDOW = 4
@@ -48,7 +49,7 @@ class Rules(Protocol):
     def now_ms(self) -> int: ...
 
     def local_step(self, what: str) -> None:
-        """Called before and after every transaction of a client, in its thread."""
+        """Called before and after every transaction of a client, and before each look at a file, in its thread."""
 
     def committing(self) -> None:
         """Called before a transaction is committed, while it holds the lock."""
@@ -76,6 +77,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         # Leases live by real time. Who has the commit lease pauses less between two attempts, and that is all.
         patch("bayou.sync.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
+        patch.object(Look, "at", _looking(rules, Look.at)),
     ]
     with _connections() as handed_on, swift(rng), shaped(rules.shape), _all([*patches, *handed_on]):
         yield
@@ -184,6 +186,16 @@ def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
                 yield future.result()
 
     return ordered
+
+
+def _looking(rules: Rules, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Let programs write between the looks at two files."""
+
+    def at(self: Look, *args: Any, **kwargs: Any) -> Any:
+        rules.local_step("look")
+        return real(self, *args, **kwargs)
+
+    return at
 
 
 def _stepped(rules: Rules, real: Callable[[Database], Any]) -> Callable[[Database], Any]:
