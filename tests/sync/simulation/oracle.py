@@ -153,7 +153,7 @@ class Oracle:
         knew = (
             old is not None
             and base is not None
-            and (same_object(base, old) or base.sha256 == old.sha256 is not None)
+            and (same_object(base, old) or _content(base) == old.sha256 is not None)
             and hashlib.sha256(self.bucket.objects[old.key].data).digest() in self.had.get(who, ())
         )
         if new is None:
@@ -386,6 +386,16 @@ class Oracle:
             except BayouError as error:
                 raise Violation(f"a head names a node that is damaged: {error}") from error
         return self._nodes[ref.node]
+
+
+def _content(entry: Entry) -> bytes | None:
+    """Return the hash of what an entry names. One of discovery has none, but its bytes never change."""
+    return entry.sha256 if entry.push is not None else hashlib.sha256(found(entry.path)).digest()
+
+
+def found(path: str) -> bytes:
+    """Return what a store had at a path before anybody synced with it."""
+    return f"found {path}".encode()
 
 
 def _show(entry: Entry | None) -> str:

@@ -30,7 +30,7 @@ from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Crash
 from tests.sync.simulation.bucket import Bucket, SimTransport
 from tests.sync.simulation.client import Client
-from tests.sync.simulation.oracle import Oracle, Violation
+from tests.sync.simulation.oracle import Oracle, Violation, found
 from tests.sync.simulation.scheduler import Actor, Scheduler
 from tests.sync.simulation.virtual import virtual
 
@@ -173,7 +173,7 @@ class World:
         self._tell(f"{self.kind} {self.shape} unique_etags={self.bucket.unique_etags} rows={self.page_rows}")
         if self.kind.found:
             for path in FOUND:
-                self.bucket.put("nobody", path, f"found {path}".encode(), None)
+                self.bucket.put("nobody", path, found(path), None)
 
     def _episode(self) -> None:
         """Let several clients run commands at once, to the end of all."""
