@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
 from bayou.tree.scan import scan
 from tests.sync import children
@@ -78,6 +79,7 @@ def test_an_open_mark_of_a_living_program_is_carried_but_never_dropped(team: Tea
 
 MARKER = """
 from bayou.repo import open_repo
+from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
 from bayou.tree.scan import scan
 
@@ -142,6 +144,7 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 
 DELETER = """
 from bayou.repo import open_repo
+from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
 from bayou.tree.scan import scan
 from bayou.tree.ground import Ground
@@ -160,6 +163,28 @@ def test_a_delete_that_a_crash_left_undone_is_finished(team: Team, a: Clone) -> 
     c = team.clone("c")
     c.sync()
     assert c.files == a.files
+
+
+def test_a_delete_that_was_left_undone_is_not_meant_for_a_file_that_is_written_under_a_later_mark(
+    a: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation (seed 903494150049): the mark came between the journal and the look at the file."""
+    assert children.run_to_death(DELETER, a.repo.root)
+    look, programs = Look.at, ["a program"]
+
+    def look_late(self: Look, *args: Any, **kwargs: Any) -> Any:
+        while programs:
+            programs.pop()
+            with Datastore(a.repo) as datastore:
+                mark = datastore.sync.mark_dirty("files/a")
+                a.lay("files/a/x", "written since")
+                mark.done()
+        return look(self, *args, **kwargs)
+
+    monkeypatch.setattr(Look, "at", look_late)
+    a.push(walk=False)
+    assert not programs
+    assert a.files["files/a/x"] == b"written since"
 
 
 def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team) -> None:

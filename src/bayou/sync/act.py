@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
@@ -134,8 +135,10 @@ def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step],
         return list(todo), set()
     moved: set[str] = set()
     with context.database.transaction() as db:
+        marks = _marks(context, db)
         for one in undone:
-            if unsaid(context, db, one.observed) and context.unmoved(one.observed):
+            written = not unsaid(context, db, one.observed) or _is_marked_since(one.observed, marks)
+            if not written and context.unmoved(one.observed):
                 context.incoming.remove(one.path)
             else:
                 moved.add(one.path)
@@ -181,9 +184,7 @@ def _list_untracked(context: Context, todo: Sequence[Step], *, walked: Span | No
     if not untracked and walked is None:
         return
     with context.database.transaction() as db:
-        marks = db.execute(
-            "SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.place,)
-        ).fetchall()
+        marks = _marks(context, db)
         if walked is not None:
             db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.place, *walked.bounds))
         db.executemany(
@@ -194,6 +195,10 @@ def _list_untracked(context: Context, todo: Sequence[Step], *, walked: Span | No
                 if one.observed.content is not None and not _is_marked_since(one.observed, marks)
             ],
         )
+
+
+def _marks(context: Context, db: sqlite3.Connection) -> list[tuple[int, str]]:
+    return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.place,)).fetchall()
 
 
 def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bool:
