@@ -82,6 +82,7 @@ class Oracle:
     checked: set[str] = field(default_factory=set)
     number: int = 0
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _begun: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def begin_with(self, objects: Mapping[str, Blob]) -> None:
         """Take what is in the bucket for granted, and watch from here on."""
@@ -289,6 +290,10 @@ class Oracle:
             if client.content(path) != op.content and not self._safe(client, path, op):
                 raise Violation(f"{name} had {path} = {op.content!r}; the tree has {client.content(path)!r} by now")
 
+    def begun(self, client: Client, path: str) -> None:
+        """A program has begun to write and died: whoever saw it alive waits for what it may write."""
+        self._begun[client.name, path] = self.number
+
     def told(self, client: Client, report: SyncReport, before: int) -> None:
         """A delete of which a report says that the store's change was kept is over, whatever rows are still there."""
         for (name, path), op in self.ops.items():
@@ -311,7 +316,8 @@ class Oracle:
             if op.content is None:
                 since = self.versions[max(0, op.head - 1) :]
                 gone = not since or any(path not in one.entries for one in since)
-                if (told_unfinished or client.writes(path)) and path in client.journaled():
+                writes = client.writes(path) or self._begun.get((name, path), -1) >= before
+                if (told_unfinished or writes) and path in client.journaled():
                     continue
                 if not gone and client.content(path) is None:
                     raise Violation(f"{name} deleted {path}; the push says nothing, and it is still there")

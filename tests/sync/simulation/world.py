@@ -270,6 +270,7 @@ class World:
             case "die before writing":
                 self._tell(f"{client.name}: a program dies before it writes {path}")
                 client.half("write", path)
+                self.oracle.begun(client, path)
             case "die before deleting":
                 self._tell(f"{client.name}: a program dies before it deletes {path}")
                 client.half("delete", path)
