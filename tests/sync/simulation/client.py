@@ -156,6 +156,7 @@ class Client:
 
     def begin_slowly(self, path: str) -> None:
         self.slow.append(Slow.begin(self.repo, path))
+        self.begun_since_loss.add(path)
 
     def writes(self, path: str) -> bool:
         """Whether a program is about to write there."""
