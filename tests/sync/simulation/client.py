@@ -219,12 +219,12 @@ class Client:
             self._kept = stamps, copies
         return {content for name, content in self._kept[1] if name == path}
 
-    def journaled(self) -> set[str]:
-        """Return the paths that rows name."""
+    def journaled(self, *, marks: bool = True) -> set[str]:
+        """Return the paths that rows name, those of marks included or not."""
         if not (self.repo.state / "sync.db").exists():
             return set()
         with sqlite3.connect(self.repo.state / "sync.db") as db:
-            found = {path for (path,) in db.execute("SELECT path FROM journal")}
+            found = {path for path, kind in db.execute("SELECT path, kind FROM journal") if marks or kind != "tree"}
         db.close()
         return found
 

@@ -310,7 +310,8 @@ class Oracle:
                 continue
             if op.number > before:
                 # Not promised yet; but a delete that met a change over there is over, should this run have seen it.
-                if op.content is None and client.content(path) is not None and path not in client.journaled():
+                there = client.content(path) is not None
+                if op.content is None and there and path not in client.journaled(marks=False):
                     op.settled = True
                 continue
             if op.content is None:
