@@ -11,7 +11,6 @@ from bayou.errors import AccessDenied, ConflictRefused
 from bayou.sync import mover, run
 from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport
-from bayou.sync.service import Datastore
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
@@ -308,9 +307,9 @@ def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
     newer = {RAW: b"newer", META: b"newer"}
     look, programs = Look.at, [a.write_all]
 
-    def look_slowly(self: Look, *args: Any, **kwargs: Any) -> Any:
-        seen = look(self, *args, **kwargs)
-        while programs:
+    def look_slowly(self: Look, path: str, *args: Any, **kwargs: Any) -> Any:
+        seen = look(self, path, *args, **kwargs)
+        while programs and path in newer:
             programs.pop()(newer)
         return seen
 
@@ -323,18 +322,3 @@ def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
     a.sync()
     b.sync()
     assert version(b) == newer
-
-
-def test_a_version_that_a_program_is_writing_waits_until_it_is_done(team: Team, pair: tuple[Clone, Clone]) -> None:
-    a, b = pair
-    with Datastore(a.repo) as datastore, datastore.tree.writing(RAW) as file:
-        file.write(b"newer")
-        a.write(META, "newer")
-        a.write("files/x", "newer")
-        a.sync()
-        b.sync()
-        assert version(b) == BASE
-        assert b.files["files/x"] == b"newer"
-    a.sync()
-    b.sync()
-    assert version(b) == {RAW: b"newer", META: b"newer"}

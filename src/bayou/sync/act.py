@@ -27,11 +27,12 @@ from bayou.sync.view import View
 
 
 def act(
-    context: Context, todo: Sequence[Step], store_view: View, *, walked: Span | None
+    context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: Span | None
 ) -> tuple[bool, HeadSeen | None]:
     """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with.
 
-    `walked` is the range of paths in which everything was looked at, if there is one.
+    `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
+    was looked at, if there is one.
     """
     report, mode = context.report, context.options.mode
     conflicts = [one for one in todo if one.action is Action.CONFLICT]
@@ -50,7 +51,7 @@ def act(
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts)
     pushes += ours if mode != "pull" else []
-    torn = _torn(context, todo, {unit for one in pushes if (unit := unit_of(one.path)) is not None})
+    torn = _torn(context, todo, pushes, through)
     if mode != "pull":
         # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
         pushes += [one for one in settled if one.path in doubt]
@@ -77,25 +78,26 @@ def act(
     return bool(again or leftover), seen
 
 
-def _torn(context: Context, todo: Sequence[Step], units: set[str]) -> set[str]:
-    """Return those of some versions that a program has written to since the journal was read, or is writing to.
+def _torn(context: Context, todo: Sequence[Step], pushes: Sequence[Step], through: int) -> set[str]:
+    """Return the versions of which a file that nobody will read again was written since the journal was read.
 
-    Of such a version one file may have been looked at before, and another after that: what was seen was never there at
-    one time. All of this is after the last look, so what is as it was seen now was so then.
+    One file of such a version may have been looked at before, and another after that: what was seen was never there at
+    one time. This is after the last look, so what is as it was seen now was so then. A file that is uploaded is proved
+    by that; it may grow meanwhile (F038).
     """
+    units = {unit for one in pushes if (unit := unit_of(one.path)) is not None}
     if not units:
         return set()
-    members = {one.path: one.observed for one in todo if unit_of(one.path) in units}
+    read_again = {one.path for one in pushes if one.action in (Action.PUSH, Action.PUSH_BACK)}
+    others = {one.path: one.observed for one in todo if one.path not in read_again and unit_of(one.path) in units}
     torn: set[str] = set()
     with context.database.snapshot() as db:
-        newest = (
-            "SELECT path, MAX(id), MAX(state = 'open') FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
-        )
-        for path, number, still_open in db.execute(newest, (context.place,)):
+        newest = "SELECT path, MAX(id) FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
+        for path, number in db.execute(newest, (context.place,)):
             unit = unit_of(path)
-            if unit in units and (still_open or path not in members or number > members[path].through):
+            if unit in units and path not in read_again and (path not in others or number > through):
                 torn.add(unit)
-    for path, observed in members.items():
+    for path, observed in others.items():
         unit = unit_of(path)
         if unit is not None and unit not in torn and not context.unmoved(observed):
             torn.add(unit)

@@ -180,7 +180,7 @@ class _Large:
         context, again, seen = self._context, False, self._view.seen
         with self._told_as_one():
             for window, todo in self._decided():
-                more, seen = act(context, todo, self._view, walked=window.span)
+                more, seen = act(context, todo, self._view, through=self._planned.through, walked=window.span)
                 again |= more
                 if seen is not None:
                     self._view = view.later(self._view, context.store, context.cache, seen)

@@ -135,7 +135,8 @@ def _pass_here(context: Context, limit: int | None, looked: list[View] | None = 
         report.engine = "point"
         report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
         return False
-    again, seen = act(context, todo, store_view, walked=EVERYTHING if observation.walked else None)
+    walked = EVERYTHING if observation.walked else None
+    again, seen = act(context, todo, store_view, through=observation.journaled.through, walked=walked)
     prove(context, seen, observation.journaled.marks, clean=not again)
     return again
 
