@@ -1,7 +1,7 @@
 """Play scenario after scenario, and tell how to see a bad one again.
 
 As a program, `python -m tests.sync.simulation.campaign SEED INTERLEAVINGS` plays until that many interleavings are
-explored, and prints how many scenarios that took; a violation ends it with its trace.
+explored, and prints how many scenarios that took; a violation ends it with its trace. How far it is goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.sync.simulation.world import World
 
 SEED = "BAYOU_SIM_SEED"
 _TAIL = 400
+_TOLD_EVERY = 1000
 
 
 class Found(AssertionError):
@@ -58,7 +59,10 @@ def explore(rng: random.Random, interleavings: int, *, clients: int | None = Non
     tally = Tally()
     while tally.interleavings < interleavings:
         third = rng.randrange(2) if clients is None else clients - 2
+        before = tally.interleavings
         play(2 * rng.randrange(1 << 40) + third, tally)
+        if tally.interleavings // _TOLD_EVERY > before // _TOLD_EVERY:
+            print(tally, file=sys.stderr, flush=True)
     return tally
 
 
