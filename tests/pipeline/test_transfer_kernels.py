@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow
@@ -290,7 +291,8 @@ def test_no_task_has_much_more_to_do_than_another(sizes, most):
     assert min(loads) > 0
     # However it is divided, somebody has the average, and somebody the largest file.
     assert max(loads) <= sum(loads) / len(loads) + max(sizes) + REQUEST
-    assert max(loads) - min(loads) <= max(sizes) + REQUEST
+    assert max(loads) - min(loads) <= 2 * (max(sizes) + REQUEST)
+    assert loads == sorted(loads, reverse=True)
 
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 16), st.integers(1, 40))
@@ -299,6 +301,13 @@ def test_files_of_one_size_are_spread_by_their_number(count, size, most):
 
     numbers = [task_of.count(task) for task in range(max(task_of) + 1)]
     assert max(numbers) - min(numbers) <= 1
+
+
+@given(st.lists(st.integers(0, 1 << 16), min_size=40, max_size=500), st.integers(1, 16))
+def test_neighbours_stay_together(sizes, most):
+    task_of = divide(sizes, most)
+
+    assert len(list(groupby(task_of))) == max(task_of) + 1
 
 
 @given(st.lists(st.integers(0, 1 << 16), min_size=1, max_size=500), st.integers(2, 16), st.data())

@@ -7,6 +7,7 @@ process holds one window of records at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from bayou.deadline import Deadline
 from bayou.errors import SparkError
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
-from bayou.pipeline.balance import REQUEST, assign
+from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.bound import ended_by, seconds_left
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.kernels import download, handed_out, upload
@@ -136,9 +137,24 @@ def removed_at_end(file: Path) -> Iterator[None]:
 def divide(sizes: Sequence[int], most: int) -> list[int]:
     """Return the task of each file, so that bytes and files are spread evenly; a huge one is first, and alone.
 
-    There are `most` tasks at most, and fewer where there is not enough to do for as many.
+    There are `most` tasks at most, and fewer where there is not enough to do for as many. Neighbours stay together:
+    what lies in one directory is one task's, and is told in order of path.
     """
-    costs = {at: size + REQUEST for at, size in enumerate(sizes)}
-    tasks = max(1, min(most, len(sizes), sum(costs.values()) // _LEAST))
-    found = assign(costs, tasks)
-    return [found[at] for at in range(len(sizes))]
+    costs = [size + REQUEST for size in sizes]
+    whole = sum(costs)
+    tasks = max(1, min(most, len(sizes), whole // _LEAST))
+    huge = {at for at, cost in enumerate(costs) if cost * tasks >= whole}
+    rest, parts = whole - sum(costs[at] for at in huge), tasks - len(huge)
+    load: Counter[int] = Counter()
+    part_of: list[int] = []
+    before = 0
+    for at, cost in enumerate(costs):
+        if at in huge:
+            part = -1 - at
+        else:
+            part = (2 * before + cost) * parts // (2 * rest)
+            before += cost
+        part_of.append(part)
+        load[part] += cost
+    number = {part: at for at, (part, _) in enumerate(load.most_common())}
+    return [number[part] for part in part_of]
