@@ -13,9 +13,10 @@ from bayou.pipeline import plan
 from bayou.pipeline.arrow import batch, rows
 from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.look import LookAt
-from bayou.pipeline.sources import entries
+from bayou.pipeline.sources import entries, said
 from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
 from bayou.store import open_store
+from bayou.store.store import Store
 from bayou.sync.bulk import Bulk
 
 
@@ -27,7 +28,9 @@ def without_spark() -> Iterator[None]:
         patch.setattr(plan, "compare", compare)
         patch.setattr(plan, "ended_by", lambda *_: nullcontext())
         patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
-        patch.setattr(entries, "store_of", open_store)
+        opened: dict[str, Store] = {}
+        for source in (entries, said):
+            patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
         patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
         patch.setattr("bayou.sync.large._moving", lambda *_: nullcontext())
         yield
@@ -36,14 +39,14 @@ def without_spark() -> Iterator[None]:
 def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
     sides, parts = divide(inputs, 3)
     schema = schema_of(sides)
-    said: dict[str, list[Any]] = {}
+    words: dict[str, list[Any]] = {}
     for part in parts:
         for found in read(recipe, inputs.root, inputs.cache, schema, part):
             for row in rows(found, schema.names):
-                before = said.setdefault(str(row[0]), [None] * len(row))
-                said[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
+                before = words.setdefault(str(row[0]), [None] * len(row))
+                words[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
     target.mkdir()
-    parts = ([row for path, row in sorted(said.items()) if hash(path) % 3 == number] for number in range(3))
+    parts = ([row for path, row in sorted(words.items()) if hash(path) % 3 == number] for number in range(3))
     return [
         target / name
         for mine in parts

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bayou.deadline import Deadline
 from bayou.errors import ConflictRefused, JavaMissing, MassDelete, SparkLost
 from bayou.index.head import read_head
 from bayou.records.renumber import renumber
+from bayou.store.meter import Meter, Verb
 from bayou.sync import api, large
 from bayou.sync.bulk import Bulk
 from bayou.sync.report import SyncOptions
@@ -132,6 +134,27 @@ def test_a_sync_in_windows_commits_each_and_ends_as_one_that_is_in_sync(team: Te
     assert there.files == here.files == units(20)
     for clone in (here, there):
         assert (clone.status().in_sync, clone.sync().engine) == (True, "fast")
+
+
+def test_v17_what_tasks_ask_the_store_for_while_they_compare_is_counted_too(team: Team, monkeypatch) -> None:
+    sent = Counter[str]()
+    count = Meter.sent
+
+    def counting(self: Meter, verb: Verb, requests: int = 1, **moved: int) -> None:
+        sent[verb] += requests
+        count(self, verb, requests, **moved)
+
+    here, there = team.clone("here"), team.clone("there")
+    here.write_all(units(20))
+    here.push()
+    monkeypatch.setattr(Meter, "sent", counting)
+    with without_spark():
+        requests = there.pull(engine="spark").requests
+
+    assert requests.get > 40
+    assert (requests.get, requests.put, requests.head, requests.list, requests.delete) == tuple(
+        sent[verb] for verb in ("get", "put", "head", "list", "delete")
+    )
 
 
 KILLED = """

@@ -23,10 +23,11 @@ from bayou.pipeline.bound import cancelled_with, ended_by
 from bayou.pipeline.kernels.kept import KEPT, Kept
 from bayou.pipeline.kernels.look import SIDES, LookAt, looked
 from bayou.pipeline.progress import watching
-from bayou.pipeline.sources.said import Inputs, said
+from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
 from bayou.store.recipe import Recipe
+from bayou.store.store import Store
 from bayou.sync.context import Context
 from bayou.sync.journal import Row
 from bayou.sync.plan import Action
@@ -105,7 +106,7 @@ def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, fo
         watching(spark, context.progress, "comparing"),
     ):
         parts = compare(spark, recipe, inputs, kernel, found)
-    return _result(parts, marks, exported.through)
+    return _result(parts, marks, exported.through, context.store)
 
 
 def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
@@ -152,8 +153,9 @@ def _asked(names: Container[str], kernel: LookAt) -> Column:
     return reduce(or_, asked)
 
 
-def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int) -> Planned:
-    """Count actions, and gather what is no payload or failed: one pass over a few columns."""
+def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int, store: Store) -> Planned:
+    """Count actions, and gather what is no payload or failed: one pass over a few columns. What tasks asked the store
+    for goes to the tally of `store`."""
     counts: Counter[Action] = Counter()
     sizes: Counter[Action] = Counter()
     noted: list[Note] = []
@@ -161,7 +163,9 @@ def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int) -> Plan
         with parquet.ParquetFile(part) as file:
             for found in file.iter_batches(_AT_ONCE, columns=list(_TALLIED)):
                 for path, action, moved, note, text in rows(found, _TALLIED):
-                    if action is None:
+                    if action is None and note == SENT:
+                        store.add_requests(sent(str(text)))
+                    elif action is None:
                         noted.append(Note(str(path), str(note), str(text)))
                     else:
                         counts[Action(action)] += 1

@@ -6,9 +6,11 @@ reads anything.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,10 +19,13 @@ from pyarrow import parquet
 
 from bayou.index.node import Ref
 from bayou.index.tree import Tree
+from bayou.pipeline.arrow import batch
 from bayou.pipeline.kernels.look import SIDES
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
 from bayou.pipeline.sources.source import read_parts
+from bayou.pipeline.stores import store_of
+from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -36,6 +41,9 @@ _WALKED = {
     "skip_reason": "reason",
 }
 """What a walk says, of files and of whatever else lies there, as the others know it."""
+
+SENT = "sent"
+"""What is "skipped" at the place of a part that has asked the store for something; the reason says for how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +122,34 @@ def read(recipe: Recipe, root: Path, cache: Path, schema: pyarrow.Schema, part: 
             found, names = entries.read(recipe, cache, refs), _columns(side)
         case _Table(side, file, numbers):
             found, names = parquet.ParquetFile(file).iter_batches(row_groups=list(numbers)), _columns(side)
+    before = store_of(recipe).requests if isinstance(part, _Leaves) else None
     for one in found:
-        columns = [
-            one.column(names.get(field.name, "path"))
-            if field.name in names or field.name == "path"
-            else pyarrow.nulls(one.num_rows, field.type)
-            for field in schema
-        ]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+        yield _as(schema, names, one)
+    if before is not None:
+        yield _as(schema, _WALKED, _told(part, store_of(recipe).requests - before))
+
+
+def sent(text: str) -> Requests:
+    """Read what a part that asked the store for something has said."""
+    return Requests(**json.loads(text))
+
+
+def _told(part: _Part, requests: Requests) -> pyarrow.RecordBatch:
+    """Say what a part has cost, at a path that no other has, and no file: its name begins with `~`."""
+    said = {"path": f"~{SENT}/{sha256(repr(part).encode()).hexdigest()}", "skipped": SENT}
+    words = {**said, "reason": json.dumps(asdict(requests))}
+    return batch(files.FILES, [[words.get(name)] for name in files.FILES.names])
+
+
+def _as(schema: pyarrow.Schema, names: Mapping[str, str], one: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Give what one side says the columns of all."""
+    columns = [
+        one.column(names.get(field.name, "path"))
+        if field.name in names or field.name == "path"
+        else pyarrow.nulls(one.num_rows, field.type)
+        for field in schema
+    ]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _columns(side: str) -> dict[str, str]:
