@@ -41,18 +41,19 @@ def cancelled_with(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _interrupt_all(spark)
+        interrupt_all(spark)
         raise
+
+
+def interrupt_all(spark: SparkSession) -> None:
+    """Interrupt what runs in a session."""
+    with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
+        spark.interruptAll()
 
 
 def seconds_left(deadline: Deadline | None) -> float | None:
     """Return how long a call of a task may take: as long as one of this process."""
     return None if deadline is None else deadline.remaining()
-
-
-def _interrupt_all(spark: SparkSession) -> None:
-    with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
-        spark.interruptAll()
 
 
 def _interrupt(spark: SparkSession, deadline: Deadline, done: threading.Event) -> None:
@@ -61,4 +62,4 @@ def _interrupt(spark: SparkSession, deadline: Deadline, done: threading.Event) -
         try:
             deadline.remaining()
         except (DeadlinePassed, Cancelled):
-            _interrupt_all(spark)
+            interrupt_all(spark)

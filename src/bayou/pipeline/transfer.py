@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bayou.deadline import Deadline
-from bayou.errors import SparkError
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST
-from bayou.pipeline.bound import ended_by, seconds_left
+from bayou.pipeline.bound import ended_by, interrupt_all, seconds_left
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.kernels import download, handed_out, upload
 from bayou.pipeline.kernels.handed_out import Kernel
@@ -116,14 +115,10 @@ class SparkMover:
                 whole = True
             finally:
                 if not whole:
-                    self._interrupt()
+                    interrupt_all(self._spark)
 
     def _divide(self, window: Sequence[Sized]) -> list[int]:
         return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
-
-    def _interrupt(self) -> None:
-        with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
-            self._spark.interruptAll()
 
 
 @contextmanager
