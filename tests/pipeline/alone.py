@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bayou.index.entry import Entry
 from bayou.pipeline import plan
 from bayou.pipeline.arrow import batch, rows
 from bayou.pipeline.kernels.kept import Kept
@@ -18,6 +20,9 @@ from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
 from bayou.store import open_store
 from bayou.store.store import Store
 from bayou.sync.bulk import Bulk
+from bayou.sync.context import Context
+from bayou.sync.mover import Arrived, Mover, Sending, Upload
+from bayou.sync.report import Failure
 
 
 @contextmanager
@@ -32,8 +37,32 @@ def without_spark() -> Iterator[None]:
         for source in (entries, said):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
         patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
-        patch.setattr("bayou.sync.large._moving", lambda *_: nullcontext())
+        patch.setattr("bayou.sync.large._moving", moving)
         yield
+
+
+@contextmanager
+def moving(context: Context, *_: object) -> Iterator[None]:
+    before = context.mover
+    context.mover = AtOnce(before)
+    try:
+        yield
+    finally:
+        context.mover = before
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """Uploads before anybody asks for results, as Spark may have done."""
+
+    mover: Mover
+
+    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
+        done = list(self.mover.upload(uploads, count))
+        return (one for one in done)
+
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        return self.mover.download(entries, count)
 
 
 def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:

@@ -8,13 +8,14 @@ process holds one window of records at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from bayou.deadline import Deadline
 from bayou.index.entry import Entry
+from bayou.pipeline.ahead import Ahead
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.bound import ended_by, interrupt_all, seconds_left
@@ -85,15 +86,24 @@ class SparkMover:
         self._staging = staging
         self._deadline = deadline
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
-        for window in mover.batches(uploads, WINDOW):
-            kernel = upload.Uploads(self._recipe, self._root, seconds_left(self._deadline))
-            yield from self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
+    def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
+        """Write objects; the first job runs from now on."""
+        return _under_way(self._uploads(mover.batches(uploads, WINDOW)))
+
+    def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
+        first = next(windows, None)
+        yield from self._send(first) if first is not None else (None,)
+        for window in windows:
+            yield from _under_way(self._send(window))
+
+    def _send(self, window: Sequence[Upload]) -> Generator[Upload | Failure | None, None, None]:
+        kernel = upload.Uploads(self._recipe, self._root, seconds_left(self._deadline))
+        return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         for window in mover.batches(entries, WINDOW):
             kernel = download.Downloads(self._recipe, self._root, self._staging, seconds_left(self._deadline))
-            yield from self._run(window, entries_to_batch, kernel, download.Came(self._staging))
+            yield from _under_way(self._run(window, entries_to_batch, kernel, download.Came(self._staging)))
 
     def _run(
         self,
@@ -101,24 +111,33 @@ class SparkMover:
         to_batch: Callable[[Sequence[T]], pyarrow.RecordBatch],
         kernel: Kernel,
         from_row: Callable[[Row], R],
-    ) -> Iterator[R | Failure]:
-        """Run one job, and yield what it brings as its tasks end. Whoever stops listening ends the job."""
+    ) -> Generator[R | Failure | None, None, None]:
+        """Run one job: yield None once it runs, then what it brings as its tasks end. Whoever closes this ends it."""
         file = self._staging / temporary_name()
         with spark_errors(log_of(self._spark)), ended_by(self._spark, self._deadline), removed_at_end(file):
             tasks = handed_out.write(file, to_batch(window), self._divide(window))
             numbers = self._spark.range(0, tasks, 1, tasks)
             done = numbers.mapInArrow(handed_out.HandedOut(file, kernel), ddl(MOVED))
-            rows = (row for found in batches(self._spark, done) for row in in_rows(found))
+            found = Ahead(batches(self._spark, done))
             whole = False
             try:
+                yield None
+                rows = (row for some in found for row in in_rows(some))
                 yield from outcomes(rows, from_row, self._store)
                 whole = True
             finally:
                 if not whole:
                     interrupt_all(self._spark)
+                    found.leave()
 
     def _divide(self, window: Sequence[Sized]) -> list[int]:
         return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
+
+
+def _under_way(job: Generator[R | Failure | None, None, None]) -> Generator[R | Failure, None, None]:
+    """Let a job begin; return what it brings."""
+    next(job)
+    return cast("Generator[R | Failure, None, None]", job)
 
 
 @contextmanager

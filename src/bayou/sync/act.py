@@ -5,19 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bayou.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.span import Span
-from bayou.sync import base, commit, files, journal
+from bayou.sync import base, commit, files, journal, publish
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
 from bayou.sync.database import IN_SPAN
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action
-from bayou.sync.publish import publish
+from bayou.sync.publish import Publishing
 from bayou.sync.pull import Beside, Incoming, pull, unsaid
 from bayou.sync.renumber import Renumbering
 from bayou.sync.report import Conflict
@@ -26,10 +26,37 @@ from bayou.sync.units import unit_of
 from bayou.sync.view import View
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A plan that is carried out, but for what goes to the store: that is on its way. `again`: make another pass."""
+
+    again: bool = False
+    publishing: Publishing | None = None
+
+    def abandon(self) -> None:
+        """End what is on its way and not finished; what has arrived by then is found by the next push."""
+        if self.publishing is not None:
+            self.publishing.uploads.results.close()
+
+
 def act(
     context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: Span | None
 ) -> tuple[bool, HeadSeen | None]:
-    """Carry out a plan; return whether another pass is needed, and the newest head that base can be compared with.
+    """Carry out a plan, as `begin` says; return what `finish` does."""
+    return finish(context, begin(context, todo, store_view, through=through, walked=walked), store_view.seen)
+
+
+def finish(context: Context, begun: Begun, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
+    """Commit what is on its way, on top of the newest head that is known; return whether another pass is needed, and
+    the newest head since, which base can be compared with."""
+    if begun.publishing is None or newest is None:
+        return begun.again, newest
+    leftover, seen = publish.finish(context, begun.publishing, newest)
+    return bool(begun.again or leftover), seen
+
+
+def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: Span | None) -> Begun:
+    """Carry out a plan as far as this machine is concerned, and begin to upload.
 
     `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
     was looked at, if there is one.
@@ -73,9 +100,8 @@ def act(
     # What was renumbered is a change of ours since we looked, and goes up with the next pass.
     again = bool(moved or torn or (replacing and mode != "pull"))
     if not pushes or store_view.seen is None:
-        return again, store_view.seen
-    leftover, seen = publish(context, pushes, store_view.seen)
-    return bool(again or leftover), seen
+        return Begun(again)
+    return Begun(again, publish.begin(context, pushes, store_view.seen))
 
 
 def _torn(context: Context, todo: Sequence[Step], pushes: Sequence[Step], through: int) -> set[str]:

@@ -20,7 +20,7 @@ from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store.recipe import Recipe
 from bayou.sync import files, view
-from bayou.sync.act import act, conflict_refused
+from bayou.sync.act import Begun, begin, conflict_refused, finish
 from bayou.sync.context import Context
 from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observation, Observer
@@ -176,15 +176,33 @@ class _Large:
             raise conflict_refused(conflicts)
 
     def act(self) -> bool:
-        """Carry out every window; return whether another pass is needed."""
-        context, again, seen = self._context, False, self._view.seen
-        with self._told_as_one():
-            for window, todo in self._decided():
-                more, seen = act(context, todo, self._view, through=self._planned.through, walked=window.span)
-                again |= more
-                if seen is not None:
-                    self._view = view.later(self._view, context.store, context.cache, seen)
-        prove(context, seen, self._planned.marks, clean=not again)
+        """Carry out every window; return whether another pass is needed.
+
+        What one window sends is on its way while the next is decided, and the next one's while this one is committed:
+        so the store never waits for this process. To decide a window nobody needs the commit of the one before, which
+        is of other paths.
+        """
+        again = False
+        before = begun = Begun()
+        try:
+            with self._told_as_one():
+                for window, todo in self._decided():
+                    begun = begin(self._context, todo, self._view, through=self._planned.through, walked=window.span)
+                    again |= self._finish(before)
+                    before = begun
+                again |= self._finish(before)
+        finally:
+            before.abandon()
+            begun.abandon()
+        prove(self._context, self._view.seen, self._planned.marks, clean=not again)
+        return again
+
+    def _finish(self, begun: Begun) -> bool:
+        """Commit a window; return whether another pass is needed."""
+        context = self._context
+        again, seen = finish(context, begun, self._view.seen)
+        if seen is not None:
+            self._view = view.later(self._view, context.store, context.cache, seen)
         return again
 
     @contextmanager

@@ -7,12 +7,12 @@ of this process can do it, or anybody else who sees both.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
@@ -58,6 +58,10 @@ class Arrived:
     durable: bool = False
 
 
+Sending: TypeAlias = Generator[Upload | Failure, None, None]
+"""Uploads on their way: each is told once it has arrived, or failed."""
+
+
 class Mover(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
 
@@ -65,8 +69,11 @@ class Mover(Protocol):
     `count` says how many records there are.
     """
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
-        """Write objects; one that comes back without `stored` changed meanwhile, and stays journaled."""
+    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
+        """Write objects; one that comes back without `stored` changed meanwhile, and stays journaled.
+
+        May begin before anybody asks for results. Whoever wants no more of them closes it.
+        """
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
@@ -80,7 +87,7 @@ class Threads:
     root: Path
     incoming: Incoming
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
+    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
         return hand_out(self.store, partial(send, self.store, self.root), uploads, count)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
@@ -132,7 +139,7 @@ def failure(path: str, error: BayouError) -> Failure:
     return Failure(path, error.code, error.message)
 
 
-def hand_out(store: Store, work: Callable[[T], R], items: Iterable[T], count: int) -> Iterator[R]:
+def hand_out(store: Store, work: Callable[[T], R], items: Iterable[T], count: int) -> Generator[R, None, None]:
     """Yield `work(item)` for each of `count` items, in order, done by many threads.
 
     Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file

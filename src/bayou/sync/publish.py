@@ -10,6 +10,7 @@ from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
 from bayou.index.nodes import StoreNodes
+from bayou.index.span import Span, Spans
 from bayou.index.tree import Tree
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
@@ -17,6 +18,8 @@ from bayou.sync.plan import Action, decide
 from bayou.sync.report import CommitId
 from bayou.sync.steps import Step
 from bayou.sync.units import unit_of
+
+_UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 
 @dataclass(slots=True)
@@ -42,18 +45,33 @@ class _Carry:
         return {unit for path in self.entries if (unit := unit_of(path)) is not None}
 
 
-def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[set[str], HeadSeen]:
-    """Upload and commit; return the paths that turned out to need another decision, and the newest head.
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
+
+    pushes: Sequence[Step]
+    planned: HeadSeen
+    uploads: push.Underway
+
+
+def begin(context: Context, pushes: Sequence[Step], planned: HeadSeen) -> Publishing:
+    """Begin to upload."""
+    uploads = [one.observed for one in pushes if one.action in _UPLOADED]
+    return Publishing(pushes, planned, push.begin(context, uploads, planned.head.gc))
+
+
+def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
+    """Wait for the uploads and commit them, on top of the newest head that is known; return the paths that
+    turned out to need another decision, and the newest head since.
 
     A step that pushes nothing is committed as the store has it: whatever was on its way there comes too late then.
     """
-    gc = seen.head.gc
-    uploads = [one.observed for one in pushes if one.action in (Action.PUSH, Action.PUSH_BACK)]
-    uploaded = push.upload(context, uploads, gc)
-    carry = _Carry({one.path: one for one in pushes}, dict(uploaded), gc.count)
+    pushes, seen = publishing.pushes, publishing.planned
+    uploaded = push.finish(context, publishing.uploads)
+    carry = _Carry({one.path: one for one in pushes}, dict(uploaded), seen.head.gc.count)
     carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
     carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
-    lost = {one.path for one in uploads} - uploaded.keys()
+    lost = {one.path for one in pushes if one.action in _UPLOADED} - uploaded.keys()
     carry.hold_back(lost)
     deletes = sum(one.action is Action.DELETE_REMOTE for one in pushes)
     entries = seen.head.root.entries if seen.head.root else 0
@@ -79,7 +97,7 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
         context.cache,
         context.database,
         context.place,
-        seen,
+        newest,
         list(carry.entries),
         choose,
         by=context.by,
@@ -90,7 +108,7 @@ def publish(context: Context, pushes: Sequence[Step], seen: HeadSeen) -> tuple[s
     # What failed is told; what changed while it was read is looked at again.
     leftover |= lost - {one.path for one in context.report.failed}
     if done is None:
-        return leftover, seen
+        return leftover, newest
     _finish(context, done, carry)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
@@ -116,7 +134,8 @@ def _changed_units(context: Context, units: set[str], planned: HeadSeen, head: H
         return set()
     source = StoreNodes(context.store, context.cache)
     try:
-        changes = diff(Tree(source, planned.head.root), Tree(source, head.head.root))
+        within = Spans(Span.under(f"{unit}/") for unit in units)
+        changes = diff(Tree(source, planned.head.root), Tree(source, head.head.root), within)
         return units & {unit for change in changes if (unit := unit_of(change.path)) is not None}
     except NodeMissing:
         return units  # the older root was collected: nobody can tell

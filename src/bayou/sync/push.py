@@ -7,7 +7,7 @@ what it may have begun goes to the same key with the same bytes; a file that has
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 
@@ -17,7 +17,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
-from bayou.sync.mover import Upload, batches
+from bayou.sync.mover import Sending, Upload, batches
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 
@@ -32,8 +32,23 @@ def per_transaction(count: int) -> int:
     return min(max(_LEAST, count // 16), _MOST)
 
 
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come."""
+
+    files: Mapping[str, Observed]
+    entries: dict[str, Entry]
+    count: int
+    results: Sending
+
+
 def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
     """Upload what is not uploaded yet; return the entry of each path that made it. Failures go into the report."""
+    return finish(context, begin(context, wanted, gc))
+
+
+def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
+    """Begin to upload what is not uploaded yet. Where other processes do it, they are at it until `finish`."""
     files = {one.path: one for one in wanted if one.content is not None}
     before = recorded(context)
     push = ulid()
@@ -54,13 +69,19 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
             size, sha256, data = one.content.size, one.content.sha256, one.content.data
             todo.append(Upload(path, push, size, sha256, gc.count, data=data))
     context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
-    for batch in batches(context.mover.upload(_intended(context, todo, files), len(todo)), per_transaction(len(todo))):
+    return Underway(files, entries, len(todo), context.mover.upload(_intended(context, todo, files), len(todo)))
+
+
+def finish(context: Context, underway: Underway) -> dict[str, Entry]:
+    """Wait for uploads, and record each; return the entry of every path that made it."""
+    entries = underway.entries
+    for batch in batches(underway.results, per_transaction(underway.count)):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
         for sent in done:
             if sent.stored is not None:
-                entries[sent.path] = _entry(files[sent.path], sent, sent.stored)
+                entries[sent.path] = _entry(underway.files[sent.path], sent, sent.stored)
                 context.report.pushed.bytes += sent.size
         context.progress.advance(files=len(batch), bytes=sum(sent.size for sent in done))
     context.progress.end()

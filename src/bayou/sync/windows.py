@@ -14,7 +14,7 @@ from bayou.sync import files
 from bayou.sync.observe import Observed
 from bayou.sync.units import units_around
 
-WINDOW = 50_000
+WINDOW = 25_000
 """Paths that need a decision: enough that a commit costs little beside them, few enough to hold."""
 
 
