@@ -48,6 +48,8 @@ def server_environment(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(SOURCE), taken.get("PYTHONPATH")))),
+        # Of obstore's threads that drive connections: there is a worker for each core already.
+        "TOKIO_WORKER_THREADS": "1",
     }
     if is_local(master):
         # Without SPARK_HOME workers import pyspark from where it is installed, compiled, and not out of a zip file.
