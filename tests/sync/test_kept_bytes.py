@@ -46,13 +46,13 @@ def test_what_there_is_no_room_for_is_read_again(
     monkeypatch.setattr(observe, "_KEPT_EACH", each)
     monkeypatch.setattr(observe, "_KEPT", whole)
     kept: list[bool] = []
-    upload = push.upload
+    begin = push.begin
 
     def watched(context: Any, wanted: Sequence[Observed], gc: Any) -> Any:
         kept.extend(one.content is not None and one.content.data is not None for one in wanted)
-        return upload(context, wanted, gc)
+        return begin(context, wanted, gc)
 
-    monkeypatch.setattr(push, "upload", watched)
+    monkeypatch.setattr(push, "begin", watched)
     a.push(adopt=True)
     assert sum(kept) == (0 if each < 1000 else 5)
     assert pulled(team) == SMALL
@@ -62,15 +62,15 @@ def test_a_file_that_has_changed_since_it_was_looked_at_is_not_pushed_as_it_was(
     team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = next(iter(SMALL))
-    upload = push.upload
+    begin = push.begin
     rewrites = iter([b"new"])
 
     def late(context: Any, wanted: Sequence[Observed], gc: Any) -> Any:
         for content in rewrites:
             a.lay(changed, content)
-        return upload(context, wanted, gc)
+        return begin(context, wanted, gc)
 
-    monkeypatch.setattr(push, "upload", late)
+    monkeypatch.setattr(push, "begin", late)
     a.push(adopt=True)
     assert pulled(team) == {**SMALL, changed: b"new"}
     assert len(team.payload_keys()) == len(SMALL), "what the file had before was sent too"

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from bayou.errors import PathRefused
 from bayou.index.span import EVERYTHING, Span
@@ -51,6 +51,15 @@ def all_known(database: Database, within: Span = EVERYTHING) -> dict[str, Known]
         str(path): Known(FileStat(size, mtime, ctime, inode), sha256, bool(settled), matches)  # type: ignore[arg-type]
         for path, size, mtime, ctime, inode, sha256, settled, matches in found
     }
+
+
+def matching(database: Database, place: int) -> tuple[dict[str, tuple[object, ...]], set[str]]:
+    """Return the stats of files that base of a place names and that are equal to it, and the paths of those that base
+    names and that must be looked at. Hot: a walk compares the stats with every file of the tree, and makes no more of
+    them than tuples."""
+    found = database.rows("SELECT path, size, mtime, ctime, inode, settled FROM file WHERE matches = ?", (place,))
+    equal = {cast("str", row[0]): row[1:5] for row in found if row[5]}
+    return equal, {cast("str", row[0]) for row in found if not row[5]}
 
 
 def known(database: Database, paths: Iterable[str]) -> dict[str, Known]:

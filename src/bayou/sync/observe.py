@@ -10,6 +10,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -212,16 +213,16 @@ class Observer:
     ) -> int | None:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
-        known = files.all_known(self._database)
+        equal, expected = files.matching(self._database, self._place)
         for item in scan(self._root, under, seen.temporaries):
             if isinstance(item, Found):
-                if self._policy.excluded(item.path):
-                    known.pop(item.path, None)
+                path, stat = item
+                if equal.pop(path, None) == stat:
                     continue
-                before = known.pop(item.path, None)
-                if before is None or before.matches != self._place or not before.still(item.stat):
-                    candidates[item.path] = item.stat
-                    if limit is not None and self._one.is_listed(item.path, item.stat):
+                expected.discard(path)
+                if not self._policy.excluded(path):
+                    candidates[path] = stat
+                    if limit is not None and self._one.is_listed(path, stat):
                         limit += 1
                     check_limit(candidates, limit)
             elif item.kind == "foreign":
@@ -231,8 +232,8 @@ class Observer:
             else:
                 seen.unreadable.append(item.path)
                 seen.failed.append(Failure(item.path, "unreadable", item.reason))
-        for path, before in known.items():
-            if before.matches != self._place or not _below(path, under) or self._policy.excluded(path):
+        for path in chain(equal, expected):
+            if not _below(path, under) or self._policy.excluded(path):
                 continue
             # V5: what lies below a directory that cannot be read is not known to be missing.
             if not any(path == bad or path.startswith(f"{bad}/") for bad in seen.unreadable):
