@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayou.errors import AccessDenied, ConflictRefused
-from bayou.sync import mover, run
+from bayou.sync import act, mover, run
 from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Fault
@@ -200,6 +200,33 @@ def test_a_file_that_merely_lies_in_a_contested_version_stays_untracked(pair: tu
     report = a.sync()
     assert (report.untracked, set(kept(report))) == ([NOTE], {RAW, META})
     assert version(a) == {RAW: b"raw", META: b"meta of b", NOTE: b"by hand"}
+
+
+def test_a_version_of_unknown_origin_goes_aside_with_its_untracked_files(
+    pair: tuple[Clone, Clone], monkeypatch
+) -> None:
+    """Found by the simulation (seed 619957013583): a program marked everything while that happened, and what had been
+    left behind of our version was pushed into theirs."""
+    a, b = pair
+    b.write_all({RAW: b"raw of b", META: b"meta of b"})
+    b.sync()
+    a.write_all({RAW: b"raw of a", META: b"meta of a", NOTE: b"note of a"})
+    a.lose_state()
+    begin, marks = act.begin, iter([None])
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        for everything in marks:
+            a.mark_dirty(everything)
+        return begin(*args, **kwargs)
+
+    monkeypatch.setattr(act, "begin", marked)
+    report = a.sync()
+    a.sync()
+
+    assert kept(report) == {RAW: "raw of a", META: "meta of a", NOTE: "note of a"}
+    assert version(a) == {RAW: b"raw of b", META: b"meta of b"}
+    b.sync()
+    assert version(b) == version(a)
 
 
 @pytest.mark.parametrize("theirs", ["changed", "deleted"])

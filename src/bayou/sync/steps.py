@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bayou import paths
@@ -66,22 +66,36 @@ def settle_units(steps: Iterable[Step], units: Container[str], renumbered: Conta
 
     `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
     here and changed there, it is kept; else ours is `renumbered`, or the two are in conflict, and no file of one gets
-    into the other.
+    into the other. Files that are untracked stay, unless nobody can tell them from those that are in conflict.
     """
     alone: list[Step] = []
     members: dict[str, list[Step]] = defaultdict(list)
     for one in steps:
-        unit = unit_of(one.path) if one.absent is None and one.action is not Action.UNTRACKED else None
+        unit = unit_of(one.path) if one.absent is None else None
         if unit is not None and unit in units:
             members[unit].append(one)
         else:
             alone.append(one)
     for unit, unit_steps in members.items():
+        known = [one for one in unit_steps if one.action is not Action.UNTRACKED]
+        untracked = [one for one in unit_steps if one.action is Action.UNTRACKED]
         if unit in renumbered:
-            alone.extend(replace(one, action=Action.RENUMBER) for one in unit_steps)
+            decided = [replace(one, action=Action.RENUMBER) for one in known]
         else:
-            alone.extend(_one_unit(unit_steps))
+            decided = list(_one_unit(known))
+        alone.extend(decided)
+        alone.extend(replace(one, action=Action.CONFLICT) if _is_nobodys(decided) else one for one in untracked)
     return alone
+
+
+def _is_nobodys(decided: Sequence[Step]) -> bool:
+    """Whether a version is in conflict of which neither base nor a row of the journal names anything here.
+
+    Then its untracked files are as much of it as those that are in conflict, and go aside with them. Left where they
+    are, they would lie in the store's version, and be pushed into it with the next mark that names everything.
+    """
+    named = any(one.base is not None or one.observed.state.ours or one.observed.state.deleted for one in decided)
+    return not named and any(one.action is Action.CONFLICT for one in decided)
 
 
 _CHANGED_HERE = {Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE, Action.KEEP_REMOTE, Action.CONFLICT}
