@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -183,6 +185,26 @@ def test_map_keeps_order_and_raises_the_first_error_in_its_turn(store: Store) ->
         results.extend(store.map(work, range(10_000)))
     assert results == list(range(50))
     assert len(begun) < 500
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_map_goes_on_by_itself_as_far_as_it_may(store: Store, ahead: int) -> None:
+    taken: list[int] = []
+    done: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(10_000):
+            taken.append(number)
+            yield number
+
+    results = store.map(done.append, items(), threads=8, ahead=ahead)
+    next(results)
+    wanted = 2 + 8 * ahead
+    deadline = time.monotonic() + 30
+    while len(done) < wanted and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(done) == len(taken) == wanted
+    results.close()  # type: ignore[attr-defined]
 
 
 def test_views_share_counts(store: Store) -> None:

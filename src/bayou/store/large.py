@@ -83,14 +83,14 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
     """Read an object into a file; see `Store.download`."""
     if size <= THRESHOLD:
         # A span also where one request will do: an object that has grown since is then not read whole.
-        found = _fetch(store, key, (0, size) if size else None, if_match, size)
+        found = fetch(store, key, (0, size) if size else None, if_match, size)
         target.write(found.data)
         return Downloaded(found.meta, hashlib.sha256(found.data).digest())
     digest = hashlib.sha256()
     spans = [(at, min(at + _SPAN, size)) for at in range(0, size, _SPAN)]
-    first = _fetch(store, key, spans[0], if_match, size)
+    first = fetch(store, key, spans[0], if_match, size)
     # V2: all parts are of the object whose metadata we report.
-    rest = store.map(lambda span: _fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)
+    rest = store.map(lambda span: fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)
     for found in chain([first], rest):
         if found.meta != first.meta:  # a store that does not look at If-Match
             raise PreconditionFailed(f"{key} changed while it was read")
@@ -99,14 +99,20 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
     return Downloaded(first.meta, digest.digest())
 
 
-def _fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
+def fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
+    """Read an object of a known size, or a span of it."""
     found = store.get(key, span=span, if_match=if_match)
     if found is None or found.meta.size != size:
-        had = "nothing" if found is None else f"{found.meta.size} bytes"
-        raise BadAnswer(
-            f"{key}: {size} bytes expected, the store has {had}", hint="bayou datastore verify shows what is damaged"
-        )
+        raise other_size(key, size, None if found is None else found.meta.size)
     return found
+
+
+def other_size(key: Key, size: int, had: int | None) -> BadAnswer:
+    """Return the error for an object that has not the size it should have."""
+    told = "nothing" if had is None else f"more than {size} bytes" if had > size else f"{had} bytes"
+    return BadAnswer(
+        f"{key}: {size} bytes expected, the store has {told}", hint="bayou datastore verify shows what is damaged"
+    )
 
 
 def _read(source: BinaryIO, size: int, *, start: bool) -> bytes:

@@ -154,6 +154,14 @@ class TellsTime(Protocol):
 
 
 @runtime_checkable
+class Reads(Protocol):
+    """A transport that can also bring bytes alone, for less than `get` does. None has to."""
+
+    def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
+        """Return those of the bytes `span[0] <= i < span[1]` that the object has; errors as of `get`."""
+
+
+@runtime_checkable
 class ListsLevels(Protocol):
     """A transport that can also list one directory without what is below its directories. None has to."""
 

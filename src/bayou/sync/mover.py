@@ -6,6 +6,7 @@ of this process can do it, or anybody else who sees both.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,15 @@ from typing import Protocol, TypeAlias, TypeVar
 from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
 from bayou.store import keys
+from bayou.store.large import THRESHOLD
 from bayou.store.store import Store
 from bayou.store.transport import Stored
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
 _HANDFUL = 8
+_AHEAD = 4
+"""Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -91,7 +95,7 @@ class Threads:
         return hand_out(self.store, partial(send, self.store, self.root), uploads, count)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        return hand_out(self.store, partial(fetch, self.store, self.incoming), entries, count)
+        return hand_out(self.store, partial(fetch, self.store, self.incoming), entries, count, ahead=_AHEAD)
 
 
 def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
@@ -116,40 +120,63 @@ def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
 
 def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
     """Download one object to the staging directory, and prove it."""
+    try:
+        if entry.sha256 is not None and entry.push is not None and entry.size <= THRESHOLD:
+            return _fetch_whole(store, incoming, entry, entry.sha256)
+        return _fetch_parts(store, incoming, entry)
+    except NotFound:
+        return Arrived(entry.path)
+    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
+        return failure(entry.path, error)
+
+
+def _fetch_whole(store: Store, incoming: Incoming, entry: Entry, sha256: bytes) -> Arrived | Failure:
+    """What comes at once is proved before it touches the disk."""
+    data = store.read(entry.key, entry.size)
+    if hashlib.sha256(data).digest() != sha256:
+        return _bad_content(entry)
+    staged, file = incoming.stage()
+    with file:
+        file.write(data)
+    return Arrived(entry.path, staged, sha256)
+
+
+def _fetch_parts(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
     staged, file = incoming.stage()
     try:
         with file:
             # A discovered object must be the one that was listed.
             came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
-    except NotFound:
+    except (NotFound, AccessDenied, Rejected, BadAnswer, PreconditionFailed):
         staged.unlink(missing_ok=True)
-        return Arrived(entry.path)
-    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
-        staged.unlink(missing_ok=True)
-        return failure(entry.path, error)
+        raise
     if entry.sha256 is not None and came.sha256 != entry.sha256:
         staged.unlink(missing_ok=True)
-        return Failure(
-            entry.path, "bad_content", f"the object of {entry.path} does not have the bytes that were pushed"
-        )
+        return _bad_content(entry)
     return Arrived(entry.path, staged, came.sha256)
+
+
+def _bad_content(entry: Entry) -> Failure:
+    return Failure(entry.path, "bad_content", f"the object of {entry.path} does not have the bytes that were pushed")
 
 
 def failure(path: str, error: BayouError) -> Failure:
     return Failure(path, error.code, error.message)
 
 
-def hand_out(store: Store, work: Callable[[T], R], items: Iterable[T], count: int) -> Generator[R, None, None]:
-    """Yield `work(item)` for each of `count` items, in order, done by many threads.
+def hand_out(
+    store: Store, work: Callable[[T], R], items: Iterable[T], count: int, *, ahead: int = 1
+) -> Generator[R, None, None]:
+    """Yield `work(item)` for each of `count` items, in order, done by many threads; `ahead` as in `Store.map`.
 
     Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file
     costs to send.
     """
     size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
     if size == 1:
-        yield from store.map(work, items)
+        yield from store.map(work, items, ahead=ahead)
         return
-    for done in store.map(lambda some: [work(item) for item in some], batches(items, size)):
+    for done in store.map(lambda some: [work(item) for item in some], batches(items, size), ahead=ahead):
         yield from done
 
 

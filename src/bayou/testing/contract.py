@@ -269,6 +269,23 @@ class StoreContract:
         with pytest.raises(BadAnswer):
             store.download(payload("data/a"), io.BytesIO(), 4)
 
+    def test_bytes_alone_are_whole_or_refused(self, store: Store) -> None:
+        key = payload("data/a")
+        store.put(key, b"12345")
+        before = store.requests
+        assert bytes(store.read(key, 5)) == b"12345"
+        sent = store.requests - before
+        assert (sent.total, sent.get, sent.bytes_in) == (1, 1, 5)
+        for other in (1, 4, 6, 100):
+            with pytest.raises(BadAnswer):
+                store.read(key, other)
+        store.put(payload("data/empty"), b"")
+        assert bytes(store.read(payload("data/empty"), 0)) == b""
+        with pytest.raises(BadAnswer):
+            store.read(key, 0)
+        with pytest.raises(NotFound):
+            store.read(payload("data/never"), 5)
+
     def test_attributes_are_kept(self, store: Store) -> None:
         if not self.keeps_attributes:
             pytest.skip("this store keeps none")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from bayou.errors import BadAnswer, Unavailable
-from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored, Transport
+from bayou.store.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -104,6 +104,19 @@ class FaultyTransport:
                 cut = memoryview(found.data)[: fault.truncate]
                 raise BadAnswer(f"GET {key} brought {len(cut)} bytes of {len(memoryview(found.data))}")
         return found
+
+    def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
+        if not isinstance(self.inner, Reads):
+            found = self.get(key, span=span, timeout=timeout)
+            assert found is not None
+            return found.data
+        faults = self._meet("get", key)
+        data = self.inner.read(key, span, timeout=timeout)
+        self._after(faults)
+        for fault in faults:
+            if fault.truncate is not None:
+                return memoryview(data)[: fault.truncate]
+        return data
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
         faults = self._meet("head", key)

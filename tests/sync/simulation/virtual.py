@@ -168,7 +168,7 @@ def shaped(shape: Shape) -> Iterator[None]:
 
 def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
     def ordered(
-        self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None
+        self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None, ahead: int = 1
     ) -> Iterator[Any]:
         """Do a few at a time, in any order, and yield their results in theirs."""
         source = iter(items)
