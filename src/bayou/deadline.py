@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from weakref import WeakKeyDictionary
 
 from bayou.errors import Cancelled, DeadlinePassed
+from bayou.quick import dataclass
 
 _begun: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
 _begun_lock = threading.Lock()

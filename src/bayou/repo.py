@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
 from bayou.errors import AlreadyInitialized, NotARepo, UsageError
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.store import Store

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
 from bayou.cli import signals
 from bayou.cli.output import clean, paint
 from bayou.errors import BayouError, Cancelled, UsageError
+from bayou.quick import dataclass
 
 _USAGE = UsageError.exit_code
 

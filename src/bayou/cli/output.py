@@ -9,10 +9,11 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import click
+
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.cli.progress import Bar

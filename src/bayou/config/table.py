@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from bayou.config.place import credential, is_credential
 from bayou.config.record import Hydrate
 from bayou.errors import ConfigInvalid, UsageError
+from bayou.quick import dataclass
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "": ("repo_id", "datastore", "sync", "spark"),

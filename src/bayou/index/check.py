@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from bayou.errors import NodeDamaged, NodeMissing
@@ -11,6 +11,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource, Tree
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from hashlib import sha256
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from bayou.index.entry import Entry
 from bayou.index.node import Child
+from bayou.quick import dataclass
 
 Row = TypeVar("Row", Entry, Child)
 

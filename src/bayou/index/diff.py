@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from bayou.index.entry import Entry
 from bayou.index.node import Ref
 from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.index.tree import NodeSource, Tree, branches, leaves
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
@@ -14,6 +13,7 @@ from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import REPAIR, Root
 from bayou.index.ports import Reads, Writes
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bayou.quick import dataclass
 from bayou.store import keys
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from bayou.errors import HeadCorrupt, NoConditionalWrites, UnknownFormat
@@ -12,6 +12,7 @@ from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.ports import Reads, Writes
 from bayou.index.replica import Replica
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import Create, Match, Stored
 

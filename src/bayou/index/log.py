@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound
 from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.ports import Reads, Writes
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import Create
 

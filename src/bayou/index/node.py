@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar, TypeAlias
 
 from bayou.errors import NodeDamaged
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 from bayou.store import keys
 
 Digest: TypeAlias = bytes

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayou.index.node import Root
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ being used twice.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from bayou.index.fields import Malformed, parse
 from bayou.index.head import FORMAT, unknown_format
 from bayou.index.log import LogRow
 from bayou.index.node import Pointer, is_name
+from bayou.quick import dataclass
 
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
 _STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Leaf
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from bayou.index import codec
 from bayou.index.node import Node, name
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

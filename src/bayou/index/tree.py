@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from bayou.index.node import Branch, Leaf, Node, Ref, Root
+from bayou.quick import dataclass
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,12 +6,12 @@ A directory datastore is a store here too: `file://` swaps under `filelock`, on 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bayou.deadline import Deadline
 from bayou.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError
 from bayou.lease.keys import object_key
 from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.store import Store

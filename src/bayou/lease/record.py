@@ -7,9 +7,10 @@ freed once. So an ETag that is made of content is a version too, and a write tha
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.index.fields import Malformed, dump, parse
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

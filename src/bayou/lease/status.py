@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayou.lease.objects import Seen
 from bayou.lease.record import Corrupt, Held
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from bayou.errors import BayouError
 from bayou.ids import ulid
@@ -11,6 +11,7 @@ from bayou.lease.objects import LeaseObjects, Seen
 from bayou.lease.record import Corrupt, Free, Held
 from bayou.lease.wait import Obstacle, corrupt_lease
 from bayou.lease.watch import Clock, Watch
+from bayou.quick import dataclass
 
 _TRIES = 5
 

@@ -6,12 +6,12 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from bayou.deadline import Deadline
 from bayou.errors import ConfigInvalid, DeadlinePassed, LeaseCorrupt, LeaseTimeout, StoreError
 from bayou.lease.record import Corrupt, Held
+from bayou.quick import dataclass
 
 T = TypeVar("T")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from bayou.errors import ModelInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
 from bayou.model.names import FOLDER, check_name, check_type, is_id
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync.scope import ModelRef
 

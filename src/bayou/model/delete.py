@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.errors import ModelHasData
 from bayou.model.definition import Definition
 from bayou.model.names import FOLDER
+from bayou.quick import dataclass
 from bayou.repo import Repo
 
 if TYPE_CHECKING:

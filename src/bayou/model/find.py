@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from bayou.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
 from bayou.model.definition import Definition, checked_place, load_definition, place
 from bayou.model.names import FOLDER, SUFFIX, is_id
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync.scope import ModelRef
 

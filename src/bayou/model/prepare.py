@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from bayou.errors import ArgumentsInvalid, MethodNotFound
@@ -15,6 +15,7 @@ from bayou.model.lines import Unusable, check_plain
 from bayou.model.types.arguments import Problem, problems
 from bayou.model.types.registry import find_type
 from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
+from bayou.quick import dataclass
 from bayou.records.names import check_tags
 from bayou.repo import Repo
 

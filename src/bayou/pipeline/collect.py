@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from bayou.deadline import Deadline
@@ -30,6 +30,7 @@ from bayou.pipeline.sources.entries import leaf_refs
 from bayou.pipeline.sources.listing import listed
 from bayou.pipeline.sources.named import named
 from bayou.pipeline.stream import batches, tasks_of
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +34,7 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.listing import judged
 from bayou.pipeline.sources.named import named
 from bayou.pipeline.stream import tasks_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.judge import Rules

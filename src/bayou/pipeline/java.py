@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.errors import JavaMissing, JavaTooOld
+from bayou.quick import dataclass
 
 OLDEST = 17
 

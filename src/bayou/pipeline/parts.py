@@ -7,10 +7,10 @@ known exactly; otherwise it stays one part, which is slower and as right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from bayou import paths
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter, or_
 from pathlib import Path
@@ -26,6 +25,7 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.context import Context

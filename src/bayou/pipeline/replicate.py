@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.deadline import Deadline
@@ -27,6 +26,7 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.shared import require_store
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.stream import tasks_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age

@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
@@ -25,6 +24,7 @@ from bayou.pipeline.server.control import START_S, Warm, release
 from bayou.pipeline.server.locks import Lock
 from bayou.pipeline.server.options import IDENTITY
 from bayou.pipeline.server.record import ServerRecord
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

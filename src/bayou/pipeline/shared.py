@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from bayou.errors import SparkNotShared, TreeError
 from bayou.pipeline.arrow import TEXT, ddl
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of
+from bayou.quick import dataclass
 from bayou.store.url import parse_url
 from bayou.tree.draft import temporary_name
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
 from pyarrow import parquet
 
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch
+from bayou.quick import dataclass
 from bayou.sync.database import Database
 
 CACHED, LISTED, ABSENT, HASHED, JOURNAL = "cached", "listed", "absent", "hashed", "journal"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from bayou.pipeline.server.control import START_S, Warm, answers
 from bayou.pipeline.server.spark_home import find_spark
 from bayou.pipeline.server.watch import stop_if_idle
 from bayou.pipeline.session import spark_session, without_secrets
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

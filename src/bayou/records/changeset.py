@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from bayou.errors import StateError
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.tree.durable import sync_directory
 

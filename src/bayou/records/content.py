@@ -8,8 +8,9 @@ import hashlib
 import json
 import mimetypes
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from bayou.quick import dataclass
 
 CHUNK = 1 << 20
 _HEAD = 1 << 16

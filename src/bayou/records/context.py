@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.errors import StateError
+from bayou.quick import dataclass
 from bayou.records import local
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from bayou.deadline import Deadline
 from bayou.errors import SparkError
+from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.sync.progress import Progress, Silent
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.errors import DataNotFound, TooManyRenames
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.layout import VersionPath

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import calendar
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from bayou.errors import RetentionInvalid
+from bayou.quick import dataclass
 
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(m|h|d|w|mo|y)", re.ASCII)
 _FIXED = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}

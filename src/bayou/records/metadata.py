@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from types import NoneType
 from typing import Any
 
 from bayou.errors import RecordDamaged
+from bayou.quick import dataclass
 from bayou.records import document
 from bayou.records.layout import VersionPath
 from bayou.records.owner import Owner

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from bayou.errors import RecordDamaged, RecordNotFound
+from bayou.quick import dataclass
 from bayou.records import document
 from bayou.records.catalog.derive import derive, output_row
 from bayou.records.catalog.rows import Made, OutputRow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bayou.quick import dataclass
 from bayou.sync.scope import ModelRef
 
 __all__ = ["ModelRef", "Owner"]

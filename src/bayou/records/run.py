@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from bayou.errors import RecordDamaged
+from bayou.quick import dataclass
 from bayou.records.catalog.derive import run_row
 from bayou.records.catalog.rows import Made
 

@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack
 
 from bayou.errors import UsageError
+from bayou.quick import dataclass
 from bayou.records.changes import change, turn
 from bayou.records.changeset import ChangeSet, Placement
 from bayou.records.claim import claim, describe, item_id, next_number

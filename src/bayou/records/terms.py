@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypedDict
 
+from bayou.quick import dataclass
 from bayou.records.content import Measured
 from bayou.records.layout import VersionPath
 from bayou.records.lifetimes import parse_keep, parse_lifetime

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.errors import RecordDamaged
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.item import metadata_of

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.deadline import Deadline
 from bayou.errors import BayouError
 from bayou.lease import STORE, LeaseGroup, model_key, open_leases
+from bayou.quick import dataclass
 from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone

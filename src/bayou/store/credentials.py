@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
+from bayou.quick import dataclass
 from bayou.store.failure import Renewal, one_line
 
 

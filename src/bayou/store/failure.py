@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
 
 from obstore import exceptions as obs
 
 from bayou import errors
+from bayou.quick import dataclass
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*): ?(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")

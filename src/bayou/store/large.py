@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TreeError
+from bayou.quick import dataclass
 from bayou.store.keys import Key
 from bayou.store.transport import Fetched, ObjectMeta
 

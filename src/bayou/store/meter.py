@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Literal
+
+from bayou.quick import dataclass
 
 Verb = Literal["get", "put", "head", "list", "delete"]
 

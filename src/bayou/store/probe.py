@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from bayou.deadline import Deadline
 from bayou.errors import (
@@ -23,6 +22,7 @@ from bayou.errors import (
     PreconditionFailed,
 )
 from bayou.ids import ulid
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.store import Store

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bayou.quick import dataclass
 from bayou.store import credentials
 from bayou.store.open import open_store
 from bayou.store.store import Store

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from bayou.errors import CannotConnect, StoreError
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from bayou import paths
 from bayou.errors import ConfigInvalid, NamespaceInvalid, Rejected
+from bayou.quick import dataclass
 from bayou.store.keys import Key
 
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -8,8 +8,10 @@ nowhere else. Everything that cuts across (faults in tests, recording) is a tran
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -6,11 +6,11 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from bayou.errors import ConfigInvalid, CredentialInConfig
+from bayou.quick import dataclass
 
 OPTIONS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "skip_signature", "request_payer"}

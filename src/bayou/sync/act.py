@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bayou.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.span import Span
+from bayou.quick import dataclass
 from bayou.sync import base, commit, files, journal, publish
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context

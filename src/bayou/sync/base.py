@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from bayou.index import merge, read
@@ -18,6 +18,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSink, NodeSource, Tree
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync import rows

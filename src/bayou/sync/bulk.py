@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
@@ -11,6 +10,7 @@ from bayou.deadline import Deadline
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.progress import Progress

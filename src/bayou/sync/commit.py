@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from bayou.deadline import Deadline
@@ -26,6 +26,7 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import find_many
 from bayou.index.trash import trash_changes
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.store.retry import RetryPolicy
 from bayou.store.store import Store
 from bayou.sync import base, files, rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from operator import attrgetter
 
@@ -15,6 +15,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import Spans
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.sync.judge import CHANGED, LEARNED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back

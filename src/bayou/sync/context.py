@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
@@ -17,6 +16,7 @@ from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.span import EVERYTHING, Span
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place

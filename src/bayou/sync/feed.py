@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import cast
 
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal

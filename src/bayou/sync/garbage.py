@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree, leaves
 from bayou.paths import PAYLOAD_ROOTS
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta

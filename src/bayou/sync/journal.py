@@ -10,10 +10,10 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from bayou.ids import is_ulid, ulid, ulid_ms
+from bayou.quick import dataclass
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.lock import FileLock
 

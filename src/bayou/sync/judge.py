@@ -6,11 +6,12 @@ Nothing here reads an index or lists a store. What only a request can tell is as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.entry import Entry
 from bayou.index.span import Spans
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.large import Nowhere
 from bayou.store.store import Store

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, TreeError
+from bayou.quick import dataclass
 from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import NoJournal
 from bayou.sync.progress import Progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.large import THRESHOLD
 from bayou.store.store import Store

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,7 @@ from typing import cast
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.index.span import EVERYTHING, Span
+from bayou.quick import dataclass
 from bayou.sync import files
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.files import Known, file_stat

@@ -6,10 +6,10 @@ the same push, so that a new object over old bytes is recorded and not downloade
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 
 
 class Action(Enum):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
+from bayou.quick import dataclass
 from bayou.sync.units import unit_of
 
 if TYPE_CHECKING:

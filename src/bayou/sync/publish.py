@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from bayou.errors import NodeMissing
 from bayou.index.diff import diff
@@ -12,6 +11,7 @@ from bayou.index.head import HeadSeen
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import Span, Spans
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
 from bayou.sync.plan import Action, decide

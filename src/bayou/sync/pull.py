@@ -10,11 +10,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from bayou.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 from bayou.sync import base, files, journal, rows
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context

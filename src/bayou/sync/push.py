@@ -7,7 +7,7 @@ what it may have begun goes to the same key with the same bytes; a file that has
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
@@ -15,6 +15,7 @@ from bayou.errors import NotFound
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
+from bayou.quick import dataclass
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, batches

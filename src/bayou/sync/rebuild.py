@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
 from bayou.ids import ulid
@@ -23,6 +23,7 @@ from bayou.index.log import LogRow, Tally
 from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.span import EVERYTHING
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.probe import probe
 from bayou.store.retry import RetryPolicy

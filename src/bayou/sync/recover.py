@@ -9,7 +9,7 @@ told of it. The store's own clock says what came later, or a node that came late
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bayou.index.check import Damage, survey
 from bayou.index.discovery import directories, entry_of
@@ -17,6 +17,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Digest, Pointer, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 

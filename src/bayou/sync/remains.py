@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou.errors import HeadCorrupt, IndexDamaged, NotFound
 from bayou.index.check import survey
@@ -13,6 +13,7 @@ from bayou.index.log import Page, read_page
 from bayou.index.node import Pointer, Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.salvage import Salvage, salvage
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import Match

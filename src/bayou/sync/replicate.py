@@ -8,7 +8,7 @@ a reader of the replica sees one version of the source or the next. Nothing is w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bayou.config import DatastoreConfig
@@ -20,6 +20,7 @@ from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.recipe import Recipe
 from bayou.store.retry import RetryPolicy

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from bayou.quick import dataclass
 from bayou.store.meter import Requests
 from bayou.sync.scope import Scope
 

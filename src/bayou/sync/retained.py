@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from bayou.errors import NodeDamaged, NodeMissing
@@ -12,6 +11,7 @@ from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, read_page
 from bayou.index.node import Branch, Pointer, Ref, Root
 from bayou.index.nodes import StoreNodes
+from bayou.quick import dataclass
 from bayou.store.store import Store
 from bayou.sync.push import ms
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ from bayou.errors import (
     SyncError,
     UsageError,
 )
+from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
 from bayou.sync import migrate, view

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bayou import paths
 from bayou.errors import MassDelete
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide, unchanged
 from bayou.sync.policy import Policy, Why

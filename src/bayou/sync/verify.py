@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +20,7 @@ from bayou import paths
 from bayou.errors import IndexDamaged, NotFound
 from bayou.index.discovery import TooMany, discover
 from bayou.index.head import Head, HeadSeen, read_head
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync import view
 from bayou.sync.bulk import Bulk

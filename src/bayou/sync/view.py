@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
@@ -15,6 +15,7 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.store.probe import probe
 from bayou.store.store import Store
 from bayou.sync.base import Place

@@ -7,9 +7,9 @@ is ever cut in two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from bayou.index.span import Span
+from bayou.quick import dataclass
 from bayou.sync import files
 from bayou.sync.observe import Observed
 from bayou.sync.units import units_around

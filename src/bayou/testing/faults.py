@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Event, Lock
+
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

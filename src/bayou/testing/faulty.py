@@ -10,10 +10,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 from bayou.errors import BadAnswer, Unavailable
+from bayou.quick import dataclass
 from bayou.store.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
 
 if TYPE_CHECKING:

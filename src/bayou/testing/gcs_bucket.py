@@ -7,8 +7,10 @@ import hashlib
 import time
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
+
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
+
+from bayou.quick import dataclass
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 

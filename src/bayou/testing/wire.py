@@ -7,11 +7,12 @@ headers and target as sent), and a test that makes thousands of requests should 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote
+
+from bayou.quick import dataclass
 
 _MAX_HEAD = 256 * 1024
 _NO_BODY = frozenset({204, 304})

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from bayou.deadline import Deadline
 from bayou.errors import ContentChanged
+from bayou.quick import dataclass
 from bayou.tree.failure import refused, tree_error
 from bayou.tree.filestat import FileStat
 from bayou.tree.spot import what_is

@@ -6,12 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bayou import paths
 from bayou.errors import PathRefused
+from bayou.quick import dataclass
 from bayou.tree.draft import is_made, is_temporary
 from bayou.tree.failure import tree_error, why
 from bayou.tree.filestat import FileStat

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from bayou.model.lines import Place
+from bayou.quick import dataclass
 from bayou.sync.scope import ModelRef
 from bayou.workflow.source import Source
 

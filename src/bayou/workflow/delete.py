@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bayou.quick import dataclass
 from bayou.records.layout import evaluated_workflow_path
 from bayou.records.records import Records
 from bayou.workflow.definition import Workflow

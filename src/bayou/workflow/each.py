@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bayou.errors import WorkflowInvalid
 from bayou.model.expressions.redact import redact
+from bayou.quick import dataclass
 
 _LONGEST = 80
 

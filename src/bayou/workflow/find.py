@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayou.errors import WorkflowInvalid, WorkflowNotFound
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow
 from bayou.workflow.graph import check_graph

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bayou.model.lines import Place
 from bayou.model.names import is_id
+from bayou.quick import dataclass
 from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
 from bayou.workflow.source import Source
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bayou.errors import BayouError, NothingToResume
 from bayou.ids import ulid
+from bayou.quick import dataclass
 from bayou.records.metadata import now
 from bayou.records.records import Records
 from bayou.records.run import Run

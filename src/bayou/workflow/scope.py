@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
 from bayou.model.lines import Place
+from bayou.quick import dataclass
 from bayou.records.run import Step as Record
 from bayou.repo import Repo
 from bayou.workflow.definition import Job, Step, Workflow

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayou.errors import WorkflowInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
+from bayou.quick import dataclass
 from bayou.records.run import Job as JobRecord
 from bayou.records.run import Run
 from bayou.records.run import Step as Record

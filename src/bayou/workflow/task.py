@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayou.model import Definition
+from bayou.quick import dataclass
 from bayou.workflow.definition import Job, Step
 from bayou.workflow.each import Each
 from bayou.workflow.state import Key

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.errors import ExpressionInvalid, QueryInvalid
 from bayou.model.expressions.scan import Code, Path, parse, texts
 from bayou.model.expressions.scope import NAMES
+from bayou.quick import dataclass
 from bayou.records.query.tokens import Token, tokens
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bayou.errors import BayouError, ExpressionInvalid
@@ -13,6 +12,7 @@ from bayou.model.expressions.data import DataLookup
 from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Code, Path, parse
 from bayou.model.expressions.scope import EvaluationScope
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from bayou.errors import ExpressionInvalid
+from bayou.quick import dataclass
 from bayou.records.query.tokens import tokens
 
 OPEN, CLOSE = "${{", "}}"

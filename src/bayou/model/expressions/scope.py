@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.model.expressions.data import DataLookup

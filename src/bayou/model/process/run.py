@@ -10,11 +10,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.errors import Cancelled, MethodFailed
 from bayou.model.process.tree import end_group, end_tree, marked_environment
+from bayou.quick import dataclass
 
 _CHUNK = 1 << 16
 _TICK_S = 0.1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema
+from bayou.quick import dataclass
 
 _LONGEST = 200
 _KINDS = {

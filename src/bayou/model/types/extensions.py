@@ -8,13 +8,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from bayou.errors import TypeInvalid
 from bayou.model.types.plain import Origin, PlainType
 from bayou.model.types.spec import ModelType
+from bayou.quick import dataclass
 
 FOLDER = "extensions/models"
 ENTRY_POINTS = "bayou.models"

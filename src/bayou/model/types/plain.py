@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
 from bayou.errors import BayouError, TypeInvalid
@@ -13,6 +13,7 @@ from bayou.model.types.python import PythonJob, run_python
 from bayou.model.types.schema import schema_of
 from bayou.model.types.spec import Method, OutputSpec
 from bayou.model.work import Work
+from bayou.quick import dataclass
 from bayou.records.lifetimes import parse_keep, parse_lifetime
 from bayou.records.names import check_name
 

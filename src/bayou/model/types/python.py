@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from bayou.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
 from bayou.model.types import child
 from bayou.model.work import Work
+from bayou.quick import dataclass
 
 _LAST_WORDS = 200
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayou.errors import MethodNotFound
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.model.work import Work

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from bayou.index.discovery import directories, entry_of
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_text, rows
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store

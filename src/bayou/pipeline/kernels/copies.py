@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow
 
@@ -16,6 +16,7 @@ from bayou.index.tree import NodeSink
 from bayou.pipeline.arrow import BYTES, ENTRIES, INT, TEXT, TIME, batch, batch_to_entries, rows
 from bayou.pipeline.kernels.leaves import EDGE, LEAF, Row, in_batches
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.sync.replica.copy import Age, Copied, copy_all
 from bayou.sync.replica.pair import Pair

@@ -6,7 +6,6 @@ A file is staged under a name that nobody else uses, so a task that runs twice l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
@@ -15,6 +14,7 @@ from bayou.index.entry import Entry
 from bayou.pipeline.arrow import batch_to_entries
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.mover import Arrived, fetch, hand_out

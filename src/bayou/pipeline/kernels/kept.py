@@ -6,7 +6,6 @@ A task that runs twice leaves two files; whoever reads the names is told of one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
@@ -15,6 +14,7 @@ from pyarrow import parquet
 from bayou.ids import ulid
 from bayou.pipeline.arrow import TEXT, batch
 from bayou.pipeline.kernels.handed_out import Kernel
+from bayou.quick import dataclass
 
 KEPT = pyarrow.schema({"file": TEXT})
 

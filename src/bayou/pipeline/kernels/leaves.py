@@ -6,7 +6,6 @@ Runs twice at times: a node has the commit's id in its name and the same rows, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow
@@ -22,6 +21,7 @@ from bayou.index.staging import NodeFile, Staging
 from bayou.index.tree import NodeSink
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 
 LEAF, EDGE, END = "leaf", "edge", "end"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import pyarrow
 
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, rows
+from bayou.quick import dataclass
 from bayou.sync import files, steps
 from bayou.sync.context import stays_away
 from bayou.sync.files import Known

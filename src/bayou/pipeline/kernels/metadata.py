@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow
 
 from bayou.pipeline.arrow import INT, TEXT, batch, rows
+from bayou.quick import dataclass
 
 LINES = pyarrow.schema({"path": TEXT, "kind": TEXT, "row": TEXT, "stamp": TEXT, "why": TEXT, "mtime": INT})
 """What is told of one file or directory: of what `kind` the answer is, and the row, as JSON, where it is one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow
 
 from bayou.pipeline.arrow import INT, TEXT, batch, rows
+from bayou.quick import dataclass
 
 RULINGS = pyarrow.schema({"row": TEXT, "why": TEXT, "bytes": INT, "unclear": TEXT})
 """A version that may go: its row, as JSON, why, and what that frees; or why one cannot be judged."""

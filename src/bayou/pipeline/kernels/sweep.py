@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 
@@ -12,6 +11,7 @@ import pyarrow
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_text, rows
 from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, WASTED
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.recipe import Recipe
 from bayou.store.transport import ObjectMeta

@@ -6,7 +6,6 @@ The key and the hash of each were recorded before (V11): a task that runs twice 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
@@ -14,6 +13,7 @@ import pyarrow
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.transport import Stored
 from bayou.sync.mover import Upload, hand_out, send

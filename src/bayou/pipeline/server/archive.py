@@ -7,13 +7,13 @@ server that finds none leaves one when it ends, in its own place; it becomes the
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.pipeline.java import Java
 from bayou.pipeline.server.identity import files_digest
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.spark_home import SparkHome
+from bayou.quick import dataclass
 
 _MAGIC_BYTES = 4
 

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.config import SparkConfig
@@ -23,6 +22,7 @@ from bayou.pipeline.server.place import Place, cache
 from bayou.pipeline.server.record import ServerRecord, read_record
 from bayou.pipeline.server.spark_home import SparkHome, find_spark
 from bayou.pipeline.server.terminate import terminate
+from bayou.quick import dataclass
 
 LOCAL = "local[*,4]"
 """Every core of this machine, and four attempts at each task, as on a cluster."""

@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bayou.pipeline.java import Java
 from bayou.pipeline.server.environment import SOURCE, inherited
 from bayou.pipeline.server.spark_home import SparkHome
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

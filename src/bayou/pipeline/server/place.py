@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.errors import SparkUnavailable
+from bayou.quick import dataclass
 
 
 def cache(environ: Mapping[str, str] | None = None) -> Path:

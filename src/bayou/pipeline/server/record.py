@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from bayou.pipeline.server.options import private
 from bayou.pipeline.server.place import Place
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

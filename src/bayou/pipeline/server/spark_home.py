@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from bayou.errors import SparkUnavailable
+from bayou.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
 from bayou.pipeline.sources.source import read_parts
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
 

@@ -7,7 +7,6 @@ plans are logged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bayou.ids import ulid
 from bayou.pipeline.arrow import ddl
+from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from bayou.index.entry import Entry
@@ -11,6 +11,7 @@ from bayou.index.local import NodeFiles
 from bayou.index.node import Pointer, Ref, Root
 from bayou.index.read import find_many
 from bayou.index.tree import Tree, branches, leaves
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync import rows
 from bayou.sync.base import load_root

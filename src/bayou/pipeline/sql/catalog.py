@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow
 
 from bayou.errors import StateError
 from bayou.pipeline.sql.tables import CatalogTable
+from bayou.quick import dataclass
 
 RANGE = 25_000
 """Rows of one task: read in a fraction of a second, so that nobody waits for one that is left."""

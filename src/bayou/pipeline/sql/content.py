@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +15,7 @@ from bayou.errors import ContentDamaged, NotFound, RecordError
 from bayou.index.entry import Entry
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant
+from bayou.quick import dataclass
 from bayou.store import Store
 from bayou.sync.presence import NoJournal
 from bayou.tree.tree import Tree

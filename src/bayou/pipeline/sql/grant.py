@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayou.errors import BayouError, RecordError
 from bayou.pipeline.stores import store_of
+from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store import Store
 from bayou.store.recipe import Recipe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +26,7 @@ from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.values import Row, to_rows
 from bayou.pipeline.sql.views import create_views
+from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.sync.progress import Progress
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayou.deadline import Deadline
 from bayou.pipeline.sql.query import Column, open_query
+from bayou.quick import dataclass
 from bayou.repo import Repo
 
 

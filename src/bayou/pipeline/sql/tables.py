@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from bayou.quick import dataclass
 
 Kind = Literal["string", "bigint", "double"]
 """What a column of SQLite holds, in Spark's words."""

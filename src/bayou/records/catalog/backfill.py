@@ -8,12 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.deadline import Deadline
+from bayou.quick import dataclass
 from bayou.records.catalog.derive import ROOTS
 from bayou.records.catalog.lines import CacheReader, DirectoryReader, Part, Told, directories, told_by
 from bayou.records.catalog.schema import INDEXES

@@ -6,10 +6,11 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from bayou import paths
+from bayou.quick import dataclass
 from bayou.records.catalog.schema import TABLES, UNSEEN, Values, path_of, put, tell, told
 
 _NUMBERS = {"version": int, "size": int, "streaming": int, "deleted": int, "duration_s": float}

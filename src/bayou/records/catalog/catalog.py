@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from bayou.quick import dataclass
 from bayou.records.catalog import find, schema
 from bayou.records.catalog.file import CatalogFile
 from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
+from bayou.quick import dataclass
 from bayou.records.catalog.apply import apply
 from bayou.records.catalog.backfill import Backfill
 from bayou.records.catalog.derive import is_record

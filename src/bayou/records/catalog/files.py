@@ -6,10 +6,10 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.errors import BayouError, RecordDamaged
+from bayou.quick import dataclass
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.schema import Values, values
 from bayou.tree.failure import why

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.records.catalog.schema import TABLES, output_of, quoted, run_of, version_of
 

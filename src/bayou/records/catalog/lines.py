@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from bayou.quick import dataclass
 from bayou.records.catalog.derive import is_record
 from bayou.records.catalog.files import Absent, Read, read_all
 from bayou.records.catalog.survey import Survey, survey_below

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
+from bayou.quick import dataclass
 from bayou.records.catalog.schema import TABLES, tell, told
 from bayou.sync.feed import Feed
 

@@ -10,11 +10,12 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from stat import S_ISDIR
 
 from bayou import paths
+from bayou.quick import dataclass
 from bayou.records.catalog.derive import ROOTS, is_record
 from bayou.records.catalog.files import stamp
 from bayou.records.layout import METADATA, version_number

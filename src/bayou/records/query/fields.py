@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 
 Kind = Literal["text", "number", "truth", "time", "other"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bayou.errors import RecordError
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.engine import FAILURES
 from bayou.records.query.expression import Expression

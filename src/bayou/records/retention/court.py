@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.catalog.schema import values, version_of
 from bayou.records.layout import VersionPath

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from bayou.quick import dataclass
 from bayou.records.catalog.find import Where
 from bayou.records.changes import steadily
 from bayou.records.retention.court import Court, Ruling, Sentenced

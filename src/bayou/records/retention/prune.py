@@ -7,11 +7,11 @@ counts is the note that `model delete` leaves in the datastore, or the word of w
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayou.errors import ModelNotFound, UsageError
 from bayou.model.find import defined_ids
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.retention.removal import Weighed, remove, weigh
 from bayou.sync.scope import ModelRef

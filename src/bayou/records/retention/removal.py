@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.item import metadata_of
 from bayou.records.layout import METADATA, RAW, VersionPath

@@ -7,12 +7,12 @@ one's `keep` says how many of an item's versions are kept, or for how long; the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Literal
 
 from bayou.errors import RetentionInvalid
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.lifetimes import parse_keep, parse_lifetime
 

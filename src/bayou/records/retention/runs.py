@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.ids import ulid
 from bayou.index.local import NodeFiles
 from bayou.index.read import scan
 from bayou.index.span import Span
+from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.repo import Repo
 from bayou.sync.base import Base

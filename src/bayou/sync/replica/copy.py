@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from typing import BinaryIO, cast
 
 from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 from bayou.store.large import THRESHOLD, Nowhere
 from bayou.store.store import Store
 from bayou.sync.replica.pair import copy_push

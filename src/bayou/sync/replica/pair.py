@@ -7,12 +7,13 @@ collection every key is another, so a late DELETE hits nothing that anybody stil
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Literal
 
 from bayou.ids import ulid, ulid_of
 from bayou.index.entry import Entry
+from bayou.quick import dataclass
 
 _IDENTITY = slice(10, 20)
 """The characters of a copy's push id that stand for the content; those before are a time, those after an age."""

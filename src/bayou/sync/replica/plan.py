@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from bayou.errors import NodeDamaged, NodeMissing
@@ -12,6 +12,7 @@ from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.target import Target, same
 from bayou.sync.units import unit_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bayou.index.entry import Entry
 from bayou.index.merge import merge
@@ -11,6 +11,7 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.store.store import Store
 from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age, copy_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from bayou.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
@@ -18,6 +18,7 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.replica import Replica
 from bayou.index.tree import Tree
+from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.probe import probe
 from bayou.store.store import Store
