@@ -115,6 +115,27 @@ def test_it_behaves_as_the_one_of_the_standard_library() -> None:
         example(quick.dataclass)["Point"](1).new = 2
 
 
+@pytest.mark.parametrize(("above", "below"), [(quick, dataclasses), (dataclasses, quick), (quick, quick)])
+def test_each_may_inherit_from_the_other(above: Any, below: Any) -> None:
+    @above.dataclass(frozen=True, slots=True)
+    class Above:
+        x: int
+
+    @below.dataclass(frozen=True, slots=True)
+    class Below(Above):
+        y: int = 2
+
+    assert repr(Below(1)) == f"{Below.__qualname__}(x=1, y=2)"
+    assert Below(1) == Below(1, 2) != Above(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Below(1).x = 3
+    with pytest.raises(TypeError, match="non-frozen"):
+
+        @below.dataclass(slots=True)
+        class _Open(Above):
+            z: int = 3
+
+
 @quick.dataclass(frozen=True, slots=True)
 class Travels:
     path: str

@@ -34,7 +34,10 @@ def _decorator(options: dict[str, bool]) -> Callable[[type], type]:
         own = frozenset(vars(cls))
         if any(isinstance(value, dataclasses.Field) and _odd(value) for value in vars(cls).values()):
             return dataclasses.dataclass(frozen=frozen, slots=True)(cls)
-        made = cast("Any", dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls))
+        # Only whoever inherits from a frozen class is asked whether he is frozen himself.
+        asked = frozen and any(dataclasses.is_dataclass(one) for one in cls.__bases__)
+        made = cast("Any", dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, frozen=asked)(cls))
+        made.__dataclass_params__.frozen = frozen
         found = dataclasses.fields(made)
         compared = [field.name for field in found if field.compare]
         # A tuple also of one field, or none: what is compared must not be mistaken for what is in it.

@@ -13,10 +13,13 @@ from tests.sync.conftest import Team
 
 HEAVY = (
     *("pyspark", "pyarrow", "pandas", "numpy", "boto3", "botocore", "yaml", "rich", "celpy", "cel", "jsonschema"),
-    *("tomlkit", "filelock", "asyncio", "email", "http", "xml", "subprocess"),
+    *("tomlkit", "filelock", "asyncio", "email", "http", "xml", "subprocess", "arro3", "shutil", "difflib", "html"),
 )
-OTHERS = ("setup", "verify", "collect", "hydrate", "rebuild", "recover", "mend", "migrate", "copies", "log", "large")
-"""Commands and rare turns that a sync has nothing to do with."""
+OTHERS = (
+    *("setup", "verify", "collect", "hydrate", "rebuild", "recover", "mend", "migrate", "copies", "log", "large"),
+    *("act", "planning", "pull", "push", "publish", "renumber", "conflict"),
+)
+"""Commands and rare turns that a sync has nothing to do with, and all that moves data."""
 
 
 def test_a_sync_with_nothing_to_do_is_one_request_and_loads_no_engine(s3_team: Team, proxy: HttpProxy) -> None:

@@ -40,6 +40,26 @@ def test_files_at_every_depth_below_every_root_are_found(root: Path) -> None:
     assert skipped(root) == {}
 
 
+@pytest.mark.parametrize("under", [None, "data", "data/a"])
+def test_files_that_are_as_known_are_passed_over_and_ticked_off(root: Path, under: str | None) -> None:
+    put(root, "data/a", "data/b", "data/c", "data/new", "files/x")
+    known = {one.path: tuple(one.stat) for one in scan(root) if isinstance(one, Found) and one.path != "data/new"}
+    known["data/gone"] = known["data/a"]
+    put(root, "data/a")  # the same bytes, written again
+    os.unlink(root / "data/c")
+    os.mkdir(root / "data/c")
+    if under == "data/a":
+        os.utime(root / "data/a", ns=(1, 1))
+    before = dict(known)
+    items = {item.path for item in scan(root, under, None, known)}
+
+    everything = {"data/a", "data/b", "data/c", "data/gone", "files/x"}
+    looked_at = {None: {"data/a", "data/b", "files/x"}, "data": {"data/a", "data/b"}, "data/a": {"data/a"}}[under]
+    assert items == {"data/a"} | ({"data/new"} if under != "data/a" else set())
+    assert known.keys() == everything - looked_at, "what was not found as a file is left, also where a directory is now"
+    assert all(known[path] == before[path] for path in known)
+
+
 def test_dot_files_are_files(root: Path) -> None:
     # F104
     names = {"data/.gitkeep", "data/.hidden/x", "data/.a/.b/.c", "files/.env"}

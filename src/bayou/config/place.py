@@ -49,13 +49,9 @@ def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
 
 def is_credential(name: str) -> bool:
     """Say whether the name of a setting sounds like a secret."""
-    from bayou.store.url import check_options  # noqa: PLC0415
+    from bayou.store.url import is_secret  # noqa: PLC0415
 
-    try:
-        check_options("", {name: ""}, frozenset())
-    except UsageError as error:
-        return isinstance(error, CredentialInConfig)
-    return False
+    return is_secret(name)
 
 
 def credential(where: str) -> CredentialInConfig:

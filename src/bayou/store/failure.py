@@ -7,7 +7,6 @@ our message is one short line of it, without secrets.
 
 from __future__ import annotations
 
-import html
 import re
 
 from obstore import exceptions as obs
@@ -218,6 +217,8 @@ def _cause(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return the gist of an answer in one short line: no markup, no debug output, no secret."""
+    import html  # noqa: PLC0415  (only for errors)
+
     text = text[:_LOOK].split("\n\nDebug source:", maxsplit=1)[0]
     text = " ".join(html.unescape(_TAG.sub(" ", text)).split())
     text = "".join(char for char in text if char.isprintable())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -97,17 +96,24 @@ def _directory(parts: SplitResult, text: str) -> str:
     return os.path.normpath("/" + path.lstrip("/"))
 
 
+def is_secret(name: str) -> bool:
+    """Say whether the name of an option sounds like a credential."""
+    return _CREDENTIAL.search(name) is not None
+
+
 def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]) -> None:
     """Refuse credentials, unknown names, and values that make no sense, in a store's options."""
     for name, value in options.items():
         if name in known:
             _check_value(name, value)
             continue
-        if _CREDENTIAL.search(name):
+        if is_secret(name):
             raise CredentialInConfig(
                 f"{name} is a credential and does not belong into the configuration",
                 hint="give it to the provider: its environment variables, profile or login command",
             )
+        import difflib  # noqa: PLC0415  (hardly ever needed)
+
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
         raise ConfigInvalid(f"unknown option {name} for a {scheme}:// store", hint=hint)

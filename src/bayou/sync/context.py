@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,13 +56,17 @@ class Context:
     options: SyncOptions
     report: SyncReport
     progress: Progress
-    by: str
     mass_delete: bool = False
     """Whether what is committed is part of deletes that, taken together, were allowed as a mass delete."""
 
     @property
     def place(self) -> int:
         return self.base.place_id
+
+    @property
+    def by(self) -> str:
+        """Who writes, for the log."""
+        return identity()
 
     @property
     def bulk(self) -> Bulk | None:
@@ -142,7 +144,6 @@ def open_context(
                 options=options,
                 report=SyncReport(mode=options.mode, dry_run=options.dry_run),
                 progress=progress or Silent(),
-                by=identity(),
             )
         finally:
             journal.release()
@@ -166,4 +167,7 @@ def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
 
 def identity() -> str:
     """Who writes, for the log: user and host."""
+    import getpass  # noqa: PLC0415  (whoever commits nothing does without)
+    import socket  # noqa: PLC0415
+
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -15,6 +15,7 @@ from bayou.sync.database import IN_SPAN, Database
 from bayou.tree.content import Content
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
+from bayou.tree.scan import Known as Scanned
 
 
 class Known(NamedTuple):
@@ -53,12 +54,12 @@ def all_known(database: Database, within: Span = EVERYTHING) -> dict[str, Known]
     }
 
 
-def matching(database: Database, place: int) -> tuple[dict[str, tuple[object, ...]], set[str]]:
+def matching(database: Database, place: int) -> tuple[Scanned, set[str]]:
     """Return the stats of files that base of a place names and that are equal to it, and the paths of those that base
     names and that must be looked at. Hot: a walk compares the stats with every file of the tree, and makes no more of
     them than tuples."""
     found = database.rows("SELECT path, size, mtime, ctime, inode, settled FROM file WHERE matches = ?", (place,))
-    equal = {cast("str", row[0]): row[1:5] for row in found if row[5]}
+    equal = {cast("str", row[0]): cast("tuple[int, int, int, int]", row[1:5]) for row in found if row[5]}
     return equal, {cast("str", row[0]) for row in found if not row[5]}
 
 

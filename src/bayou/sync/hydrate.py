@@ -8,11 +8,12 @@ from bayou.errors import NotFound, SyncError
 from bayou.index.read import scan
 from bayou.repo import Repo
 from bayou.sync.context import Context, open_context
+from bayou.sync.intents import settle_intents
 from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observed
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
-from bayou.sync.pull import Incoming, settle_intents
+from bayou.sync.pull import Incoming
 from bayou.sync.pull import pull as bring
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run

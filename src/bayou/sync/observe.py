@@ -215,11 +215,9 @@ class Observer:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
         equal, expected = files.matching(self._database, self._place)
-        for item in scan(self._root, under, seen.temporaries):
+        for item in scan(self._root, under, seen.temporaries, equal):
             if isinstance(item, Found):
                 path, stat = item
-                if equal.pop(path, None) == stat:
-                    continue
                 expected.discard(path)
                 if not self._policy.excluded(path):
                     candidates[path] = stat

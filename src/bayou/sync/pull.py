@@ -13,23 +13,20 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from bayou.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
+from bayou.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
 from bayou.sync import base, files, journal, rows
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
+from bayou.sync.intents import ProofLost
 from bayou.sync.mover import Arrived, batches, failure
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
 from bayou.sync.push import per_transaction
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of
-from bayou.tree.content import Content, read_content
-
-
-class ProofLost(Exception):
-    """Files are in place, and `sync.db` could not take note of it. The next run settles the intents (F020)."""
+from bayou.tree.content import Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,41 +271,3 @@ def _settle(context: Context, one: Staged, settled: _Settled) -> None:
         settled.absent.append((item.path, why))
     if entry is not None and entry.sha256 is None and one.sha256 is not None:
         settled.hashes.append((entry, one.sha256))
-
-
-def _take(context: Context, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, context.place, path, entry)
-    if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, context.place, entry, sha256)
-
-
-def settle_intents(context: Context) -> None:
-    """Finish or forget what a pull that died had begun: if the file is what was intended, that is base (T9)."""
-    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.place,))
-    context.incoming.clear()
-    if not left:
-        return
-    now = time.time_ns()
-    with context.database.transaction() as db:
-        for path, text, sha256 in left:
-            path = str(path)
-            entry = rows.load(path, text if text is None else str(text))
-            content = _content(context, path)
-            arrived = content is not None and content.sha256 == sha256
-            if (entry is None and content is None) or (entry is not None and arrived):
-                _take(context, db, path, entry, content.sha256 if content else None)
-                overtake(db, context.place, {path})
-                if content is not None:
-                    files.remember(db, path, content, now, context.place)
-                else:
-                    files.forget(db, path)
-            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
-
-
-def _content(context: Context, path: str) -> Content | None:
-    try:
-        return read_content(context.root / path, context.deadline) if context.stat(path) is not None else None
-    except (DeadlinePassed, Cancelled):
-        raise
-    except (BayouError, OSError):
-        return None

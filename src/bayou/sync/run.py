@@ -16,14 +16,12 @@ from bayou.index.head import HeadSeen
 from bayou.index.span import EVERYTHING
 from bayou.store.recipe import Recipe
 from bayou.sync import base, commit, journal, view
-from bayou.sync.act import act
 from bayou.sync.context import Context
+from bayou.sync.intents import ProofLost, settle_intents
 from bayou.sync.journal import Row
 from bayou.sync.nodes import BaseLost
 from bayou.sync.observe import Observation, Observer, TooMany
 from bayou.sync.plan import Action
-from bayou.sync.planning import plan, returning
-from bayou.sync.pull import ProofLost, settle_intents
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
 from bayou.sync.tidy import sweep_tree, tidy
 from bayou.sync.view import View
@@ -129,6 +127,9 @@ def _pass_here(context: Context, limit: int | None, looked: list[View] | None = 
         return True
     if looked is not None:
         looked.append(store_view)
+    from bayou.sync.act import act  # noqa: PLC0415  (with all that moves data: most syncs end above)
+    from bayou.sync.planning import plan  # noqa: PLC0415
+
     todo = plan(context, observer, observation, store_view, limit=limit)
     report.failed = list(observation.failed)
     if context.options.dry_run:
@@ -215,6 +216,8 @@ def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> 
     ahead = place.seq is not None and any(row.mass_delete and row.seq > place.seq for row in seen.head.log)
     if mine != theirs and ahead:
         return
+    from bayou.sync.planning import returning  # noqa: PLC0415
+
     # What was left out under another policy may still have to come (F015).
     policy = place.policy if returning(context, place.policy) else context.policy.text
     with context.database.transaction() as db:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,7 +28,11 @@ def tidy(context: Context) -> None:
     Everything else in the cache can be fetched again. One process at a time syncs a repo, so nobody is reading them.
     What a large pass that was killed has left goes too.
     """
-    shutil.rmtree(context.repo.state / LARGE, ignore_errors=True)
+    large = context.repo.state / LARGE
+    if large.exists():
+        import shutil  # noqa: PLC0415
+
+        shutil.rmtree(large, ignore_errors=True)
     folder = context.repo.state / "nodes"
     try:
         files = os.listdir(folder)

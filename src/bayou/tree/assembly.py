@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -93,6 +92,8 @@ class Assembly:
                 if error.errno not in _NO_LINKS:
                     raise
                 source = os.open(spot.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=spot.directory)
+                import shutil  # noqa: PLC0415  (with every compression there is; hardly ever needed)
+
                 with os.fdopen(source, "rb") as reader, self.writing(name) as writer:
                     shutil.copyfileobj(reader, writer, _BUFFER)
 
@@ -144,6 +145,8 @@ class Assembly:
 
     def discard(self) -> None:
         """Remove what there is; what cannot be removed is a temporary that everybody ignores."""
+        import shutil  # noqa: PLC0415
+
         self._staying = True
         with contextlib.suppress(BayouError, OSError), self._ground.spot(f"{self.parent}/{self.temporary}") as spot:
             shutil.rmtree(spot.name, dir_fd=spot.directory)

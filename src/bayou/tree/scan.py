@@ -29,6 +29,10 @@ class Found(NamedTuple):
     stat: FileStat
 
 
+Known = dict[str, tuple[int, int, int, int]]
+"""Stats of files by path, each as the tuple that a `FileStat` is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """What is no payload, and why; a directory stands for all that is below it.
@@ -48,16 +52,20 @@ _plain = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*(?:\.(?![Tt][Mm][Pp]\.)[0-9A-Za-z
 _PLAIN_LENGTH = min(paths.MAX_PATH_BYTES // 4, paths.MAX_SEGMENT_BYTES)
 
 
-def scan(root: Path, under: str | None = None, temporaries: list[str] | None = None) -> Iterator[Found | Skipped]:
+def scan(
+    root: Path, under: str | None = None, temporaries: list[str] | None = None, known: Known | None = None
+) -> Iterator[Found | Skipped]:
     """Yield what lies in the tree, or at and below one path of it, in no order and without following links.
 
-    `temporaries` is given the paths of writes in progress, and of what killed ones left; nothing is yielded for them.
+    `temporaries` is given the paths of writes in progress, and of what killed ones left; nothing is yielded for them,
+    nor for files that have the stat that is `known` of them. What is found is taken out of `known`.
     One bad item never ends the walk. What vanishes meanwhile is not there; a tree that does not exist is empty. Only
     a tree whose root is a link (`PathRefused`) or cannot be read (`TreeError`) raises.
     """
     no_link(root)
+    known = known if known is not None else {}
     if under is None:
-        yield from _walk_roots(root, temporaries)
+        yield from _walk_roots(root, temporaries, known)
         return
     if under not in paths.PAYLOAD_ROOTS:
         paths.check(under)
@@ -72,16 +80,17 @@ def scan(root: Path, under: str | None = None, temporaries: list[str] | None = N
     if found is None:
         return
     if stat.S_ISDIR(found.st_mode):
-        yield from _walk(os.path.join(root, under), f"{under}/", temporaries)
+        yield from _walk(os.path.join(root, under), f"{under}/", temporaries, known)
     elif under in paths.PAYLOAD_ROOTS:
         yield Skipped(under, _not_a_root(found.st_mode), "refused")
     elif stat.S_ISREG(found.st_mode):
-        yield Found(under, FileStat.of(found))
+        if known.pop(under, None) != (status := FileStat.of(found)):
+            yield Found(under, status)
     else:
         yield Skipped(under, what_is(found.st_mode), "refused")
 
 
-def _walk_roots(root: Path, temporaries: list[str] | None) -> Iterator[Found | Skipped]:
+def _walk_roots(root: Path, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
     """Walk each payload root, and name whatever else lies beside them."""
     try:
         with os.scandir(root) as found:
@@ -97,7 +106,7 @@ def _walk_roots(root: Path, temporaries: list[str] | None) -> Iterator[Found | S
                 if not _is_our_temporary(entry):
                     yield Skipped(_shown(name), "not a payload root", "foreign")
             elif entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, f"{name}/", temporaries)
+                yield from _walk(entry.path, f"{name}/", temporaries, known)
             else:
                 yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
         except FileNotFoundError:
@@ -106,8 +115,10 @@ def _walk_roots(root: Path, temporaries: list[str] | None) -> Iterator[Found | S
             yield Skipped(_shown(name), why(error), "unreadable")
 
 
-def _walk(top: str, prefix: str, temporaries: list[str] | None) -> Iterator[Found | Skipped]:
+def _walk(top: str, prefix: str, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
+    """Hot: a sync with nothing to do is mostly this loop."""
     waiting = [(top, prefix)]
+    take = known.pop
     while waiting:
         directory, prefix = waiting.pop()
         try:
@@ -121,21 +132,23 @@ def _walk(top: str, prefix: str, temporaries: list[str] | None) -> Iterator[Foun
         try:
             with os.scandir(descriptor) as entries:
                 for entry in entries:
-                    path = prefix + entry.name
+                    name = entry.name
+                    path = prefix + name
                     try:
-                        if _has_bad_name(entry.name, path):
+                        if (_plain(name) is None or len(path) > _PLAIN_LENGTH) and paths.refusal(path) is not None:
                             if not _is_our_temporary(entry):
-                                yield _bad_name(path, entry.name)
-                            elif temporaries is not None and is_made(entry.name):
+                                yield _bad_name(path, name)
+                            elif temporaries is not None and is_made(name):
                                 temporaries.append(path)
                         elif entry.is_dir(follow_symlinks=False):
-                            waiting.append((f"{directory}/{entry.name}", f"{path}/"))
+                            waiting.append((f"{directory}/{name}", f"{path}/"))
                         else:
-                            status = entry.stat(follow_symlinks=False)
-                            if stat.S_ISREG(status.st_mode):
-                                yield Found(path, FileStat.of(status))
-                            else:
-                                yield Skipped(path, what_is(status.st_mode), "refused")
+                            found = entry.stat(follow_symlinks=False)
+                            status = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+                            if not stat.S_ISREG(found.st_mode):
+                                yield Skipped(path, what_is(found.st_mode), "refused")
+                            elif take(path, None) != status:
+                                yield Found(path, FileStat(*status))
                     except FileNotFoundError:
                         continue
                     except OSError as error:
@@ -144,10 +157,6 @@ def _walk(top: str, prefix: str, temporaries: list[str] | None) -> Iterator[Foun
             yield Skipped(prefix.rstrip("/"), why(error), "unreadable")
         finally:
             os.close(descriptor)
-
-
-def _has_bad_name(name: str, path: str) -> bool:
-    return (_plain(name) is None or len(path) > _PLAIN_LENGTH) and paths.refusal(path) is not None
 
 
 def _bad_name(path: str, name: str) -> Skipped:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +37,8 @@ def _remove(spot: Spot, untouched_since_ms: int) -> None:
     if _touched_ms(spot) >= untouched_since_ms:
         return
     if stat.S_ISDIR(spot.look().st_mode):
+        import shutil  # noqa: PLC0415
+
         shutil.rmtree(spot.name, dir_fd=spot.directory)
     else:
         os.unlink(spot.name, dir_fd=spot.directory)
