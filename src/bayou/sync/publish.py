@@ -167,9 +167,7 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
         files.remember_many(db, kept)
         for path in expected:
             files.expect(db, path, context.place)
-        db.executemany(
-            "DELETE FROM upload WHERE place = ? AND path = ?", [(context.place, path) for path in done.changes]
-        )
+        push.forget(db, context.place, done.changes.keys())
         if not journal.silent(db, context.place):
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.
             for path, through in still.items():

@@ -7,6 +7,9 @@ from json.encoder import encode_basestring_ascii
 
 from bayou.index.entry import Entry
 
+_read = json.JSONDecoder().raw_decode
+"""Hot: `json.loads` takes twice as long for a list this short."""
+
 
 def dump(entry: Entry | None) -> str | None:
     """Return an entry without its path as JSON. Hot: `json.dumps` takes five times as long for a list this short."""
@@ -24,5 +27,5 @@ def _text(text: str | None) -> str:
 def load(path: str, text: str | None) -> Entry | None:
     if text is None:
         return None
-    push, size, sha256, etag, version, modified = json.loads(text)
+    (push, size, sha256, etag, version, modified), _ = _read(text)
     return Entry(path, push, size, bytes.fromhex(sha256) if sha256 is not None else None, etag, version, modified)

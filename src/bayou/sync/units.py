@@ -13,7 +13,12 @@ _SHORTEST = 5
 
 
 def unit_of(path: str) -> str | None:
-    """Return the version directory that a path lies in, or None."""
+    """Return the version directory that a path lies in, or None. Hot: asked several times of every path that moves."""
+    if not path.startswith("data/"):
+        return None
+    directory = path.rpartition("/")[0]
+    if _is_number(directory.rpartition("/")[2]) and directory.count("/") >= _SHORTEST - 1:
+        return directory
     return next(units_around(path), None)
 
 
@@ -23,5 +28,9 @@ def units_around(path: str) -> Iterator[str]:
         return
     segments = path.split("/")
     for at in range(len(segments) - 2, _SHORTEST - 2, -1):
-        if segments[at].isascii() and segments[at].isdigit() and not segments[at].startswith("0"):
+        if _is_number(segments[at]):
             yield "/".join(segments[: at + 1])
+
+
+def _is_number(segment: str) -> bool:
+    return segment.isdigit() and segment.isascii() and not segment.startswith("0")

@@ -63,9 +63,13 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
         if not stat.S_ISREG(status.st_mode):
             raise refused(str(path), f"it is {what_is(status.st_mode)}")
         before = FileStat.of(status)
-        digest = hashlib.sha256()
-        chunk = b""
-        left = before.size
+        size = before.size
+        if deadline is not None:
+            deadline.remaining()
+        # Hot: most files are small, and are read at once.
+        chunk = os.read(descriptor, min(size, _BUFFER)) if size else b""
+        digest = hashlib.sha256(chunk)
+        left = size - len(chunk)
         while left:
             if deadline is not None:
                 deadline.remaining()
@@ -77,7 +81,6 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
         after = FileStat.of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    if after.same(before) or after.size > before.size:
-        whole = before.size <= keep and len(chunk) == before.size
-        return Content(digest.digest(), before.size, before, chunk if whole else None)
+    if after == before or after.size > size:
+        return Content(digest.digest(), size, before, chunk if size <= keep and len(chunk) == size else None)
     return None
