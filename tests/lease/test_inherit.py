@@ -9,7 +9,9 @@ import pytest
 
 from bayou.errors import ConfigInvalid, LeaseLost, LeaseTimeout
 from bayou.lease import STORE, VARIABLE, Leases, environment, model_key
-from bayou.lease.objects import LeaseObjects
+from bayou.lease.claim import BorrowedLease
+from bayou.lease.objects import LeaseObjects, Seen
+from bayou.lease.record import Held
 from tests.lease.children import holder
 from tests.lease.conftest import Place
 
@@ -81,6 +83,35 @@ def test_a_child_learns_that_its_parent_died(directory: Place) -> None:
         assert lent.lost_event.wait(20)
         with pytest.raises(LeaseLost):
             lent.check()
+
+
+@pytest.mark.parametrize("late", [-0.3, -0.001, 0.0, 0.001, 0.01, 0.3])
+@pytest.mark.parametrize("slower", [-0.002, 0.0, 0.002])
+def test_a_child_that_looks_a_moment_before_each_renewal_loses_nothing(
+    directory: Place, late: float, slower: float
+) -> None:
+    """Both have the same rhythm, so they may meet at the same moment for a long time, or drift past each other."""
+    lease = directory.leases(ttl_s=30).acquire(KEY)
+    objects = LeaseObjects(directory.store())
+    seen = objects.read(KEY)
+    assert isinstance(seen, Seen)
+    assert isinstance(seen.record, Held)
+    now = 0.0
+    lent = BorrowedLease(objects, seen, seen.record, now, lambda: now)
+    renews, looks = 10 + late, 10.0
+    lookups = 0
+    with lease:
+        while now < 4_000:
+            now = min(renews, looks)
+            if now == renews:
+                lease.beat()
+                renews = now + 10 + slower
+            else:
+                delay = lent.beat()
+                lent.check()
+                lookups += 1
+                looks = now + delay
+    assert lookups < 1_000, "it is looked at about as often as it is renewed"
 
 
 def test_a_child_never_writes_to_the_lease(directory: Place) -> None:

@@ -178,15 +178,19 @@ class BorrowedLease(Lease):
             found = self._objects.within_seconds(self._until - asked).read(self.key)
         except BayouError:
             return self.ttl_s * _SOON
+        renewed = False
         match found:
             case Seen(Held(nonce=self.nonce)):
-                if found.match != self._seen.match:
+                renewed = found.match != self._seen.match
+                if renewed:
                     # It was written after we last looked, so nobody can have watched it for longer than that.
                     self._confirm(self._asked + self.ttl_s * _CERTAIN)
                 self._seen, self._asked = found, asked
             case _:
                 self._lose("the process that lent it has lost it")
-        return self.ttl_s * _RENEW
+        # Its holder renews it as often as we look. Whoever comes a moment too early must not wait for the next turn:
+        # by then he would have lost it, though it was renewed in time.
+        return self.ttl_s * (_RENEW if renewed else _SOON)
 
     def release(self, deadline: Deadline | None = None) -> bool:
         self._ended.set()
