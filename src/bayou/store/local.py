@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PAGE = 1000
+_TRIES = 1000
+"""To make a directory that others keep removing: some milliseconds."""
 _LOCKS = our_name("locks")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -259,7 +261,7 @@ class LocalTransport:
 
     def _create(self, temporary: Path) -> BinaryIO:
         """Open a new file, making its directory; a delete may remove an empty one at the same moment."""
-        for _ in range(100):
+        for _ in range(_TRIES):
             try:
                 return open(temporary, "xb")
             except FileNotFoundError:

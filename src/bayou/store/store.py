@@ -7,37 +7,32 @@ name an object outside. Below it sits a `Transport` that sends single requests.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from itertools import islice, pairwise
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from bayou.deadline import Deadline, stop_event
 from bayou.errors import (
     AlreadyExists,
-    BadAnswer,
-    CannotConnect,
-    DeadlinePassed,
     DeleteFailed,
     NotFound,
     PreconditionFailed,
     StoreError,
-    TimedOut,
 )
 from bayou.store import large
+from bayou.store.deleting import delete_batch
 from bayou.store.keys import Key
-from bayou.store.meter import Meter, Requests, Verb
+from bayou.store.listing import Listing, named
+from bayou.store.meter import Meter, Requests
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
-from bayou.store.threads import Crew, aside, outcome
+from bayou.store.sender import Sender
+from bayou.store.threads import aside, in_order
 from bayou.store.transport import (
     Condition,
     Fetched,
     Level,
-    ListsLevels,
     ObjectMeta,
     Reads,
     Stored,
@@ -66,14 +61,12 @@ class Store:
         *,
         concurrency: int = 64,
         policy: RetryPolicy | None = None,
-        deadline: Deadline | None = None,
+        sender: Sender | None = None,
     ) -> None:
         self._transport = transport
         self._scope = scope
-        self._policy = policy or RetryPolicy()
-        self._deadline = deadline
-        self._meter = Meter()
-        self._contacted = threading.Event()
+        self._sender = sender or Sender(self.url, policy or RetryPolicy(), Meter(), threading.Event())
+        self._listing = Listing(transport, scope, self._sender)
         self._read = transport.read if isinstance(transport, Reads) else None
         self.concurrency = concurrency
 
@@ -92,18 +85,15 @@ class Store:
     @property
     def requests(self) -> Requests:
         """What was sent so far, by this store and all its views, retries included."""
-        return self._meter.read()
+        return self._sender.meter.read()
 
     def add_requests(self, sent: Requests) -> None:
         """Count what another process has sent to this store for us (V17)."""
-        self._meter.add(sent)
+        self._sender.meter.add(sent)
 
     def within(self, deadline: Deadline) -> Store:
         """Return a view of this store whose calls all end by `deadline`."""
-        view = Store(self._transport, self._scope, concurrency=self.concurrency, policy=self._policy, deadline=deadline)
-        view._meter = self._meter
-        view._contacted = self._contacted
-        return view
+        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=self._sender.within(deadline))
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
@@ -115,8 +105,8 @@ class Store:
         """
         if not isinstance(self._transport, TellsTime):
             return None
-        timeout = self._timeout(self._bound())
-        self._meter.sent("head")
+        timeout = self._sender.timeout(self._sender.bound())
+        self._sender.meter.sent("head")
         return aside(partial(self._transport.now, timeout=timeout))
 
     def get(
@@ -131,7 +121,7 @@ class Store:
 
         `NotFound` only for a real "no such key" (V4); `PreconditionFailed` when `if_match` names another version.
         """
-        return self._get(key, span, if_match, if_none_match, self._bound())
+        return self._get(key, span, if_match, if_none_match, self._sender.bound())
 
     def _get(
         self,
@@ -142,7 +132,7 @@ class Store:
         deadline: Deadline,
     ) -> Fetched | None:
         full = self._scope.full(key)
-        found = self._send(
+        found = self._sender.send(
             "get",
             key,
             lambda timeout: self._transport.get(
@@ -154,8 +144,8 @@ class Store:
             return None
         if if_match is not None and found.meta.etag not in (None, if_match):
             raise PreconditionFailed(f"{key} has changed")  # V2: not every store looks at If-Match
-        self._meter.received(len(memoryview(found.data)))
-        return Fetched(_named(found.meta, key), found.data, found.attributes)
+        self._sender.meter.received(len(memoryview(found.data)))
+        return Fetched(named(found.meta, key), found.data, found.attributes)
 
     def read(self, key: Key, size: int) -> Buffer:
         """Return the bytes of an object of a known size, and nothing about it: for whoever knows their hash.
@@ -167,24 +157,24 @@ class Store:
             return large.fetch(self, key, (0, size) if size else None, None, size).data
         full = self._scope.full(key)
         # One byte more than there should be: then an object that has grown shows.
-        data = self._send("get", key, lambda timeout: read(full, (0, size + 1), timeout=timeout))
+        data = self._sender.send("get", key, lambda timeout: read(full, (0, size + 1), timeout=timeout))
         if len(memoryview(data)) != size:
             raise large.other_size(key, size, len(memoryview(data)))
-        self._meter.received(size)
+        self._sender.meter.received(size)
         return data
 
     def head(self, key: Key) -> ObjectMeta:
         """Return an object's metadata. Never take an answer for the fingerprint of bytes that came earlier (V2)."""
         full = self._scope.full(key)
         try:
-            meta = self._send("head", key, lambda timeout: self._transport.head(full, timeout=timeout))
+            meta = self._sender.send("head", key, lambda timeout: self._transport.head(full, timeout=timeout))
         except NotFound:
             # V4: this 404 has no body, so a missing bucket or a proxy's page looks the same. A GET makes it speak.
             found = self.get(key, span=(0, 1))
             if found is None:
                 raise
             meta = found.meta
-        return _named(meta, key)
+        return named(meta, key)
 
     def put(
         self,
@@ -200,7 +190,7 @@ class Store:
         when an answer was lost and the repetition meets an object with just these bytes, that is our own write.
         """
         full = self._scope.full(key)
-        deadline = self._bound()
+        deadline = self._sender.bound()
         doubtful = False
 
         def attempt(timeout: float) -> Stored:
@@ -212,7 +202,7 @@ class Store:
                 raise
 
         try:
-            stored = self._send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            stored = self._sender.send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
             return replace(stored, repeated=True) if doubtful else stored
         except (AlreadyExists, PreconditionFailed):
             own = self._own_write(key, data, deadline) if doubtful else None
@@ -242,7 +232,7 @@ class Store:
             return self.put(key, large.read_checked(source, size, sha256))
         full = self._scope.full(key)
         part = large.part_size(size)
-        deadline = self._bound()
+        deadline = self._sender.bound()
         attempts = 0
 
         def attempt(timeout: float) -> Stored:
@@ -252,7 +242,9 @@ class Store:
             return self._transport.put_chunks(full, chunks, part_size=part, parallel=large.PARALLEL, timeout=timeout)
 
         # One request to begin, one for each part, one to complete.
-        stored = self._send("put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline)
+        stored = self._sender.send(
+            "put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline
+        )
         return replace(stored, repeated=attempts > 1)
 
     def download(self, key: Key, target: large.Sink, size: int, *, if_match: str | None = None) -> large.Downloaded:
@@ -269,102 +261,27 @@ class Store:
         Keys are exact, odd ones included, but for the `/` at the end of a "folder", which some listings drop. A failure
         raises, and never ends a listing early (V4). Without a deadline of the caller's, each page has its own.
         """
-        prefix = self._scope.root if under is None else f"{self._scope.full(under)}/"
-        deadline = self._bound()
-        last: str | None = None
-        ordered, attempt = True, 1
-        while True:
-            resumed = last is not None
-            try:
-                for page in self._pages(prefix, last, deadline):
-                    deadline.remaining()
-                    if not page:
-                        continue
-                    self._contacted.set()
-                    found = [_named(meta, self._relative(meta.key, prefix)) for meta in page]
-                    ordered = ordered and _in_order(last, page)
-                    if (resumed and not ordered) or page[-1].key == last:
-                        raise BadAnswer(
-                            f"{self.url} does not list in order, so a listing that broke cannot go on", hint="try again"
-                        )
-                    attempt, last = 1, page[-1].key
-                    yield found
-                    deadline = self._deadline or self._bound()
-                return
-            except StoreError as error:
-                if last is not None and not (ordered and self._transport.sorted_listing):
-                    raise
-                self._pause(error, attempt, f"LIST {under or ''}".rstrip(), deadline)
-                attempt += 1
+        return self._listing.pages(under)
 
     def level(self, under: Key | None = None) -> Level | None:
         """Return what lies directly in a directory of this store, keys relative to the store and exact.
 
         None where the store cannot tell, or not surely: then only `list` can. A failure raises (V4).
         """
-        transport = self._transport
-        if not isinstance(transport, ListsLevels):
-            return None
-        prefix = self._scope.root if under is None else f"{self._scope.full(under)}/"
-        found = self._send("list", under or Key(""), lambda timeout: transport.level(prefix, timeout=timeout))
-        if found is None:
-            return None
-        return Level(
-            [self._relative(one, prefix) for one in found.directories],
-            (_named(meta, self._relative(meta.key, prefix)) for meta in found.objects),
-        )
-
-    def _pages(self, prefix: str, after: str | None, deadline: Deadline) -> Iterator[Sequence[ObjectMeta]]:
-        """Yield pages as they come, and count the request behind each; one at least, and one that failed."""
-        pages = self._transport.list(prefix, after=after, timeout=self._timeout(deadline))
-        self._meter.sent("list")
-        came = 0
-        try:
-            while (page := aside(partial(next, pages, None))) is not None:
-                self._meter.sent("list", 1 if came else 0)
-                came += 1
-                yield page
-        except StoreError:
-            self._meter.sent("list", 1 if came else 0)
-            raise
-
-    def _relative(self, full: str, prefix: str) -> str:
-        if not full.startswith(prefix):  # V9
-            raise BadAnswer(f"{self.url} lists {full!r}, which is not below {prefix!r}", hint="check the endpoint")
-        return full[len(self._scope.root) :]
+        return self._listing.level(under)
 
     def delete(self, keys: Iterable[Key]) -> None:
         """Delete objects, in batches where the store has them; one that is not there is no error.
 
         Every key is tried; `DeleteFailed` names those that are still there.
         """
-        batches = _batches([self._scope.full(key) for key in keys], self._transport.delete_batch)
+        whole, size = [self._scope.full(key) for key in keys], self._transport.delete_batch
+        batches = [whole[start : start + size] for start in range(0, len(whole), size)]
         failed: dict[str, StoreError] = {}
-        for left in self.map(self._delete_batch, batches):
+        for left in self.map(partial(delete_batch, self._transport, self._sender), batches):
             failed.update(left)
         if failed:
             raise DeleteFailed({key[len(self._scope.root) :]: cause for key, cause in failed.items()})
-
-    def _delete_batch(self, batch: Sequence[str]) -> dict[str, StoreError]:
-        deadline = self._bound()
-        left, attempt = batch, 1
-        while True:
-            timeout = self._timeout(deadline)
-            self._meter.sent("delete")
-            try:
-                aside(partial(self._transport.delete, left, timeout=timeout))
-                return {}
-            except StoreError as error:
-                failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(left, error)
-                left = [key for key in left if key in failed]
-                final = any(not cause.retryable for cause in failed.values())
-                if final and len(left) > 1:
-                    # Of a batch, stores tell one failure at most (Azure: one key that is not there); ask one by one.
-                    return {key: cause for one in left for key, cause in self._delete_batch([one]).items()}
-                if not self._policy.again(failed[left[0]], attempt, contacted=True):
-                    return failed
-            deadline.sleep(self._policy.pause(attempt))
-            attempt += 1
 
     def map(
         self, function: Callable[[T], R], items: Iterable[T], *, threads: int | None = None, ahead: int = 1
@@ -374,78 +291,6 @@ class Store:
         Not many more items are taken than can run (`ahead` times as many), so neither `items` nor results are ever
         held whole. The first error is raised in its item's turn; what has not begun by then never does.
         """
-        source = iter(items)
-        first = list(islice(source, 2))
-        if len(first) < 2:
-            yield from map(function, first)
-            return
-        pending: deque[Future[R]] = deque()
-        threads = threads or self.concurrency
-        stop = self._deadline.cancelled if self._deadline is not None else stop_event()
-        crew = Crew(threads)
-        try:
-            pending.extend(crew.submit(partial(function, item)) for item in first)
-            pending.extend(crew.submit(partial(function, item)) for item in islice(source, threads * ahead))
-            while pending:
-                yield outcome(pending.popleft())
-                pending.extend(crew.submit(partial(function, item)) for item in islice(source, 1))
-        finally:
-            crew.dismiss(pending, stop)
-
-    def _send(
-        self,
-        verb: Verb,
-        key: Key,
-        call: Callable[[float], R],
-        *,
-        requests: int = 1,
-        bytes_out: int = 0,
-        deadline: Deadline | None = None,
-    ) -> R:
-        """Send one request until it succeeds, its failure is final, or time is up (V12)."""
-        deadline = deadline or self._bound()
-        attempt = 1
-        while True:
-            timeout = self._timeout(deadline)
-            self._meter.sent(verb, requests, bytes_out=bytes_out)
-            try:
-                answer = aside(partial(call, timeout))
-            except StoreError as error:
-                if not isinstance(error, CannotConnect | TimedOut):
-                    self._contacted.set()
-                self._pause(error, attempt, f"{verb.upper()} {key}", deadline)
-                attempt += 1
-            else:
-                if not self._contacted.is_set():
-                    self._contacted.set()
-                return answer
-
-    def _pause(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
-        """Wait before the next attempt, or raise: the error if it is final, the deadline if that comes first."""
-        if not self._policy.again(error, attempt, contacted=self._contacted.is_set()):
-            raise error
-        try:
-            deadline.sleep(self._policy.pause(attempt))
-        except DeadlinePassed as passed:
-            message = f"{passed.message}: {what} on {self.url}: {error.message}"
-            raise DeadlinePassed(message, hint=error.hint or passed.hint) from error
-
-    def _bound(self) -> Deadline:
-        return self._deadline or Deadline.after(self._policy.call_deadline_s)
-
-    def _timeout(self, deadline: Deadline) -> float:
-        return min(self._policy.request_timeout_s, deadline.remaining())
-
-
-def _named(meta: ObjectMeta, key: str) -> ObjectMeta:
-    """Return what a store says of an object, under our own key. Hot: `replace` takes five times as long."""
-    return ObjectMeta(key, meta.size, meta.etag, meta.version, meta.modified)
-
-
-def _in_order(last: str | None, page: Sequence[ObjectMeta]) -> bool:
-    """Whether a page comes after `last`, bytewise, and so does each key after the one before it."""
-    return (last is None or last < page[0].key) and all(one.key < two.key for one, two in pairwise(page))
-
-
-def _batches(keys: list[str], size: int) -> list[list[str]]:
-    return [keys[start : start + size] for start in range(0, len(keys), size)]
+        deadline = self._sender.deadline
+        stop = deadline.cancelled if deadline is not None else stop_event()
+        return in_order(function, items, threads or self.concurrency, ahead, stop)

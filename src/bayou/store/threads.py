@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from typing import TypeVar
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 _LOOK_S = 0.05
@@ -47,6 +51,30 @@ def outcome(future: Future[R]) -> R:
         except TimeoutError:
             if future.done():
                 return future.result()
+
+
+def in_order(
+    function: Callable[[T], R], items: Iterable[T], threads: int, ahead: int, stop: threading.Event
+) -> Iterator[R]:
+    """Yield `function(item)` for each item, in order, computed by so many threads; see `Store.map`.
+
+    Once `stop` is set, nobody waits for calls that are under way.
+    """
+    source = iter(items)
+    first = list(islice(source, 2))
+    if len(first) < 2:
+        yield from map(function, first)
+        return
+    pending: deque[Future[R]] = deque()
+    crew = Crew(threads)
+    try:
+        pending.extend(crew.submit(partial(function, item)) for item in first)
+        pending.extend(crew.submit(partial(function, item)) for item in islice(source, threads * ahead))
+        while pending:
+            yield outcome(pending.popleft())
+            pending.extend(crew.submit(partial(function, item)) for item in islice(source, 1))
+    finally:
+        crew.dismiss(pending, stop)
 
 
 class Crew:

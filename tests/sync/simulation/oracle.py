@@ -295,9 +295,11 @@ class Oracle:
         self._begun[client.name, path] = self.number
 
     def told(self, client: Client, report: SyncReport, before: int) -> None:
-        """A delete of which a report says that the store's change was kept is over, whatever rows are still there."""
+        """A delete of which a report says that the store's change was kept is over, whatever rows are still there; one
+        that came during the run is over if no row says that the run has not seen it."""
+        rows = client.journaled(marks=False)
         for (name, path), op in self.ops.items():
-            if name == client.name and op.content is None and op.number <= before:
+            if name == client.name and op.content is None and (op.number <= before or path not in rows):
                 kept = f"{path} was deleted here and changed in the store: it was kept"
                 op.settled = op.settled or (kept in report.warnings and client.content(path) is not None)
 

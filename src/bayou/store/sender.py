@@ -1,0 +1,83 @@
+"""Send requests: each until it succeeds, its failure is final, or time is up (V12)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from bayou.deadline import Deadline
+from bayou.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
+from bayou.store.keys import Key
+from bayou.store.meter import Meter, Verb
+from bayou.store.retry import RetryPolicy
+from bayou.store.threads import aside
+
+R = TypeVar("R")
+
+
+class Sender:
+    """How one store's requests are sent, under a deadline of the caller's or one of each call's own.
+
+    Views of a store share what was counted, and whether anybody ever answered.
+    """
+
+    def __init__(self, url: str, policy: RetryPolicy, meter: Meter, contacted: threading.Event) -> None:
+        self.url = url
+        self.policy = policy
+        self.meter = meter
+        self.contacted = contacted
+        self.deadline: Deadline | None = None
+
+    def within(self, deadline: Deadline) -> Sender:
+        """Return the same under a deadline."""
+        view = Sender(self.url, self.policy, self.meter, self.contacted)
+        view.deadline = deadline
+        return view
+
+    def send(
+        self,
+        verb: Verb,
+        key: Key,
+        call: Callable[[float], R],
+        *,
+        requests: int = 1,
+        bytes_out: int = 0,
+        deadline: Deadline | None = None,
+    ) -> R:
+        """Send one request until it succeeds, its failure is final, or time is up."""
+        deadline = deadline or self.bound()
+        attempt = 1
+        while True:
+            timeout = self.timeout(deadline)
+            self.meter.sent(verb, requests, bytes_out=bytes_out)
+            try:
+                answer = aside(partial(call, timeout))
+            except StoreError as error:
+                if not isinstance(error, CannotConnect | TimedOut):
+                    self.contacted.set()
+                self.pause(error, attempt, f"{verb.upper()} {key}", deadline)
+                attempt += 1
+            else:
+                if not self.contacted.is_set():
+                    self.contacted.set()
+                return answer
+
+    def pause(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
+        """Wait before the next attempt, or raise: the error if it is final, the deadline if that comes first."""
+        if not self.policy.again(error, attempt, contacted=self.contacted.is_set()):
+            raise error
+        try:
+            deadline.sleep(self.policy.pause(attempt))
+        except DeadlinePassed as passed:
+            message = f"{passed.message}: {what} on {self.url}: {error.message}"
+            raise DeadlinePassed(message, hint=error.hint or passed.hint) from error
+
+    def bound(self) -> Deadline:
+        """Return the deadline that counts for a call that begins now."""
+        return self.deadline or Deadline.after(self.policy.call_deadline_s)
+
+    def timeout(self, deadline: Deadline) -> float:
+        """Return how long one request may take; raise when time is up."""
+        return min(self.policy.request_timeout_s, deadline.remaining())
