@@ -109,10 +109,12 @@ class Oracle:
     def wiped(self, client: Client) -> None:
         """The files are gone: what was not committed is lost, by a person's hand.
 
-        So is what was kept in place of a delete that met a change over there: no row tells of that delete any more.
+        So is what was kept in place of a delete that met a change over there: no row tells of that delete any more. (A
+        mark does not: it says that somebody may write there.)
         """
+        rows = client.journaled(marks=False)
         for (name, path), op in list(self.ops.items()):
-            over = op.content is not None or path not in client.journaled()
+            over = op.content is not None or path not in rows
             if name == client.name and over and not op.settled:
                 del self.ops[name, path]
 
