@@ -219,12 +219,12 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 
 DELETE_TEN = """
 from bayou.repo import open_repo
-from bayou.store.store import Store
+from bayou.store.sender import Sender
 from bayou.sync import api
 from bayou.sync.report import SyncOptions
 
 left, when = int(sys.argv[2]), sys.argv[3]
-real = Store._send
+real = Sender.send
 
 def send(self, *arguments, **options):
     global left
@@ -236,7 +236,7 @@ def send(self, *arguments, **options):
         die()
     return answer
 
-Store._send = send
+Sender.send = send
 api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.sync.processes.history import Version
-from tests.sync.processes.worker import Begun, Done, Line, Synced
+from tests.sync.processes.worker import Begun, Done, Kept, Line, Synced
 
 
 @dataclass
@@ -49,12 +49,20 @@ class Account:
         )
 
     def promised(self) -> Iterator[tuple[Synced, str, Begun]]:
-        """Yield every change that a push speaks for: it was made, is the newest of its path, and was not left out."""
+        """Yield every change that a push speaks for: it was made, is the newest of its path, and was not left out.
+
+        A delete that met a change in the store is over once that was told: no later push speaks for it.
+        """
+        over: set[tuple[str, int]] = set()
         for line in self.lines:
+            if isinstance(line, Kept):
+                over |= {(path, change.number) for path in line.paths if (change := self.last(path, line.number))}
             if isinstance(line, Synced) and line.finished:
                 for path in {path for change in self.begun.values() for path in change.paths}:
                     change = self.last(path, line.number)
-                    if change is not None and change.number in self.done and path not in line.left:
+                    if change is None or change.number not in self.done or (path, change.number) in over:
+                        continue
+                    if path not in line.left:
                         yield line, path, change
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bayou.errors import StoreError
 from bayou.records.renumber import renumber
@@ -74,8 +74,16 @@ class Synced:
     finished: bool
 
 
-Line = Begun | Done | Synced
-_LINES: dict[str, type[Line]] = {"begun": Begun, "done": Done, "synced": Synced}
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A sync, of whatever kind, has told that deletes through `number` met changes in the store, which were kept."""
+
+    number: int
+    paths: tuple[str, ...]
+
+
+Line = Begun | Done | Synced | Kept
+_LINES: dict[str, type[Line]] = {"begun": Begun, "done": Done, "synced": Synced, "kept": Kept}
 
 
 def read_log(path: Path) -> list[Line]:
@@ -144,16 +152,18 @@ class Worker:
         way = self._rng.choices(("push", "sync", "pull"), (4, 3, 2))[0]
         through = self._number
         try:
-            if way == "pull":
-                self._datastore.sync.pull_changed()
-                return
-            report = self._datastore.sync.push_changed() if way == "push" else self._sync()
+            sync = self._datastore.sync
+            report = {"pull": sync.pull_changed, "push": sync.push_changed, "sync": self._sync}[way]()
         except StoreError:
             if not self._orders.forgiving:
                 raise
             return
-        left = [one.path for one in report.failed]
-        left += [text.partition(" was deleted here")[0] for text in report.warnings if "it was kept" in text]
+        kept = [text.partition(" was deleted here")[0] for text in report.warnings if "it was kept" in text]
+        if kept:
+            self._say(Kept(self._number, tuple(kept)))
+        if way == "pull":
+            return
+        left = [*(one.path for one in report.failed), *kept]
         finished = not any("kept changing" in text for text in report.warnings)
         commit = report.commit
         self._say(
@@ -199,8 +209,7 @@ class Worker:
 
     def _say(self, line: Line) -> None:
         """Write a line at once, in one piece: what is in the file is there, whatever happens to this process."""
-        kind: Literal["begun", "done", "synced"]
-        kind = "begun" if isinstance(line, Begun) else "done" if isinstance(line, Done) else "synced"
+        kind = next(name for name, known in _LINES.items() if isinstance(line, known))
         os.write(self._log, (json.dumps({"line": kind, **asdict(line)}) + "\n").encode())
 
 
