@@ -81,6 +81,6 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
         after = FileStat.of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    if after == before or after.size > size:
+    if after.same(before) or after.size > size:
         return Content(digest.digest(), size, before, chunk if size <= keep and len(chunk) == size else None)
     return None
