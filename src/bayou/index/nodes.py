@@ -65,16 +65,20 @@ def _decode(data: bytes, level: int, ref: Ref) -> Node:
 
 
 class StoreSink(Staging):
-    """A sink of one commit's nodes in a store, several requests at once."""
+    """A sink of one commit's nodes in a store, several requests at once.
 
-    def __init__(self, store: Writes, commit: str, cache: NodeFiles | None = None) -> None:
+    What it keeps in a cache on this machine survives a power cut if that is `durable`.
+    """
+
+    def __init__(self, store: Writes, commit: str, cache: NodeFiles | None = None, *, durable: bool = False) -> None:
         super().__init__(commit)
         self._store = store
         self._cache = cache
+        self._durable = durable
 
     def _keep(self, files: Sequence[NodeFile]) -> Iterator[NodeFile]:
         if self._cache is not None:
-            self._cache.write(files, durable=False)
+            self._cache.write(files, durable=self._durable)
         return self._store.map(self._put, files)
 
     def _put(self, file: NodeFile) -> NodeFile:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -112,6 +112,18 @@ class Base:
                     )
         return self.place
 
+    def can_follow(self, old: Root | None, new: Root | None) -> bool:
+        """Whether base can become `new`, which a commit from here has just made of `old`, without a look at its rows.
+
+        It must be all of `old`, with nothing on top; and each node of `new` must be here, by the name that it goes by
+        in `new`. The commit has written those that are new. Of the others, leaves go by their digest, so base has them;
+        branches may have other names here.
+        """
+        mine = self.place.root
+        if self.dirty() or (mine and mine.digest) != (old and old.digest):
+            return False
+        return old is None or new is None or new.level <= 1
+
     def forget(self) -> None:
         """Forget all that is known of this place, to join it anew; what the tree holds is untracked then."""
         with self.database.transaction() as db:
@@ -166,11 +178,23 @@ def take_many(db: sqlite3.Connection, place: int, entries: Mapping[str, Entry | 
         "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
         [(place, path, rows.dump(entry)) for path, entry in entries.items()],
     )
+    _are_here(db, place, entries)
+
+
+def follow(db: sqlite3.Connection, place: int, root: Root | None, changed: Collection[str]) -> None:
+    """Make base all that a root says, where it can (`Base.can_follow`); `changed` are the paths that this changes."""
+    # V3: the ETag was proof of another root.
+    db.execute("UPDATE place SET root = ?, etag = NULL WHERE id = ?", (dump_root(root), place))
+    _are_here(db, place, changed)
+
+
+def _are_here(db: sqlite3.Connection, place: int, paths: Collection[str]) -> None:
+    """Forget that paths were absent or untracked."""
     for table in ("absent", "untracked"):
         if db.execute(f"SELECT 1 FROM {table} WHERE place = ? LIMIT 1", (place,)).fetchone() is not None:
             db.executemany(
                 f"DELETE FROM {table} WHERE place = ? AND path = ?",
-                [(place, path) for path in entries],
+                [(place, path) for path in paths],
             )
 
 

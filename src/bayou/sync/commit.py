@@ -18,7 +18,7 @@ from bayou.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.ids import ulid
 from bayou.index.diff import Change
 from bayou.index.entry import Entry
-from bayou.index.head import HeadSeen, advance, iter_log, read_head, swap_head
+from bayou.index.head import Head, HeadSeen, advance, iter_log, read_head, swap_head
 from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
 from bayou.index.merge import merge
@@ -60,13 +60,17 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit that is in the log, and the newest head that we know since."""
+    """A commit that is in the log, and the newest head that we know since.
+
+    `replaced` is the head that it was merged into, if `seen` is the very one that it made.
+    """
 
     commit: str
     seq: int
     changes: Mapping[str, Entry | None]
     seen: HeadSeen
     overtaken: frozenset[str] = frozenset()
+    replaced: Head | None = None
 
 
 def commit(
@@ -136,7 +140,7 @@ def _attempt(
     """Try once. None: somebody else was faster, or the answer was lost."""
     head, number = seen.head, intended.commit
     old = find_many(tree, changes)
-    sink = StoreSink(store, number, cache)
+    sink = StoreSink(store, number, cache, durable=True)  # base may consist of these nodes soon
     root = merge(tree, changes, sink)
     trash = trash_changes(Change(path, old.get(path), entry) for path, entry in changes.items())
     trash_tree = Tree(tree.source, head.trash)
@@ -157,7 +161,7 @@ def _attempt(
         if not error.ambiguous:
             raise
         return None
-    return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version))
+    return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version), replaced=head)
 
 
 def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Committed | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from bayou.errors import NodeMissing
@@ -141,6 +142,15 @@ def _changed_units(context: Context, units: set[str], planned: HeadSeen, head: H
         return units  # the older root was collected: nobody can tell
 
 
+def _take(context: Context, db: sqlite3.Connection, done: commit.Committed) -> None:
+    """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
+    old, new = done.replaced, done.seen.head
+    if old is not None and context.base.can_follow(old.root, new.root):
+        base.follow(db, context.place, new.root, done.changes)
+    else:
+        base.take_many(db, context.place, done.changes)
+
+
 def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
     report = context.report
@@ -163,7 +173,7 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
                     expected.append(path)
             if unmoved and one is not None:
                 still[path] = one.observed.through
-        base.take_many(db, context.place, done.changes)
+        _take(context, db, done)
         files.remember_many(db, kept)
         for path in expected:
             files.expect(db, path, context.place)
