@@ -50,9 +50,9 @@ def test_base_becomes_the_committed_root(team: Team, merges: list[int]) -> None:
     a.write(first, b"changed")
     a.write("files/new", b"new")
     a.delete(second)
-    a.push()
+    a.push(engine="point")
     a.delete(third)
-    a.push()
+    a.push(engine="point")
     assert not merges, "base was merged row by row"
     head = read_head(team.store())
     assert head is not None
@@ -62,7 +62,7 @@ def test_base_becomes_the_committed_root(team: Team, merges: list[int]) -> None:
         assert head.head.root.level == 1
         # From this machine's own files alone.
         assert paths_of_base(context) == (FILES.keys() | {"files/new"}) - {second, third}
-    assert a.sync().requests.total == 1
+    assert a.sync(engine="point").requests.total == 1
 
 
 def test_the_last_file_can_go(team: Team, merges: list[int]) -> None:
@@ -145,7 +145,7 @@ def test_every_node_is_on_disk_before_base_names_it(team: Team, monkeypatch: pyt
         a.lay(path, content)
     a.push(adopt=True, engine="point")
     a.write("files/x", b"x")
-    a.push()
+    a.push(engine="point")
     assert len(followed) == 2
 
 

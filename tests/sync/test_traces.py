@@ -24,6 +24,7 @@ from bayou.testing.faulty import Crash, Fault, crash
 from bayou.testing.proxy import HttpProxy
 from bayou.tree.incoming import Incoming
 from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.turns import meanwhile
 
 X = "files/x"
 UPLOAD = "/~[0-9A-Z]{26}/"
@@ -44,18 +45,6 @@ def collect(clone: Clone) -> Any:
 def killed(step: Callable[[], object]) -> None:
     with pytest.raises(Crash):
         step()
-
-
-def meanwhile(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, step: Callable[[], object]) -> None:
-    """Let `step` happen right before the next call of a function, once."""
-    real = getattr(owner, name)
-
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(owner, name, real)
-        step()
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, interrupted)
 
 
 @pytest.fixture

@@ -61,3 +61,15 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     turns = Turns()
     monkeypatch.setitem(opening._BUILT_IN, "file", turns.transport)
     return turns
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, step: Callable[[], object]) -> None:
+    """Let `step` happen right before the next call of a function, once."""
+    real = getattr(owner, name)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        step()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, interrupted)

@@ -147,6 +147,8 @@ def _returning(todo: Sequence[Step]) -> set[str]:
 def _beside(todo: Sequence[Step], arriving: Iterable[Incoming]) -> Beside:
     """Return what was decided of the other files of each version that something arrives in."""
     coming = {one.path for one in arriving}
+    if not coming:
+        return Beside({}, set())
     others = [(unit, one) for one in todo if one.path not in coming and (unit := unit_of(one.path)) is not None]
     units = {unit_of(path) for path in coming} if others else set()
     beside: dict[str, list[Observed]] = defaultdict(list)

@@ -1,6 +1,8 @@
 """What this machine has: the journal's word, a walk by stat, and hashes where those do not suffice (V6).
 
-Journaled paths are always hashed. Elsewhere a file whose stat has not changed since it was hashed is not read again.
+Journaled paths are always hashed. Elsewhere a file whose stat has not changed since it was hashed is not read again;
+and a small one that is to go up, and was never hashed, is not read before it does, unless there is something to compare
+it with.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.files import Known, file_stat
 from bayou.sync.journal import Row
 from bayou.sync.journaled import Journaled
-from bayou.sync.plan import LocalState
+from bayou.sync.plan import UNREAD, LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import Failure, Refusal
@@ -52,7 +54,8 @@ def check_limit(paths: Sized, limit: int | None) -> None:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One path as it was looked at. `through` is the newest journal row that was closed then; a later one means: look
-    again. `finish_delete`: a file is there, and is to be removed first."""
+    again. `finish_delete`: a file is there, and is to be removed first. `unread`: the stat of a file that is there and
+    that nobody has read yet; whoever does must find it so."""
 
     path: str
     state: LocalState
@@ -61,10 +64,16 @@ class Observed:
     looked: int = 0
     """When, in ns since 1970: before the content was read, so that `FileStat.settled` can tell."""
     finish_delete: bool = False
+    unread: FileStat | None = None
 
     @property
     def stat(self) -> FileStat | None:
-        return self.content.stat if self.content is not None else None
+        return self.content.stat if self.content is not None else self.unread
+
+    def read(self, content: Content) -> Observed:
+        """Return what was looked at and not read, with what is in it."""
+        state = LocalState(content.sha256, content.size, ours=self.state.ours)
+        return Observed(self.path, state, content, self.through, self.looked)
 
 
 @dataclass(slots=True)
@@ -139,18 +148,28 @@ class Look:
             sha256=here.sha256 if here else None,
             size=here.size if here else None,
             deleted=here is None and journaled.deleted(path),
-            ours=self._ours(path, journaled, here),
+            ours=self._ours(path, journaled, here.stat if here else None),
             absent=path in self.absent and here is None,
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def _ours(self, path: str, journaled: Journaled, content: Content | None) -> bool:
+    def in_passing(self, path: str, walked: FileStat, journaled: Journaled, now: int) -> Observed | None:
+        """Look at a file that no row of the journal names, without reading it; None if it must be read now.
+
+        It is ours, its stat will tell if it changes (`FileStat.settled`), and its bytes can be kept when they are read.
+        """
+        if walked.size > _KEPT_EACH or not walked.settled(now) or not self._ours(path, journaled, walked):
+            return None
+        state = LocalState(UNREAD, walked.size, ours=True)
+        return Observed(path, state, None, journaled.through, now, unread=walked)
+
+    def _ours(self, path: str, journaled: Journaled, here: FileStat | None) -> bool:
         if self.adopt or journaled.written(path):
             return True
-        if content is None or not journaled.marked(path):
+        if here is None or not journaled.marked(path):
             return False
         # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
-        return not self.is_listed(path, content.stat)
+        return not self.is_listed(path, here)
 
     def is_listed(self, path: str, stat: FileStat) -> bool:
         """Whether a file is known to be untracked, and has not changed since that was found out."""
@@ -179,6 +198,7 @@ class Observer:
         self._place = place
         self._policy = policy
         self._within = within
+        self._pushes = pushes
         self._room = _KEPT if pushes else 0
         self._progress = progress or Silent()
         listed = database.rows(
@@ -204,6 +224,10 @@ class Observer:
         check_limit(candidates, limit)
         self._examine(candidates, seen)
         return seen
+
+    def read(self, paths: Iterable[str], seen: Observation) -> None:
+        """Read files that were only looked at in passing."""
+        self._examine({path: seen.paths.pop(path).unread for path in paths}, seen, in_passing=False)
 
     def look_at(self, paths: Iterable[str], seen: Observation) -> None:
         """Add paths that the other side changed."""
@@ -239,10 +263,14 @@ class Observer:
                 candidates.setdefault(path, None)
         return limit
 
-    def _examine(self, candidates: Mapping[str, FileStat | None], seen: Observation) -> None:
+    def _examine(
+        self, candidates: Mapping[str, FileStat | None], seen: Observation, *, in_passing: bool = True
+    ) -> None:
         few = len(candidates) < _FEW
         known = files.known(self._database, candidates) if few else files.all_known(self._database, self._within)
         now = time.time_ns()
+        if in_passing and self._pushes:
+            candidates = self._pass_by(candidates, known, seen, now)
 
         def examine(some: Sequence[str]) -> list[Observed | Failure]:
             return [self._look_at(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
@@ -278,6 +306,21 @@ class Observer:
                 if result.content is not None and (before is None or before.stat != result.content.stat):
                     fresh.append(result)
         self._cache(fresh, known, now)
+
+    def _pass_by(
+        self, candidates: Mapping[str, FileStat | None], known: Container[str], seen: Observation, now: int
+    ) -> dict[str, FileStat | None]:
+        """Look at what need not be read yet; return the rest."""
+        rest: dict[str, FileStat | None] = {}
+        for path, stat in candidates.items():
+            one = None
+            if stat is not None and path not in known and path not in seen.journaled.last:
+                one = self._one.in_passing(path, stat, seen.journaled, now)
+            if one is None:
+                rest[path] = stat
+            else:
+                seen.paths[path] = one
+        return rest
 
     def _look_at(
         self, path: str, walked: FileStat | None, journaled: Journaled, before: Known | None, now: int

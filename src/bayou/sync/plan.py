@@ -45,7 +45,8 @@ _PULLS = frozenset({Action.PULL, Action.DELETE_LOCAL, Action.KEEP_REMOTE})
 class LocalState:
     """What this machine has of a path.
 
-    `sha256` and `size` are None where there is no file. `deleted`: the last journal row says so. `ours`: a journal
+    `sha256` and `size` are None where there is no file; `sha256` is `UNREAD`, which is equal to no hash, where there is
+    one that nobody has read yet. `deleted`: the last journal row says so. `ours`: a journal
     row names it (or it is adopted), so that a file unknown to base is meant to go up. `absent`: it is not here on
     purpose (lazy, excluded, refused).
     """
@@ -59,6 +60,9 @@ class LocalState:
     @property
     def present(self) -> bool:
         return self.sha256 is not None
+
+
+UNREAD = b""
 
 
 class _Local(Enum):

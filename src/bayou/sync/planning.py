@@ -55,6 +55,7 @@ def plan(
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
+    observer.read(_to_be_compared(observation, changed, bases, remotes), observation)
     entries = [entry for pair in changed.values() for entry in pair if entry] + list(bases.values())
     hashes = context.base.hashes(entries, window or EVERYTHING)
     if window is None:
@@ -74,6 +75,20 @@ def plan(
     if window is None:
         guard(context, Counter(one.action for one in todo), store_view)
     return todo
+
+
+def _to_be_compared(
+    observation: Observation, changed: Changed, bases: Mapping[str, Entry], remotes: Mapping[str, Entry]
+) -> list[str]:
+    """Return the paths of files that were not read yet and must be: base or the store has something there, or has
+    changed the version that they belong to."""
+    units = {unit_of(path) for path in changed} - {None}
+    return [
+        path
+        for path, one in observation.paths.items()
+        if one.unread is not None
+        and (path in changed or path in bases or path in remotes or (units and unit_of(path) in units))
+    ]
 
 
 def guard(context: Context, counts: Mapping[Action, int], store_view: View) -> None:

@@ -15,6 +15,7 @@ from bayou.index.tree import Tree
 from bayou.quick import dataclass
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
+from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide
 from bayou.sync.report import CommitId
 from bayou.sync.steps import Step
@@ -25,11 +26,18 @@ _UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 @dataclass(slots=True)
 class _Carry:
-    """What a push carries: each path's step, and the entry that it gets (None: it is deleted)."""
+    """What a push carries: each path's step, and the entry that it gets (None: it is deleted).
+
+    `files` are those that were uploaded, as they were when they were read.
+    """
 
     steps: dict[str, Step]
     entries: dict[str, Entry | None]
+    files: Mapping[str, Observed]
     gc: int
+
+    def observed(self, path: str) -> Observed:
+        return self.files.get(path) or self.steps[path].observed
 
     def hold_back(self, lost: Iterable[str]) -> None:
         """Leave out files that could not be uploaded, and with each the version that it belongs to."""
@@ -69,7 +77,7 @@ def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[
     """
     pushes, seen = publishing.pushes, publishing.planned
     uploaded = push.finish(context, publishing.uploads)
-    carry = _Carry({one.path: one for one in pushes}, dict(uploaded), seen.head.gc.count)
+    carry = _Carry({one.path: one for one in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count)
     carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
     carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
     lost = {one.path for one in pushes if one.action in _UPLOADED} - uploaded.keys()
@@ -82,11 +90,11 @@ def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[
         leftover.clear()
         if head.head.gc.count != carry.gc:
             lost.update(_make_again(context, carry, head))
-        torn = _changed_units(context, carry.units, seen, head)
+        torn = _changed_units(context, carry, seen, head)
         changes: dict[str, Entry | None] = {}
         for path, entry in carry.entries.items():
             one, there = carry.steps[path], remote.get(path)
-            same = there == one.remote or decide(one.base, one.observed.state, there).pushes
+            same = there == one.remote or decide(one.base, carry.observed(path).state, there).pushes
             if same and not (torn and unit_of(path) in torn):
                 changes[path] = entry
             else:
@@ -120,7 +128,7 @@ def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
     gc = head.head.gc
     ours = {path: entry for path, entry in carry.entries.items() if entry != carry.steps[path].remote}
     uploads = {path: entry for path, entry in ours.items() if entry is not None}
-    files_of = {path: carry.steps[path].observed for path in uploads}
+    files_of = {path: carry.observed(path) for path in uploads}
     renewed = push.renew(context, uploads, files_of, gc)
     carry.entries.update(renewed)
     carry.gc = gc.count
@@ -129,9 +137,10 @@ def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
     return lost
 
 
-def _changed_units(context: Context, units: set[str], planned: HeadSeen, head: HeadSeen) -> set[str]:
+def _changed_units(context: Context, carry: _Carry, planned: HeadSeen, head: HeadSeen) -> set[str]:
     """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
-    if not units or planned.head.commit == head.head.commit:
+    units = carry.units if planned.head.commit != head.head.commit else set()
+    if not units:
         return set()
     source = StoreNodes(context.store, context.cache)
     try:
@@ -159,20 +168,20 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
     still: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            one = carry.steps.get(path)
-            unmoved = one is not None and context.unmoved(one.observed)
-            changed = one is None or entry != one.remote
+            one = carry.observed(path) if path in carry.steps else None
+            unmoved = one is not None and context.unmoved(one)
+            changed = one is None or entry != carry.steps[path].remote
             if entry is None:
                 files.forget(db, path)
                 report.pushed.deleted += changed
             else:
                 report.pushed.files += changed
-                if unmoved and one is not None and one.observed.content is not None:
-                    kept.append(files.row(path, one.observed.content, one.observed.looked, context.place))
+                if unmoved and one is not None and one.content is not None:
+                    kept.append(files.row(path, one.content, one.looked, context.place))
                 else:
                     expected.append(path)
             if unmoved and one is not None:
-                still[path] = one.observed.through
+                still[path] = one.through
         _take(context, db, done)
         files.remember_many(db, kept)
         for path in expected:

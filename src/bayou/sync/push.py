@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
-from bayou.errors import NotFound
+from bayou.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
@@ -22,6 +22,7 @@ from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, batches
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
+from bayou.tree.content import read_content
 
 _LEAST, _MOST = 256, 1024
 
@@ -36,9 +37,12 @@ def per_transaction(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come."""
+    """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come.
 
-    files: Mapping[str, Observed]
+    Once all have come, each of `files` that made it has its content.
+    """
+
+    files: dict[str, Observed]
     entries: dict[str, Entry]
     count: int
     results: Sending
@@ -51,27 +55,16 @@ def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, En
 
 def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
     """Begin to upload what is not uploaded yet. Where other processes do it, they are at it until `finish`."""
-    files = {one.path: one for one in wanted if one.content is not None}
-    before = recorded(context)
-    push = ulid()
-    entries: dict[str, Entry] = {}
-    todo: list[Upload] = []
-    for path, one in files.items():
-        assert one.content is not None
-        old = before.get(path)
-        same = old is not None and (old.sha256, old.size) == (one.content.sha256, one.content.size)
-        if old is not None and same and old.stored is not None and old.gc == gc.count:
-            # Nobody will read the file again. If it is another by now, so may be what was looked at beside it, and the
-            # two were never one version.
-            if context.unmoved(one):
-                entries[path] = _entry(one, old, old.stored)
-        elif old is not None and same and old.stored is None and old.gc == gc.count:
-            todo.append(replace(old, resumed=True, data=one.content.data))
-        else:
-            size, sha256, data = one.content.size, one.content.sha256, one.content.data
-            todo.append(Upload(path, push, size, sha256, gc.count, data=data))
-    context.progress.begin("pushing", len(todo), sum(one.size for one in todo))
-    return Underway(files, entries, len(todo), context.mover.upload(_intended(context, todo, files), len(todo)))
+    files = {one.path: one for one in wanted if one.stat is not None}
+    intending = _Intending(context, files, {}, recorded(context), ulid(), gc.count)
+    todo: list[Upload | Observed] = []
+    for one in files.values():
+        upload = one if one.unread is not None else intending.upload_of(one)
+        if upload is not None:
+            todo.append(upload)
+    context.progress.begin("pushing", len(todo), sum(_size(one) for one in todo))
+    results = context.mover.upload(intending.uploads(todo), len(todo))
+    return Underway(files, intending.entries, len(todo), results)
 
 
 def finish(context: Context, underway: Underway) -> dict[str, Entry]:
@@ -131,20 +124,79 @@ def recorded(context: Context) -> dict[str, Upload]:
     }
 
 
-def _intended(context: Context, todo: Sequence[Upload], files: Mapping[str, Observed]) -> Iterator[Upload]:
-    """Yield uploads, a batch of intents on disk ahead of them.
+@dataclass(frozen=True, slots=True)
+class _Intending:
+    """What is to be uploaded, and under which id. `files` are brought up to date as they are read; `entries` has what
+    an earlier push had uploaded (`before`) and this one need not."""
 
-    Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
-    """
-    for batch in batches(todo, per_transaction(len(todo))):
-        with context.database.transaction() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
-                [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one in batch],
-            )
-        for one in batch:
-            fresh = one.data is None or context.unmoved(files[one.path])
-            yield one if fresh else replace(one, data=None)
+    context: Context
+    files: dict[str, Observed]
+    entries: dict[str, Entry]
+    before: Mapping[str, Upload]
+    push: str
+    gc: int
+
+    def uploads(self, todo: Sequence[Upload | Observed]) -> Iterator[Upload]:
+        """Yield uploads, a batch of intents on disk ahead of them; what was not read yet is read with its batch.
+
+        Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
+        """
+        context = self.context
+        for batch in batches(todo, per_transaction(len(todo))):
+            ready: list[tuple[Upload, bool]] = []
+            for item in batch:
+                one = self._read(item) if isinstance(item, Observed) else item
+                if one is not None:
+                    ready.append((one, one.data is not None and one is item))
+            with context.database.transaction() as db:
+                db.executemany(
+                    "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
+                    [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one, _ in ready],
+                )
+            for one, kept in ready:
+                moved = kept and not context.unmoved(self.files[one.path])
+                yield replace(one, data=None) if moved else one
+
+    def upload_of(self, one: Observed) -> Upload | None:
+        """Return the upload of a file; None if it need not be made again, or another look must be taken first."""
+        content = one.content
+        assert content is not None
+        old = self.before.get(one.path)
+        if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
+            return Upload(one.path, self.push, content.size, content.sha256, self.gc, data=content.data)
+        if old.stored is None:
+            return replace(old, resumed=True, data=content.data)
+        # Nobody will read the file again. If it is another by now, so may be what was looked at beside it, and the
+        # two were never one version.
+        if self.context.unmoved(one):
+            self.entries[one.path] = _entry(one, old, old.stored)
+        return None
+
+    def _read(self, one: Observed) -> Upload | None:
+        """Read a file that was only looked at; None if there is nothing to upload.
+
+        If it is not as it was then, what was seen beside it may be of another version: it is decided again.
+        """
+        upload = None
+        try:
+            content = read_content(f"{self.context.root}/{one.path}", self.context.deadline, _size(one))
+        except (ContentChanged, FileNotFoundError, PathRefused):
+            pass
+        except TreeError as error:
+            self.context.report.failed.append(Failure(one.path, error.code, error.message))
+        else:
+            if content.stat == one.unread:
+                self.files[one.path] = read = one.read(content)
+                upload = self.upload_of(read)
+        if upload is None:
+            self.context.progress.advance(files=1, bytes=_size(one))
+        return upload
+
+
+def _size(one: Upload | Observed) -> int:
+    if isinstance(one, Upload):
+        return one.size
+    return one.stat.size if one.stat is not None else 0
 
 
 def forget(db: sqlite3.Connection, place: int, done: Set[str]) -> None:

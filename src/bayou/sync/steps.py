@@ -47,19 +47,17 @@ def step(
     return Step(path, action, base, remote, observed)
 
 
-def contested(steps: Iterable[Step]) -> set[str]:
+def contested(steps: Sequence[Step]) -> set[str]:
     """Return the version directories that both sides have changed, be it in different files."""
-    here: set[str] = set()
-    there: set[str] = set()
-    for one in steps:
-        unit = unit_of(one.path) if one.absent is None else None
-        if unit is None:
-            continue
-        if one.action in _CHANGED_HERE:
-            here.add(unit)
-        if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one)):
-            there.add(unit)
-    return here & there
+    known = [one for one in steps if one.absent is None]
+    there = {
+        unit_of(one.path)
+        for one in known
+        if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one))
+    }
+    # Hot: a push of many files is mostly about a store that has changed nothing.
+    here = {unit_of(one.path) for one in known if one.action in _CHANGED_HERE} if there else set()
+    return {unit for unit in here & there if unit is not None}
 
 
 def settle_units(steps: Iterable[Step], units: Container[str], renumbered: Container[str]) -> list[Step]:

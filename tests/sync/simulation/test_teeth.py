@@ -14,7 +14,7 @@ from bayou.index.log import write_page
 from bayou.store import keys
 from bayou.sync.context import Context
 from bayou.sync.journaled import Journaled
-from bayou.sync.observe import Observer
+from bayou.sync.observe import Look
 from tests.sync.simulation.campaign import Found, Tally, play
 from tests.sync.simulation.world import Kind
 
@@ -40,7 +40,7 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "T7 what is open is not dropped": lambda: patch.object(Journaled, "closed_through", lambda self, _: self.through),
     "T8 a pull looks again before it renames": lambda: patch.object(Context, "unmoved", lambda *_: True),
     "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
-    "T11 what nobody names is untracked": lambda: patch.object(Observer, "_ours", lambda *_: True),
+    "T11 what nobody names is untracked": lambda: patch.object(Look, "_ours", lambda *_: True),
     "T13 a collection announces itself": lambda: patch("bayou.sync.collect._announce", lambda _, seen, __: seen),
     "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.push.recheck", lambda *_: set()),
     "a version that changed meanwhile is left": lambda: patch("bayou.sync.publish._changed_units", lambda *_: set()),
