@@ -113,6 +113,8 @@ IN_SPAN = "path >= ? AND path < ?"
 """A condition on paths that takes the `bounds` of a `Span`; SQLite compares text by its UTF-8 bytes, as spans do."""
 
 _OPEN_WITHIN_S = 60.0
+_NORMAL = 1
+"""As SQLite counts what it waits for: OFF, NORMAL, FULL. In WAL mode NORMAL waits at checkpoints only."""
 
 
 class Database:
@@ -169,6 +171,19 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise _state_error(self.path, error) from None
+
+    @contextlib.contextmanager
+    def note(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that nobody waits for the disk for: processes that are killed cannot take it back, but a
+        power cut can, until the next `transaction` is over. For what can be found out, or done, anew."""
+        with self._lock:
+            (level,) = self._connection.execute("PRAGMA synchronous").fetchone()
+            self._connection.execute(f"PRAGMA synchronous = {min(level, _NORMAL)}")
+            try:
+                with self.transaction() as db:
+                    yield db
+            finally:
+                self._connection.execute(f"PRAGMA synchronous = {level}")
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:

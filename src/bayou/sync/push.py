@@ -1,7 +1,8 @@
 """Upload files, each to a key of its own (V11), so that any step can be killed and repeated (V19).
 
 The intent (key and hash) is recorded before, the result after. What a killed push had uploaded is not uploaded again;
-what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id.
+what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id. After a power cut
+this machine may have forgotten some of it: then those are uploaded under a new id, and a collection takes the old ones.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LEAST, _MOST = 256, 1024
 def per_transaction(count: int) -> int:
     """Return how many of so many paths share a transaction, for their intents and for their results.
 
-    Each waits for the disk once; whoever is killed in between does that many again.
+    Whoever is killed in between does that many again.
     """
     return min(max(_LEAST, count // 16), _MOST)
 
@@ -148,7 +149,7 @@ class _Intending:
                 one = self._read(item) if isinstance(item, Observed) else item
                 if one is not None:
                     ready.append((one, one.data is not None and one is item))
-            with context.database.transaction() as db:
+            with context.database.note() as db:
                 db.executemany(
                     "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
                     [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one, _ in ready],
@@ -209,7 +210,7 @@ def forget(db: sqlite3.Connection, place: int, done: Set[str]) -> None:
 
 
 def _record(context: Context, done: Sequence[Upload]) -> None:
-    with context.database.transaction() as db:
+    with context.database.note() as db:
         db.executemany(
             "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",
             [
