@@ -103,7 +103,7 @@ def test_of_two_that_init_at_the_same_moment_one_wins(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_init_works_on_a_file_system_without_links(tmp_path, monkeypatch):
+def test_init_works_on_a_file_system_as_it_is(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from itertools import groupby
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from bayou.pipeline.transfer import divide
 from bayou.store import keys, open_store
 from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
+from bayou.sync import mover
 from bayou.sync.mover import Arrived, Threads, Upload
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
@@ -130,6 +132,44 @@ def test_a_file_that_changed_meanwhile_is_left_for_the_next_push(place, uploads)
     results = {one.path: one for one in outcomes(rows, Sent({one.path: one for one in uploads}), place.store)}
     assert [path for path, one in results.items() if one.stored is None] == [uploads[7].path, uploads[8].path]
     assert not place.object_of(uploads[7]).exists()
+
+
+@pytest.mark.timeout(60)
+def test_nobody_waits_for_a_fifo_in_the_place_of_a_file(place, uploads):
+    file = place.tree / uploads[5].path
+    file.unlink()
+    os.mkfifo(file)
+
+    results = list(outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store))
+
+    (failed,) = (one for one in results if isinstance(one, Failure))
+    assert (failed.path, failed.code) == (uploads[5].path, "tree_error")
+    assert len(results) == 40
+
+
+def test_what_is_appended_meanwhile_is_not_looked_at(place, uploads):
+    with open(place.tree / uploads[9].path, "ab") as file:
+        file.write(b"more")
+
+    place.upload(uploads)
+
+    assert place.object_of(uploads[9]).read_bytes() == b"x" * 9
+
+
+def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_them(place, monkeypatch):
+    opened: dict[str, bool] = {}
+    as_it_is = mover._as_it_is
+
+    def watched(path: str, flags: int) -> int:
+        opened[Path(path).name] = threading.current_thread() is threading.main_thread()
+        return as_it_is(path, flags)
+
+    monkeypatch.setattr(mover, "_as_it_is", watched)
+    uploads = [place.write(f"files/{size}", b"x" * size) for size in (1, mover._SMALL, mover._SMALL + 1, 1 << 20)]
+
+    place.upload(uploads)
+
+    assert opened == {"1": True, str(mover._SMALL): True, str(mover._SMALL + 1): False, str(1 << 20): False}
 
 
 def test_what_is_wrong_with_one_path_is_told_beside_the_others(place, uploads):

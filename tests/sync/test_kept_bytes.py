@@ -34,7 +34,7 @@ def never(*_: object) -> int:
 
 
 def test_a_push_does_not_open_small_files_again(team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.mover._without_links", never)
+    monkeypatch.setattr("bayou.sync.mover._as_it_is", never)
     assert a.push(adopt=True).pushed.files == len(SMALL)
     assert pulled(team) == SMALL
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from bayou.errors import NodeMissing
 from bayou.ids import ulid
+from bayou.index import codec
 from bayou.index.node import Node, Ref, digest_of
 from bayou.index.staging import NodeFile, Staging
 
@@ -70,8 +71,6 @@ class LocalNodes(Staging):
         self._files = files
 
     def load(self, level: int, ref: Ref) -> Node:
-        from bayou.index import codec  # noqa: PLC0415  (Arrow: a sync that reads no node does without)
-
         data = self._files.read(level, ref.node)
         if data is None:
             raise NodeMissing(

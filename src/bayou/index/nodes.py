@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound
+from bayou.index import codec
 from bayou.index.local import NodeFiles
 from bayou.index.node import REPAIR, Node, Ref
 from bayou.index.ports import Reads, Writes
@@ -37,7 +38,7 @@ class StoreNodes:
         if data is None:
             return None
         try:
-            return _decode(data, level, ref)
+            return codec.decode(data, level, ref)
         except NodeDamaged:
             return None  # only a copy: the store's own decides, and replaces it
 
@@ -52,16 +53,10 @@ class StoreNodes:
         if fetched is None:
             raise BadAnswer(f"{self._store.url} says that node {ref.node} is not modified, and nobody asked that")
         data = bytes(fetched.data)
-        node = _decode(data, level, ref)
+        node = codec.decode(data, level, ref)
         if self._cache is not None:
             self._cache.write([NodeFile(level, ref.node, data)], durable=False)
         return node
-
-
-def _decode(data: bytes, level: int, ref: Ref) -> Node:
-    from bayou.index import codec  # noqa: PLC0415  (Arrow: a sync that reads no node does without)
-
-    return codec.decode(data, level, ref)
 
 
 class StoreSink(Staging):

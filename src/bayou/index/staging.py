@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from bayou.index import codec
 from bayou.index.node import Node, name
 from bayou.quick import dataclass
 
@@ -29,8 +30,6 @@ class Staging(ABC):
 
     def save(self, node: Node) -> str:
         """Encode a node at once, since bytes are a tenth of what its rows take in memory, and return its name."""
-        from bayou.index import codec  # noqa: PLC0415  (Arrow: a sync that reads no node does without)
-
         named = name(node.digest, self.commit)
         self.take(NodeFile(node.level, named, codec.encode(node)))
         return named

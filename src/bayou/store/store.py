@@ -6,6 +6,7 @@ name an object outside. Below it sits a `Transport` that sends single requests.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -147,11 +148,15 @@ class Store:
         self._sender.meter.received(len(memoryview(found.data)))
         return Fetched(named(found.meta, key), found.data, found.attributes)
 
-    def read(self, key: Key, size: int) -> Buffer:
-        """Return the bytes of an object of a known size, and nothing about it: for whoever knows their hash.
+    def read(self, key: Key, size: int, sha256: bytes) -> Buffer | None:
+        """Return the bytes of an object whose size and hash are known, and nothing about it; None if it has others.
 
         An object of another size is `BadAnswer`. Costs less than `get`.
         """
+        data = self._read_span(key, size)
+        return data if hashlib.sha256(data).digest() == sha256 else None
+
+    def _read_span(self, key: Key, size: int) -> Buffer:
         read = self._read
         if read is None or not size:
             return large.fetch(self, key, (0, size) if size else None, None, size).data

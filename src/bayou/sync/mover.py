@@ -15,7 +15,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from bayou.errors import AccessDenied, BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
+from bayou.errors import (
+    AccessDenied,
+    BadAnswer,
+    BayouError,
+    ContentChanged,
+    NotFound,
+    PreconditionFailed,
+    Rejected,
+    TreeError,
+)
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
 from bayou.store import keys
@@ -26,6 +35,9 @@ from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
 _HANDFUL = 8
+_SMALL = 1 << 16
+"""Bytes: a file of up to so many is read before a thread takes it on."""
+
 _AHEAD = 4
 """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
 
@@ -93,10 +105,35 @@ class Threads:
     incoming: Incoming
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
-        return hand_out(self.store, partial(send, self.store, self.root), uploads, count)
+        return send_all(self.store, self.root, uploads, count)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         return hand_out(self.store, partial(fetch, self.store, self.incoming), entries, count, ahead=_AHEAD)
+
+
+def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
+    """Upload files by many threads; small ones are read by this one, as they are handed out."""
+    return hand_out(store, partial(send, store, root), (_at_hand(root, one) for one in uploads), count)
+
+
+def _at_hand(root: Path, one: Upload) -> Upload:
+    """Read a small file ahead of its upload; one that is not as it should be is left to `send`, which finds out why.
+
+    Many threads that open files get in each other's way: for each call they let go of the interpreter, and wait for it.
+    """
+    if one.data is not None or one.size > _SMALL:
+        return one
+    try:
+        descriptor = _as_it_is(f"{root}/{one.path}", os.O_RDONLY)
+        try:
+            data = os.read(descriptor, one.size)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return one
+    if len(data) != one.size or hashlib.sha256(data).digest() != one.sha256:
+        return one
+    return Upload(one.path, one.push, one.size, one.sha256, one.gc, one.stored, one.resumed, data)
 
 
 def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
@@ -106,11 +143,11 @@ def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
         if one.data is not None:
             stored = store.upload(key, one.data, one.size, one.sha256)
         else:
-            with open(f"{root}/{one.path}", "rb", buffering=0, opener=_without_links) as file:
+            with open(f"{root}/{one.path}", "rb", buffering=0, opener=_as_it_is) as file:
                 stored = store.upload(key, file, one.size, one.sha256)
     except (ContentChanged, FileNotFoundError):
         return one
-    except (AccessDenied, Rejected, BadAnswer) as error:
+    except (AccessDenied, Rejected, BadAnswer, TreeError) as error:
         return failure(one.path, error)
     except OSError as error:
         return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
@@ -133,8 +170,8 @@ def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
 
 def _fetch_whole(store: Store, incoming: Incoming, entry: Entry, sha256: bytes) -> Arrived | Failure:
     """What comes at once is proved before it touches the disk."""
-    data = store.read(entry.key, entry.size)
-    if hashlib.sha256(data).digest() != sha256:
+    data = store.read(entry.key, entry.size, sha256)
+    if data is None:
         return _bad_content(entry)
     staged, file = incoming.stage()
     with file:
@@ -188,5 +225,6 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+def _as_it_is(path: str, flags: int) -> int:
+    """Open a file without following a link, or waiting for somebody to write into a FIFO."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,8 +1,8 @@
 """Upload files, each to a key of its own (V11), so that any step can be killed and repeated (V19).
 
 The intent (key and hash) is recorded before, the result after. What a killed push had uploaded is not uploaded again;
-what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id. After a power cut
-this machine may have forgotten some of it: then those are uploaded under a new id, and a collection takes the old ones.
+what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id. After a power
+cut this machine may have forgotten some of it: then those files get a new id too, and a collection takes the old ones.
 """
 
 from __future__ import annotations

@@ -270,21 +270,24 @@ class StoreContract:
             store.download(payload("data/a"), io.BytesIO(), 4)
 
     def test_bytes_alone_are_whole_or_refused(self, store: Store) -> None:
-        key = payload("data/a")
+        key, sha256 = payload("data/a"), hashlib.sha256(b"12345").digest()
         store.put(key, b"12345")
         before = store.requests
-        assert bytes(store.read(key, 5)) == b"12345"
+        read = store.read(key, 5, sha256)
+        assert read is not None
+        assert bytes(read) == b"12345"
         sent = store.requests - before
         assert (sent.total, sent.get, sent.bytes_in) == (1, 1, 5)
-        for other in (1, 4, 6, 100):
+        assert store.read(key, 5, hashlib.sha256(b"54321").digest()) is None
+        for other in (0, 1, 4, 6, 100):
             with pytest.raises(BadAnswer):
-                store.read(key, other)
+                store.read(key, other, sha256)
         store.put(payload("data/empty"), b"")
-        assert bytes(store.read(payload("data/empty"), 0)) == b""
-        with pytest.raises(BadAnswer):
-            store.read(key, 0)
+        empty = store.read(payload("data/empty"), 0, hashlib.sha256(b"").digest())
+        assert empty is not None
+        assert bytes(empty) == b""
         with pytest.raises(NotFound):
-            store.read(payload("data/never"), 5)
+            store.read(payload("data/never"), 5, sha256)
 
     def test_attributes_are_kept(self, store: Store) -> None:
         if not self.keeps_attributes:

@@ -16,7 +16,7 @@ from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.transport import Stored
-from bayou.sync.mover import Upload, hand_out, send
+from bayou.sync.mover import Upload, send_all
 
 UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
 
@@ -32,8 +32,7 @@ class Uploads:
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
         uploads = [Upload(*row) for found in batches for row in rows(found, UPLOADS.names)]  # type: ignore[arg-type]
-        sent = hand_out(store, lambda one: send(store, self.root, one), uploads, len(uploads))
-        yield from in_batches(told(sent, to_row, store))
+        yield from in_batches(told(send_all(store, self.root, uploads, len(uploads)), to_row, store))
 
 
 def to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:
