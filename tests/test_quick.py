@@ -70,7 +70,13 @@ def example(dataclass: Make) -> dict[str, Any]:
     class Identity:
         value: int
 
-    return {kind.__name__: kind for kind in (Point, Named, Count, Tally, One, Nothing, Odd, Identity)}
+    @dataclass(frozen=True, slots=True)
+    class Open:
+        value: int
+        extra: dict[str, int] = dataclasses.field(default_factory=dict, hash=False)
+        aside: int = dataclasses.field(default=0, compare=False, hash=True)
+
+    return {kind.__name__: kind for kind in (Point, Named, Count, Tally, One, Nothing, Odd, Identity, Open)}
 
 
 def refused(action: Callable[[], object]) -> str:
@@ -85,6 +91,7 @@ def behaviour(kinds: dict[str, Any]) -> list[object]:
     """Everything that somebody may notice of these classes."""
     Point, Named, Count, Tally = (kinds[name] for name in ("Point", "Named", "Count", "Tally"))
     One, Nothing, Odd, Identity = (kinds[name] for name in ("One", "Nothing", "Odd", "Identity"))
+    Open = kinds["Open"]
     point, other = Point(1, tags=["a"]), Point(1, tags=["b"], note="n")
     changed = dataclasses.replace(point, y=200)
     match changed:
@@ -103,6 +110,8 @@ def behaviour(kinds: dict[str, Any]) -> list[object]:
         refused(lambda: setattr(point, "x", 2)), refused(lambda: delattr(point, "x")),
         refused(lambda: Named(1, name="")),
         refused(lambda: setattr(Count(), "new", 2)),
+        hash(Open(1, {"a": 1})) == hash(Open(1)), Open(1, {"a": 1}) == Open(1), Open(1, aside=1) == Open(1),
+        hash(Open(1, aside=1)) == hash(Open(1)),
         refused(Point), refused(lambda: Point(1, 2, 3, 4, 5)), refused(lambda: Point(1, z=3)), Odd(3).made,
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ to the standard library.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,14 +34,14 @@ def _decorator(options: dict[str, bool]) -> Callable[[type], type]:
         own = frozenset(vars(cls))
         if any(isinstance(value, dataclasses.Field) and _odd(value) for value in vars(cls).values()):
             return dataclasses.dataclass(frozen=frozen, slots=True)(cls)
+        # Or the standard library makes a text of the signature, which takes a millisecond.
+        cls.__doc__ = cls.__doc__ or cls.__name__
         # Only whoever inherits from a frozen class is asked whether he is frozen himself.
         asked = frozen and any(dataclasses.is_dataclass(one) for one in cls.__bases__)
         made = cast("Any", dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, frozen=asked)(cls))
         made.__dataclass_params__.frozen = frozen
         found = dataclasses.fields(made)
-        compared = [field.name for field in found if field.compare]
-        # A tuple also of one field, or none: what is compared must not be mistaken for what is in it.
-        made.__key__ = staticmethod(attrgetter(*compared) if len(compared) > 1 else _few(compared))
+        made.__key__ = _key(field for field in found if field.compare)
         methods: dict[str, object] = {"__repr__": _repr, "__eq__": _eq}
         if "__init__" not in own:
             made.__init__ = _init(made, found, frozen=frozen)
@@ -49,6 +49,7 @@ def _decorator(options: dict[str, bool]) -> Callable[[type], type]:
             if own & {"__setattr__", "__delattr__"}:
                 raise TypeError(f"a frozen dataclass has its own __setattr__ and __delattr__: {cls.__name__}")
             made.__setattr__, made.__delattr__ = _refuse_set, _refuse_delete
+            made.__hashed__ = _key(one for one in found if (one.compare if one.hash is None else one.hash))
             methods |= {"__hash__": _hash, "__getstate__": _getstate, "__setstate__": _setstate}
         elif "__hash__" not in own or vars(cls)["__hash__"] is None:
             made.__hash__ = None
@@ -62,7 +63,7 @@ def _decorator(options: dict[str, bool]) -> Callable[[type], type]:
 
 def _odd(field: dataclasses.Field[Any]) -> bool:
     """Whether a field asks for what is not done here."""
-    return not field.init or field.kw_only is True or field.hash is not None
+    return not field.init or field.kw_only is True
 
 
 def _init(cls: Any, found: tuple[dataclasses.Field[Any], ...], *, frozen: bool) -> object:
@@ -95,11 +96,15 @@ def _init(cls: Any, found: tuple[dataclasses.Field[Any], ...], *, frozen: bool) 
     return init
 
 
-def _few(names: list[str]) -> Callable[[Any], tuple[object, ...]]:
+def _key(found: Iterable[dataclasses.Field[Any]]) -> staticmethod[[Any], tuple[object, ...]]:
+    """Return what makes a tuple of fields; also of one, or none: it must not be mistaken for what is in it."""
+    names = [field.name for field in found]
+    if len(names) > 1:
+        return staticmethod(attrgetter(*names))
     if not names:
-        return lambda _: ()
+        return staticmethod(lambda _: ())
     get = attrgetter(names[0])
-    return lambda one: (get(one),)
+    return staticmethod(lambda one: (get(one),))
 
 
 def _eq(self: Any, other: Any) -> Any:
@@ -110,7 +115,7 @@ def _eq(self: Any, other: Any) -> Any:
 
 
 def _hash(self: Any) -> int:
-    return hash(self.__key__(self))
+    return hash(self.__hashed__(self))
 
 
 def _repr(self: Any) -> str:

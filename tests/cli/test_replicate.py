@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bayou.errors import MassDelete, ReplicaRefused
-from bayou.sync.report import Failure, ReplicateReport
+from bayou.sync.report import Failure
+from bayou.sync.reports import ReplicateReport
 
 URL = "s3://backup/team"
 

@@ -17,7 +17,7 @@ from bayou.pipeline.kernels.sweep import Delete
 from bayou.store import keys
 from bayou.sync import api, commit
 from bayou.sync.bulk import Bulk
-from bayou.sync.report import CollectReport
+from bayou.sync.reports import CollectReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
 from tests.pipeline.test_verify import a_team, killed_once

@@ -19,7 +19,7 @@ from bayou.pipeline.kernels.compare import Compare
 from bayou.store import keys
 from bayou.sync import api
 from bayou.sync import verify as verify_module
-from bayou.sync.report import VerifyReport
+from bayou.sync.reports import VerifyReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
 from tests.sync.conftest import Team

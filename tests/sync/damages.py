@@ -15,7 +15,7 @@ from bayou.index.node import Leaf
 from bayou.index.nodes import StoreNodes
 from bayou.store import Store, keys
 from bayou.sync import api
-from bayou.sync.report import VerifyReport
+from bayou.sync.reports import VerifyReport
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import head_of
 

@@ -26,7 +26,7 @@ from bayou.store import Store, keys, open_store
 from bayou.store.large import THRESHOLD
 from bayou.sync import api
 from bayou.sync.replica.pair import Pair, copy_push, is_copy
-from bayou.sync.report import ReplicateReport
+from bayou.sync.reports import ReplicateReport
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire
 

@@ -17,7 +17,7 @@ import bayou.sync.verify as verify_module
 from bayou.index.head import read_head
 from bayou.store.keys import as_listed
 from bayou.sync import api, commit
-from bayou.sync.report import VerifyReport
+from bayou.sync.reports import VerifyReport
 from bayou.sync.service import Datastore
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash

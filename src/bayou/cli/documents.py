@@ -13,18 +13,8 @@ from bayou.cli.units import iso
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
     from bayou.repo import Repo
-    from bayou.sync.report import (
-        CollectReport,
-        Conflict,
-        KeptCopy,
-        Moved,
-        Refusal,
-        ReplicateReport,
-        SetupReport,
-        Status,
-        SyncReport,
-        VerifyReport,
-    )
+    from bayou.sync.report import Conflict, Moved, Refusal, SyncReport
+    from bayou.sync.reports import CollectReport, KeptCopy, ReplicateReport, SetupReport, Status, VerifyReport
 
 Document = Mapping[str, object]
 

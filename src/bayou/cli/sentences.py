@@ -12,18 +12,8 @@ from bayou.cli.units import count, files, iso, moment, size
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
     from bayou.repo import Repo
-    from bayou.sync.report import (
-        CollectReport,
-        Conflict,
-        KeptCopy,
-        Moved,
-        Refusal,
-        ReplicateReport,
-        SetupReport,
-        Status,
-        SyncReport,
-        VerifyReport,
-    )
+    from bayou.sync.report import Conflict, Moved, Refusal, SyncReport
+    from bayou.sync.reports import CollectReport, KeptCopy, ReplicateReport, SetupReport, Status, VerifyReport
 
 T = TypeVar("T")
 

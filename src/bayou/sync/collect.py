@@ -35,7 +35,7 @@ from bayou.sync.context import identity
 from bayou.sync.garbage import Sweep, SweepHere
 from bayou.sync.progress import Progress
 from bayou.sync.push import ms
-from bayou.sync.report import CollectReport
+from bayou.sync.reports import CollectReport
 from bayou.sync.retained import retained
 from bayou.sync.view import now
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bayou import paths
 from bayou.errors import PathRefused, UsageError
-from bayou.sync.report import KeptCopy
+from bayou.sync.reports import KeptCopy
 
 
 class Conflicts:

@@ -7,7 +7,7 @@ from pathlib import Path
 from bayou.repo import Repo
 from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import open_journal
-from bayou.sync.report import KeptCopy
+from bayou.sync.reports import KeptCopy
 from bayou.tree.tree import Tree
 
 

@@ -35,7 +35,7 @@ from bayou.sync.replica.plan import Counts, Plan, plan
 from bayou.sync.replica.point import Made
 from bayou.sync.replica.swap import swap, tally_of
 from bayou.sync.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
-from bayou.sync.report import ReplicateReport
+from bayou.sync.reports import ReplicateReport
 from bayou.sync.steps import is_mass
 
 if TYPE_CHECKING:

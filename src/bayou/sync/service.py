@@ -19,7 +19,8 @@ from bayou.sync.scope import ModelRef, Scope
 from bayou.tree.tree import Tree
 
 if TYPE_CHECKING:
-    from bayou.sync.report import Mode, Moved, Renumber, Status, SyncOptions, SyncReport
+    from bayou.sync.report import Mode, Moved, Renumber, SyncOptions, SyncReport
+    from bayou.sync.reports import Status
 
 
 class Marked(Protocol):

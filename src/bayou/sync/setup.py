@@ -34,7 +34,8 @@ from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
 from bayou.sync.place import place_url
 from bayou.sync.progress import Progress, Silent
-from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
+from bayou.sync.report import Conflict, Refusal, Renumber, SyncOptions, SyncReport
+from bayou.sync.reports import SetupReport
 from bayou.sync.run import run
 from bayou.sync.view import View
 from bayou.tree.draft import temporary_name

@@ -14,7 +14,7 @@ from bayou.sync.base import Base, repo_place
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
 from bayou.sync.policy import Policy
-from bayou.sync.report import IndexStatus, Status
+from bayou.sync.reports import IndexStatus, Status
 
 _STATUS_TIMEOUT_S = 10.0
 

@@ -30,7 +30,8 @@ from bayou.sync.mend import mend, settle_pending
 from bayou.sync.progress import Progress
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
-from bayou.sync.report import SyncOptions, VerifyReport
+from bayou.sync.report import SyncOptions
+from bayou.sync.reports import VerifyReport
 from bayou.sync.run import run
 
 if TYPE_CHECKING:

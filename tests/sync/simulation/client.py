@@ -21,7 +21,8 @@ from bayou.sync.base import Base
 from bayou.sync.conflict import Conflicts
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
-from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
+from bayou.sync.report import Mode, SyncOptions, SyncReport
+from bayou.sync.reports import CollectReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
 
 URL = "memory://sim"

@@ -1,0 +1,125 @@
+"""What the commands around a sync did or found (V17); a sync itself needs none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from bayou.quick import dataclass
+from bayou.sync.report import Conflict, Failure, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class SetupReport:
+    """The outcome of `datastore setup`."""
+
+    url: str
+    namespace: str | None
+    pushed: int
+    pulled: int
+    bytes_pushed: int
+    bytes_pulled: int
+    discovered: bool
+    migrated: int
+    refused: list[Refusal]
+    conflicts: list[Conflict]
+    warnings: list[str]
+    unfinished: str | None = None
+    """Why the push or the hydration did not end in time, if so; the configuration is written all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    seq: int
+    commit: str
+    entries: int
+    bytes: int
+    root: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `datastore status` tells. `index` is None where there is no head, or no store at all."""
+
+    url: str
+    namespace: str | None
+    healthy: bool
+    latency_ms: int | None
+    message: str
+    index: IndexStatus | None
+    in_sync: bool
+    base_seq: int | None
+    journal_paths: int
+    journal_bulk: bool
+    hydrate: str
+    tree: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `datastore verify` found. Leftovers of unfinished pushes and trash are no damage."""
+
+    checked: int
+    missing: list[str]
+    changed: list[str]
+    unindexed: list[str]
+    leftovers: int
+    trash: int
+    repaired: int
+    refused: list[Refusal] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """Pieces of the index itself: nodes, and pages of the log."""
+    unrecovered: list[str] = field(default_factory=list)
+    """What a rebuilding of the index could not bring back: paths, or how many of a range."""
+    warnings: list[str] = field(default_factory=list)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """How many there are of what a list names only the first of: `missing`, `changed`, `unindexed`, `refused`."""
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.changed or self.damaged or self.unrecovered)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """What `datastore gc` removed from the store, or, dry, would."""
+
+    objects_deleted: int
+    leftovers_deleted: int
+    trash_deleted: int
+    nodes_deleted: int
+    bytes: int
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReplicateReport:
+    """What `datastore replicate` copied to another store, or, dry, would. `skipped`: what that had already."""
+
+    url: str
+    namespace: str | None = None
+    copied: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    failures: int = 0
+    """How many paths failed; `failed` names the first of them."""
+    warnings: list[str] = field(default_factory=list)
+    dry_run: bool = False
+
+    def warn(self, text: str) -> None:
+        """Add a warning; a later attempt at the same adds nothing."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCopy:
+    """A conflict's copy that waits for somebody to look at it. `at` is ms since 1970."""
+
+    path: str
+    copy: str
+    at: int
+    size: int
