@@ -83,6 +83,21 @@ def test_what_is_new_is_read_once_and_only_when_it_goes_up(team: Team, a: Clone,
     assert not looks, "its hash is known now"
 
 
+def test_bytes_are_held_no_longer_than_it_takes_to_send_them(a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[bool, bool]] = []
+    finish = push.finish
+
+    def watched(context: Any, underway: push.Underway) -> Any:
+        entries = finish(context, underway)
+        contents = [one.content for one in underway.files.values()]
+        held.extend((content is not None, content is not None and content.data is not None) for content in contents)
+        return entries
+
+    monkeypatch.setattr(push, "finish", watched)
+    a.push(adopt=True)
+    assert held == [(True, False)] * 3
+
+
 def test_what_a_mark_covers_is_read_once_too(team: Team, looks: list[str]) -> None:
     clone = team.clone("a")
     clone.sync()

@@ -23,7 +23,7 @@ from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, batches
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
-from bayou.tree.content import read_content
+from bayou.tree.content import Content, read_content
 
 _LEAST, _MOST = 256, 1024
 
@@ -60,7 +60,7 @@ def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
     intending = _Intending(context, files, {}, recorded(context), ulid(), gc.count)
     todo: list[Upload | Observed] = []
     for one in files.values():
-        upload = one if one.unread is not None else intending.upload_of(one)
+        upload = intending.upload_of(one, one.content) if one.content is not None else one
         if upload is not None:
             todo.append(upload)
     context.progress.begin("pushing", len(todo), sum(_size(one) for one in todo))
@@ -158,10 +158,8 @@ class _Intending:
                 moved = kept and not context.unmoved(self.files[one.path])
                 yield replace(one, data=None) if moved else one
 
-    def upload_of(self, one: Observed) -> Upload | None:
+    def upload_of(self, one: Observed, content: Content) -> Upload | None:
         """Return the upload of a file; None if it need not be made again, or another look must be taken first."""
-        content = one.content
-        assert content is not None
         old = self.before.get(one.path)
         if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
             return Upload(one.path, self.push, content.size, content.sha256, self.gc, data=content.data)
@@ -187,8 +185,9 @@ class _Intending:
             self.context.report.failed.append(Failure(one.path, error.code, error.message))
         else:
             if content.stat == one.unread:
-                self.files[one.path] = read = one.read(content)
-                upload = self.upload_of(read)
+                # Without its bytes, which are needed no longer than its upload takes.
+                self.files[one.path] = read = one.read(Content(content.sha256, content.size, content.stat))
+                upload = self.upload_of(read, content)
         if upload is None:
             self.context.progress.advance(files=1, bytes=_size(one))
         return upload
