@@ -172,6 +172,26 @@ def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_th
     assert opened == {"1": True, str(mover._SMALL): True, str(mover._SMALL + 1): False, str(1 << 20): False}
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
+    by_main: list[bool] = []
+    as_it_is = mover._as_it_is
+
+    def watched(path: str, flags: int) -> int:
+        by_main.append(threading.current_thread() is threading.main_thread())
+        return as_it_is(path, flags)
+
+    monkeypatch.setattr(mover, "_as_it_is", watched)
+    monkeypatch.setattr(mover, "_QUICK_S", -1.0 if slow else 1e9)
+    uploads = [place.write(f"files/{at}", b"x") for at in range(mover._TRIED + 20)]
+
+    rows = place.upload(uploads)
+
+    assert by_path(rows) == dict.fromkeys((one.path for one in uploads), "done")
+    assert by_main.count(True) == (mover._TRIED if slow else len(uploads))
+    assert len(by_main) == len(uploads), "a file was opened twice"
+
+
 def test_what_is_wrong_with_one_path_is_told_beside_the_others(place, uploads):
     link = place.tree / uploads[3].path
     link.unlink()

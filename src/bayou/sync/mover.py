@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
@@ -37,6 +38,11 @@ from bayou.tree.incoming import Incoming
 _HANDFUL = 8
 _SMALL = 1 << 16
 """Bytes: a file of up to so many is read before a thread takes it on."""
+
+_TRIED = 2 * _HANDFUL
+"""Files that are read before any thread has begun: how long they take says what reading costs here."""
+
+_QUICK_S = 0.0005
 
 _AHEAD = 4
 """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
@@ -113,14 +119,27 @@ class Threads:
 
 def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
     """Upload files by many threads; small ones are read by this one, as they are handed out."""
-    return hand_out(store, partial(send, store, root), (_at_hand(root, one) for one in uploads), count)
+    return hand_out(store, partial(send, store, root), _at_hand(root, uploads), count)
 
 
-def _at_hand(root: Path, one: Upload) -> Upload:
-    """Read a small file ahead of its upload; one that is not as it should be is left to `send`, which finds out why.
+def _at_hand(root: Path, uploads: Iterable[Upload]) -> Iterator[Upload]:
+    """Read small files ahead of their upload.
 
     Many threads that open files get in each other's way: for each call they let go of the interpreter, and wait for it.
+    But where the first few take long to read, on a network or a disk that turns, many threads are what helps.
     """
+    source = iter(uploads)
+    taken = 0.0
+    for one in islice(source, _TRIED):
+        begin = time.perf_counter()
+        ready = _with_bytes(root, one)
+        taken += time.perf_counter() - begin
+        yield ready
+    yield from source if taken > _TRIED * _QUICK_S else (_with_bytes(root, one) for one in source)
+
+
+def _with_bytes(root: Path, one: Upload) -> Upload:
+    """Read a file, if it is small; one that is not as it should be is left to `send`, which finds out why."""
     if one.data is not None or one.size > _SMALL:
         return one
     try:
