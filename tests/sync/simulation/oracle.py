@@ -307,7 +307,8 @@ class Oracle:
 
     def acknowledged(self, client: Client, report: SyncReport, before: int) -> None:
         """A push has ended well: what was there when it began is in the store."""
-        failed = {one.path for one in report.failed}
+        # Of an object that somebody collects meanwhile, whoever is about to read it says that it is missing.
+        failed = {one.path for one in report.failed} | set(report.missing)
         told_unfinished = any("kept changing meanwhile" in text for text in report.warnings)
         for (name, path), op in self.ops.items():
             if name != client.name or op.settled or path in failed:
