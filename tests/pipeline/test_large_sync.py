@@ -479,9 +479,11 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
 
 
 def test_a_base_that_is_damaged_is_forgotten_and_everything_compared_anew(team: Team) -> None:
-    here = team.clone("here")
+    here, there = team.clone("here"), team.clone("there")
+    there.write("files/theirs", "theirs")
+    there.push(engine="point")
     here.write_all(units(10))
-    here.push(engine="point")
+    here.push(engine="point")  # base is no root of the store's: nobody else has its nodes
     for node in (here.repo.state / "nodes").iterdir():
         node.unlink()
     here.write("files/new", "new")

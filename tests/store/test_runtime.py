@@ -10,6 +10,8 @@ import pytest
 
 SCRIPT = """
 import os
+import sys
+import time
 from bayou.errors import NotFound
 from bayou.store import open_store
 from bayou.testing.contract import payload
@@ -23,8 +25,14 @@ for key in ("data/a", "data/b"):
     except NotFound:
         pass
 assert dict(os.environ) == before
-names = [open(f"/proc/self/task/{one}/comm").read() for one in os.listdir("/proc/self/task")]
-print(sum(name.startswith("tokio") for name in names))
+def count():
+    names = [open(f"/proc/self/task/{one}/comm").read() for one in os.listdir("/proc/self/task")]
+    return sum(name.startswith("tokio") for name in names)
+until = time.monotonic() + 20
+while count() < int(sys.argv[1]) and time.monotonic() < until:
+    time.sleep(0.01)  # each gives itself its name
+time.sleep(0.1)
+print(count())
 """
 
 
@@ -34,6 +42,8 @@ def test_half_as_many_threads_as_cores_unless_somebody_said_otherwise(told: str 
     env = {name: value for name, value in os.environ.items() if name != "TOKIO_WORKER_THREADS"}
     if told is not None:
         env["TOKIO_WORKER_THREADS"] = told
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(threads)], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == threads
