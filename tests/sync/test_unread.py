@@ -217,25 +217,25 @@ def test_what_cannot_be_read_is_told_and_its_version_waits(
     assert there(team) == FILES
 
 
-def test_what_a_killed_push_has_uploaded_is_not_uploaded_again(team: Team, a: Clone, wire: Wire) -> None:
+def killed_before_its_commit(a: Clone, wire: Wire) -> None:
+    """Push something, and then kill a push of the rest that has uploaded everything."""
     a.write("files/first", b"")
     a.push()
     wire.cut(Fault("put", r"\.bayou/head", nth=1, error=crash))
     with pytest.raises(Crash):
         a.push(adopt=True, walk=True)
     wire.cut()
+
+
+def test_what_a_killed_push_has_uploaded_is_not_uploaded_again(team: Team, a: Clone, wire: Wire) -> None:
+    killed_before_its_commit(a, wire)
     assert a.push(adopt=True, walk=True).pushed.files == 3
     assert len(wire.sent("put", "/~")) == 4
     assert there(team) == FILES | {"files/first": b""}
 
 
 def test_what_a_killed_push_has_uploaded_and_has_changed_since_is(team: Team, a: Clone, wire: Wire) -> None:
-    a.write("files/first", b"")
-    a.push()
-    wire.cut(Fault("put", r"\.bayou/head", nth=1, error=crash))
-    with pytest.raises(Crash):
-        a.push(adopt=True, walk=True)
-    wire.cut()
+    killed_before_its_commit(a, wire)
     lay(a, {RAW: b"raw 2"})
     assert a.push(adopt=True, walk=True).pushed.files == 3
     assert there(team) == FILES | {RAW: b"raw 2", "files/first": b""}
