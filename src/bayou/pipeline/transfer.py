@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from bayou.deadline import Deadline
 from bayou.index.entry import Entry
-from bayou.pipeline.ahead import Ahead
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.bound import ended_by, interrupt_all, seconds_left
@@ -26,6 +25,7 @@ from bayou.pipeline.kernels.moved import MOVED, Row, in_rows, outcomes
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
+from bayou.store.ahead import Ahead
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync import mover
@@ -118,7 +118,7 @@ class SparkMover:
             tasks = handed_out.write(file, to_batch(window), self._divide(window))
             numbers = self._spark.range(0, tasks, 1, tasks)
             done = numbers.mapInArrow(handed_out.HandedOut(file, kernel), ddl(MOVED))
-            found = Ahead(batches(self._spark, done))
+            found = Ahead(batches(self._spark, done), name="bayou-spark-results")
             whole = False
             try:
                 yield None

@@ -8,6 +8,7 @@ forget them. `bayou.testing.contract` proves such a transport good.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from bayou.store.remote import RemoteTransport
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
 from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta, Transport
+from bayou.store.transport import MovesMany, ObjectMeta, Transport
 from bayou.store.url import OPTIONS, StoreUrl, check_options, parse_url
 
 if TYPE_CHECKING:
@@ -117,15 +118,37 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 
         return raw_listing.s3(place.bucket, transport_url, config, provider)(prefix, after, timeout)
 
+    renewal = credentials.aws_renewal(options.get("profile"))
+
+    def many(clients: Callable[[float], Any]) -> MovesMany:
+        from bayou.store.many import Many  # noqa: PLC0415  (only who moves many things needs it)
+
+        return Many(transport_url, clients, renewal)
+
     return RemoteTransport(
         transport_url,
         connect,
-        renewal=credentials.aws_renewal(options.get("profile")),
+        renewal=renewal,
         list_raw=list_raw,
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
         address=endpoint or f"https://s3.{config['region']}.amazonaws.com",
+        many=many if _needs_only_addresses(options) else None,
     )
+
+
+_PLAIN = frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "disable_bulk_delete"})
+_TELLING = re.compile(r"AWS_.*(SSE|ENCRYPT|CHECKSUM|PAYER|SKIP_SIGN|EXPRESS|PROXY|CERTIFICATE|CONTENT_TYPE|HEADER)")
+"""Variables that obstore takes for options, and that change what it sends, or to whom."""
+
+
+def _needs_only_addresses(options: Mapping[str, str]) -> bool:
+    """Whether a signed address is all that a request to S3 needs: no header of its own, and no proxy between."""
+    if not options.keys() <= _PLAIN or any(map(_TELLING.match, os.environ)):
+        return False
+    names = ("http_proxy", "https_proxy", "all_proxy")
+    proxied = any(os.environ.get(name) for name in (*names, *map(str.upper, names)))
+    return not proxied or "*" in (os.environ.get("NO_PROXY"), os.environ.get("no_proxy"))
 
 
 def _first(*names: str) -> str | None:

@@ -7,14 +7,19 @@ nowhere else. Everything that cuts across (faults in tests, recording) is a tran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from bayou.errors import StoreError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,33 @@ class Reads(Protocol):
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
         """Return those of the bytes `span[0] <= i < span[1]` that the object has; errors as of `get`."""
+
+
+class Undone(Enum):
+    """A request without an answer. `LOST`: it may have taken effect. `UNSENT`: the store has not seen it."""
+
+    LOST = "lost"
+    UNSENT = "unsent"
+
+
+@runtime_checkable
+class MovesMany(Protocol):
+    """A transport that can also move many small objects, one thread and many connections, for less. None has to.
+
+    Each item comes with something to tell it by. What cannot be done this way is `Undone`, and left to `put` and `get`:
+    so is everything that can be tried again. Items that nobody took are left in `items`: then this way is closed.
+    `look` is called now and then, and may raise.
+    """
+
+    def put_many(
+        self, items: Iterator[tuple[T, str, bytes]], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
+        """Write objects under keys that nobody else writes; yield what became of each that was taken, in any order."""
+
+    def read_many(
+        self, items: Iterator[tuple[T, str, int]], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
+        """Yield the bytes of objects of a known size; of any other size they are `Undone`."""
 
 
 @runtime_checkable

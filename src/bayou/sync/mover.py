@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from bayou.errors import (
     AccessDenied,
@@ -24,16 +26,22 @@ from bayou.errors import (
     NotFound,
     PreconditionFailed,
     Rejected,
+    StoreError,
     TreeError,
 )
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
 from bayou.store import keys
+from bayou.store.ahead import read_ahead
 from bayou.store.large import THRESHOLD
 from bayou.store.store import Store
-from bayou.store.transport import Stored
+from bayou.store.threads import outcome
+from bayou.store.transport import Stored, Undone
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _HANDFUL = 8
 _SMALL = 1 << 16
@@ -44,8 +52,11 @@ _TRIED = 2 * _HANDFUL
 
 _QUICK_S = 0.0005
 
-_AHEAD = 4
-"""Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
+_MANY = 2
+"""Files for each connection that are many."""
+
+_AHEAD = 8
+"""Downloads for each connection that may be done before anybody takes them."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,6 +95,8 @@ class Arrived:
 Sending: TypeAlias = Generator[Upload | Failure, None, None]
 """Uploads on their way: each is told once it has arrived, or failed."""
 
+Fetching: TypeAlias = Iterator[Arrived | Failure]
+
 
 class Mover(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
@@ -113,13 +126,30 @@ class Threads:
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
         return send_all(self.store, self.root, uploads, count)
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        return hand_out(self.store, partial(fetch, self.store, self.incoming), entries, count, ahead=_AHEAD)
+    def download(self, entries: Iterable[Entry], count: int) -> Fetching:
+        """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
+        came = fetch_all(self.store, self.incoming, entries, count)
+        return read_ahead(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
 def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
-    """Upload files by many threads; small ones are read by this one, as they are handed out."""
-    return hand_out(store, partial(send, store, root), _at_hand(root, uploads), count)
+    """Upload files; small ones are read by this thread, and sent by it where the store has a quicker way for many."""
+    source = _at_hand(root, uploads)
+    work = partial(send, store, root)
+    if count < _MANY * store.concurrency:
+        return hand_out(store, work, source, count)
+    return both_ways(store, partial(_send_many, store), lambda one: one.data is not None, work, source, count)
+
+
+def _send_many(store: Store, uploads: Iterator[Upload]) -> Iterator[tuple[Upload, Upload | Failure | None]]:
+    orders = ((one, keys.payload(one.path, one.push), one.data or b"") for one in uploads)
+    for one, found in store.put_many(orders):
+        if isinstance(found, Stored):
+            yield one, _sent(one, found)
+        elif isinstance(found, StoreError):
+            yield one, refusal(one.path, found)
+        else:
+            yield replace(one, resumed=True) if found is Undone.LOST else one, None
 
 
 def _at_hand(root: Path, uploads: Iterable[Upload]) -> Iterator[Upload]:
@@ -166,13 +196,52 @@ def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
                 stored = store.upload(key, file, one.size, one.sha256)
     except (ContentChanged, FileNotFoundError):
         return one
-    except (AccessDenied, Rejected, BadAnswer, TreeError) as error:
+    except TreeError as error:
         return failure(one.path, error)
+    except StoreError as error:
+        return refusal(one.path, error)
     except OSError as error:
         return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
+    return _sent(one, stored)
+
+
+def _sent(one: Upload, stored: Stored) -> Upload:
     if one.resumed:
         stored = replace(stored, repeated=True)
     return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+
+
+def refusal(path: str, error: StoreError) -> Failure:
+    """Return what is wrong with one path; raise what every path would meet."""
+    if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed):
+        return failure(path, error)
+    raise error
+
+
+def fetch_all(store: Store, incoming: Incoming, entries: Iterable[Entry], count: int) -> Fetching:
+    """Download objects; small ones by this thread, where the store has a quicker way for many."""
+    work = partial(fetch, store, incoming)
+    if count < _MANY * store.concurrency:
+        return hand_out(store, work, entries, count)
+    return both_ways(store, partial(_fetch_many, store, incoming), _is_small, work, entries, count)
+
+
+def _is_small(entry: Entry) -> bool:
+    return entry.sha256 is not None and entry.push is not None and 0 < entry.size <= _SMALL
+
+
+def _fetch_many(
+    store: Store, incoming: Incoming, entries: Iterator[Entry]
+) -> Iterator[tuple[Entry, Arrived | Failure | None]]:
+    for entry, found in store.read_many((one, one.key, one.size, one.sha256 or b"") for one in entries):
+        if isinstance(found, bytes):
+            yield entry, _arrived(incoming, entry, found)
+        elif isinstance(found, NotFound):
+            yield entry, Arrived(entry.path)
+        elif isinstance(found, StoreError):
+            yield entry, refusal(entry.path, found)
+        else:
+            yield entry, None
 
 
 def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
@@ -183,19 +252,21 @@ def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
         return _fetch_parts(store, incoming, entry)
     except NotFound:
         return Arrived(entry.path)
-    except (AccessDenied, Rejected, BadAnswer, PreconditionFailed) as error:
-        return failure(entry.path, error)
+    except StoreError as error:
+        return refusal(entry.path, error)
 
 
 def _fetch_whole(store: Store, incoming: Incoming, entry: Entry, sha256: bytes) -> Arrived | Failure:
     """What comes at once is proved before it touches the disk."""
     data = store.read(entry.key, entry.size, sha256)
-    if data is None:
-        return _bad_content(entry)
+    return _arrived(incoming, entry, data) if data is not None else _bad_content(entry)
+
+
+def _arrived(incoming: Incoming, entry: Entry, data: Buffer) -> Arrived:
     staged, file = incoming.stage()
     with file:
         file.write(data)
-    return Arrived(entry.path, staged, sha256)
+    return Arrived(entry.path, staged, entry.sha256)
 
 
 def _fetch_parts(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
@@ -204,7 +275,7 @@ def _fetch_parts(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Fa
         with file:
             # A discovered object must be the one that was listed.
             came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
-    except (NotFound, AccessDenied, Rejected, BadAnswer, PreconditionFailed):
+    except StoreError:
         staged.unlink(missing_ok=True)
         raise
     if entry.sha256 is not None and came.sha256 != entry.sha256:
@@ -235,6 +306,45 @@ def hand_out(
         return
     for done in store.map(lambda some: [work(item) for item in some], batches(items, size), ahead=ahead):
         yield from done
+
+
+def both_ways(
+    store: Store,
+    quickly: Callable[[Iterator[T]], Iterator[tuple[T, R | None]]],
+    fits: Callable[[T], bool],
+    work: Callable[[T], R],
+    items: Iterable[T],
+    count: int,
+) -> Generator[R, None, None]:
+    """Yield what becomes of each item, in any order: done `quickly` by this thread if it `fits`, by others if not.
+
+    What cannot be done quickly comes back without a result, and goes the other way; so does all that is left once that
+    way is closed.
+    """
+    crew = store.crew()
+    pending: deque[Future[R]] = deque()
+
+    def fitting() -> Iterator[T]:
+        for item in items:
+            if fits(item):
+                yield item
+            else:
+                pending.append(crew.submit(partial(work, item)))
+
+    small = fitting()
+    try:
+        for item, result in quickly(small):
+            if result is not None:
+                yield result
+            else:
+                pending.append(crew.submit(partial(work, item)))
+            while pending and pending[0].done():
+                yield pending.popleft().result()
+        yield from hand_out(store, work, small, count)
+        while pending:
+            yield outcome(pending.popleft())
+    finally:
+        crew.dismiss(pending, store.stop)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -25,11 +25,14 @@ from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 from bayou.tree.content import Content, read_content
 
+_NOTED = 128
+"""Uploads whose intents, or results, are noted at a time. Nobody waits for the disk; but nothing is sent meanwhile."""
+
 _LEAST, _MOST = 256, 1024
 
 
 def per_transaction(count: int) -> int:
-    """Return how many of so many paths share a transaction, for their intents and for their results.
+    """Return how many of so many paths share a transaction that waits for the disk.
 
     Whoever is killed in between does that many again.
     """
@@ -45,7 +48,6 @@ class Underway:
 
     files: dict[str, Observed]
     entries: dict[str, Entry]
-    count: int
     results: Sending
 
 
@@ -65,13 +67,13 @@ def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
             todo.append(upload)
     context.progress.begin("pushing", len(todo), sum(_size(one) for one in todo))
     results = context.mover.upload(intending.uploads(todo), len(todo))
-    return Underway(files, intending.entries, len(todo), results)
+    return Underway(files, intending.entries, results)
 
 
 def finish(context: Context, underway: Underway) -> dict[str, Entry]:
     """Wait for uploads, and record each; return the entry of every path that made it."""
     entries = underway.entries
-    for batch in batches(underway.results, per_transaction(underway.count)):
+    for batch in batches(underway.results, _NOTED):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
@@ -143,7 +145,7 @@ class _Intending:
         Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
         """
         context = self.context
-        for batch in batches(todo, per_transaction(len(todo))):
+        for batch in batches(todo, _NOTED):
             ready: list[tuple[Upload, bool]] = []
             for item in batch:
                 one = self._read(item) if isinstance(item, Observed) else item

@@ -17,7 +17,7 @@ from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
-from bayou.sync.mover import Arrived, fetch, hand_out
+from bayou.sync.mover import Arrived, fetch_all
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
@@ -39,7 +39,7 @@ class Downloads:
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
         """Yield what came once all of it is on the disk: rows reach the caller at the end of a task anyway."""
         incoming = Incoming(self.root, self.staging)
-        came = list(hand_out(store, lambda entry: fetch(store, incoming, entry), entries, len(entries)))
+        came = list(fetch_all(store, incoming, entries, len(entries)))
         incoming.sync(one.file for one in came if isinstance(one, Arrived) and one.file is not None)
         yield from came
 

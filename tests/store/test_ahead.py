@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayou.pipeline.ahead import Ahead
+from bayou.store.ahead import Ahead
 
 
 def test_a_source_is_read_to_its_end_although_nobody_asks() -> None:

@@ -1,0 +1,103 @@
+"""Many small objects of an S3 bucket by a lane: addresses that obstore has signed, and answers that are plain.
+
+obstore holds the credentials and knows where a bucket is; it signs an address in a fraction of the time that a request
+of its takes. An object's bytes are not part of that signature, so their MD5 goes along, and the store proves it.
+"""
+
+from __future__ import annotations
+
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from hashlib import md5
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+from obstore import exceptions as obs
+
+from bayou.errors import StoreError
+from bayou.store.exchange import SUCCESS, Answer, Broken
+from bayou.store.failure import Renewal, Request, from_status
+from bayou.store.lane import Lane, Method, Order
+from bayou.store.threads import aside
+from bayou.store.transport import Stored, Undone
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+T = TypeVar("T")
+
+_GOOD_FOR = timedelta(minutes=15)
+
+
+class Many:
+    """The lanes of one bucket; for many threads, each with a lane of its own."""
+
+    def __init__(self, url: str, connect: Callable[[float], S3Store], renewal: Renewal) -> None:
+        self._url = url
+        self._connect = connect
+        self._renewal = renewal
+        self._idle: list[Lane] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def put_many(
+        self, items: Iterator[tuple[T, str, bytes]], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
+        orders = (Order((what, key), key, _headers(data), data) for what, key, data in items)
+        for (what, key), found in self._send("PUT", orders, parallel, timeout, look):
+            yield what, found if isinstance(found, Undone) else self._error(found, "PUT", key) or _stored(found)
+
+    def read_many(
+        self, items: Iterator[tuple[T, str, int]], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
+        orders = (Order((what, key), key, wanted=size) for what, key, size in items)
+        for (what, key), found in self._send("GET", orders, parallel, timeout, look):
+            yield what, found if isinstance(found, Undone) else self._error(found, "GET", key) or found.body
+
+    def _send(
+        self, method: Method, orders: Iterator[Order[T]], parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Answer | Undone]]:
+        if self._closed:
+            return
+        with self._lock:
+            lane = self._idle.pop() if self._idle else Lane(partial(self._sign, timeout), parallel, timeout)
+        try:
+            for what, found in lane.send(method, orders, look):
+                # Until one request has succeeded, a refusal may be meant for this way of asking.
+                doubtful = isinstance(found, Answer) and found.status != SUCCESS and not lane.proved
+                yield what, Undone.LOST if doubtful else found
+        finally:
+            if lane.closed:
+                self._closed = True
+                lane.close()
+            else:
+                with self._lock:
+                    self._idle.append(lane)
+
+    def _sign(self, timeout: float, method: Method, keys: Sequence[str]) -> Sequence[str]:
+        try:
+            # Not on the main thread: fresh credentials may have to be fetched, from somebody who does not answer.
+            return aside(lambda: obstore.sign(self._connect(timeout), method, keys, _GOOD_FOR))
+        except (obs.BaseError, OSError, ValueError) as error:
+            raise Broken(type(error).__name__, sent=False) from None
+
+    def _error(self, answer: Answer, verb: str, key: str) -> StoreError | Undone | None:
+        """Return what a refusal means; one that may pass is the ordinary way's to try again. None: it is a success."""
+        if answer.status == SUCCESS:
+            return None
+        about = Request(verb, key, self._url, self._renewal)
+        error = from_status(answer.status, answer.body.decode(errors="replace"), about)
+        return error if isinstance(error, StoreError) and not error.retryable else Undone.LOST
+
+
+def _stored(answer: Answer) -> Stored | Undone:
+    etag = answer.text(b"etag")
+    return Stored(etag, answer.text(b"x-amz-version-id")) if etag else Undone.LOST
+
+
+def _headers(data: bytes) -> str:
+    digest = b64encode(md5(data, usedforsecurity=False).digest()).decode()
+    return f"Content-Length: {len(data)}\r\nContent-MD5: {digest}\r\n"
