@@ -57,7 +57,7 @@ class Place:
         return {str(path): path.read_bytes() for path in self.objects.rglob("*") if path.is_file()}
 
     def staged(self) -> set[Path]:
-        return set(self.staging.iterdir()) if self.staging.exists() else set()
+        return {path for path in self.staging.rglob("*") if path.is_file()}
 
     def upload(self, uploads: list[Upload]) -> list[Row]:
         return rows_of(Uploads(self.recipe, self.tree)([to_batch(uploads)]))

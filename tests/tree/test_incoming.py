@@ -15,6 +15,7 @@ import pytest
 
 from bayou.errors import PathRefused, TreeError
 from bayou.tree import FileStat, Incoming
+from bayou.tree.draft import temporary_name
 from bayou.tree.trail import Trail
 
 Files = Callable[[], dict[str, bytes]]
@@ -264,9 +265,12 @@ def test_leftovers_of_earlier_runs_are_cleared_and_nothing_else(incoming: Incomi
     stage(incoming, b"left over")
     stage(incoming, b"left over")
     (staging / "somebody-elses").write_bytes(b"x")
-    (staging / ".bayou-directory.tmp").mkdir()
+    (staging / "a-directory").mkdir()
+    task = staging / temporary_name()
+    task.mkdir()
+    (task / temporary_name()).write_bytes(b"of a task that was killed")
     incoming.clear()
-    assert sorted(os.listdir(staging)) == [".bayou-directory.tmp", "somebody-elses"]
+    assert sorted(os.listdir(staging)) == ["a-directory", "somebody-elses"]
 
 
 def test_no_descriptor_is_left_open_after_a_batch(incoming: Incoming) -> None:

@@ -4,14 +4,21 @@
 
 Every session has a daemon of its own, so that no worker ever serves two callers; Spark never ends one before the
 server itself. This one ends when it has had no worker for a while, and Spark starts another if the session goes on.
-And it loads what every worker needs before it forks the first.
+And it loads what every worker needs before it forks the first; or has another process fork it, which has (`nursery`).
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 import signal
+from pathlib import Path
+
+from bayou.pipeline import nursery
+from bayou.pipeline.server.environment import PLACE
+from bayou.pipeline.server.place import Place
 
 LONELY_S = 60.0
 
@@ -40,15 +47,36 @@ def end_when_lonely(seconds: float) -> None:
 
 
 def main() -> None:
-    import pandas  # noqa: F401, PLC0415
-    import pyarrow  # noqa: F401, PLC0415
-    from pyspark import daemon, worker  # noqa: F401, PLC0415
-
-    import bayou.pipeline.stores  # noqa: F401, PLC0415
-
+    place = os.environ.get(PLACE)
+    if place and nursery.delegate(Place(Path(place))):
+        return
+    _load()
     gc.freeze()  # a worker collects garbage after every task, and would look through all of this: 40 ms each time
+    if place:
+        nursery.found(Place(Path(place)), serve)
+    serve()
+
+
+def serve() -> None:
+    """Be a daemon, in a process that has loaded everything."""
+    from pyspark import daemon  # noqa: PLC0415
+
     end_when_lonely(LONELY_S)
     daemon.manager()
+
+
+def _load() -> None:
+    """Load what workers need."""
+    import pandas  # noqa: F401, PLC0415
+    import pyarrow  # noqa: F401, PLC0415
+    from pyspark import worker  # noqa: F401, PLC0415
+
+    from bayou.pipeline import kernels  # noqa: PLC0415
+
+    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
+    for name in ("bayou.pipeline.sources.said", "bayou.store.many", "bayou.store.remote"):
+        importlib.import_module(name)
 
 
 if __name__ == "__main__":

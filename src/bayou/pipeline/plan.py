@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.connect.session import SparkSession
 
-_PER_TASK = 4
+_PER_TASK = 2
 """Parts for each task that runs at once: so one with a large file leaves the others' small ones to the rest."""
 
 _TALLIED = ("path", "action", "bytes", "note", "text")

@@ -7,6 +7,7 @@ process holds one window of records at a time.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 WINDOW = 100_000
 """Records of one job, which this process holds: whatever a sync decides at a time is one job."""
 
-_LEAST = 128 * REQUEST
+_LEAST = 512 * REQUEST
 """What a task is worth, in bytes and requests: less takes longer to hand over than to do."""
 
 _ROUNDS = 8
@@ -64,6 +65,7 @@ class SparkMover:
     """A `Mover` whose work is done by the workers of a session.
 
     `store` is the caller's own, and counts the requests of all. `SparkNotShared` if workers do not see the directories.
+    Whoever has placed what came closes it.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class SparkMover:
         self._root = root
         self._staging = staging
         self._deadline = deadline
+        self._folders: list[Path] = []
 
     def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
         """Write objects; the first job runs from now on."""
@@ -102,8 +105,16 @@ class SparkMover:
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         for window in mover.batches(entries, WINDOW):
-            kernel = download.Downloads(self._recipe, self._root, self._staging, seconds_left(self._deadline))
-            yield from _under_way(self._run(window, entries_to_batch, kernel, download.Came(self._staging)))
+            folder = self._staging / temporary_name()
+            folder.mkdir()
+            self._folders.append(folder)
+            kernel = download.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline))
+            yield from _under_way(self._run(window, entries_to_batch, kernel, download.Came(folder)))
+
+    def close(self) -> None:
+        """Remove what downloads have left, once nobody takes any more of them."""
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _run(
         self,

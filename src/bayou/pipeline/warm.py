@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from bayou.pipeline.server.control import START_S, Warm, answers
 from bayou.pipeline.server.spark_home import find_spark
 from bayou.pipeline.server.watch import stop_if_idle
 from bayou.pipeline.session import spark_session, without_secrets
+from bayou.pipeline.shared import on_this_machine
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
@@ -143,6 +145,35 @@ def _exercise(spark: SparkSession) -> None:
     ):
         for _ in batches(spark, frame):
             pass
+    if on_this_machine(spark):
+        with tempfile.TemporaryDirectory(prefix="bayou-warm-") as folder:
+            _exercise_sync(spark, Path(folder))
+
+
+def _exercise_sync(spark: SparkSession, folder: Path) -> None:
+    """Compare a little tree, once as a first push does and once as a first pull: the same plans as of large ones.
+
+    What the server compiles for a plan it keeps.
+    """
+    from bayou.index.build import build  # noqa: PLC0415
+    from bayou.index.entry import Entry  # noqa: PLC0415
+    from bayou.index.local import LocalNodes, NodeFiles  # noqa: PLC0415
+    from bayou.index.tree import Tree  # noqa: PLC0415
+    from bayou.pipeline.kernels.look import LookAt  # noqa: PLC0415
+    from bayou.pipeline.plan import compare  # noqa: PLC0415
+    from bayou.pipeline.sources.said import Inputs  # noqa: PLC0415
+    from bayou.store.recipe import Recipe  # noqa: PLC0415
+
+    cache, root = folder / "nodes", folder / "tree"
+    (root / "files").mkdir(parents=True)
+    (root / "files/here").write_bytes(b"here")
+    nodes = LocalNodes(NodeFiles(cache), "warm")
+    nothing = Tree(nodes, None)
+    there = Tree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
+    for number, remote in enumerate((nothing, there)):
+        kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is nothing)
+        inputs = Inputs(root, {}, nothing, None if remote is nothing else remote, cache)
+        compare(spark, Recipe.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 
 
 def _rows() -> dict[str, list[object]]:

@@ -83,13 +83,13 @@ def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[None]:
     from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
 
     before = context.mover
-    context.mover = SparkMover(
-        spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
-    )
+    mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
+    context.mover = mover
     try:
         yield
     finally:
         context.mover = before
+        mover.close()
 
 
 def _compare(context: Context, spark: Session, recipe: Recipe, store_view: View, folder: Path) -> Planned:

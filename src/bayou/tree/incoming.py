@@ -133,7 +133,13 @@ class Incoming:
             os.scandir(self.staging) as entries,
         ):
             for entry in entries:
-                if is_temporary(entry.name) and not entry.is_dir(follow_symlinks=False):
+                if not is_temporary(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    import shutil  # noqa: PLC0415  (10 ms: only where Spark's tasks were killed)
+
+                    shutil.rmtree(entry.path)
+                else:
                     os.unlink(entry.path)
 
     def _touch(self, directories: set[str]) -> None:

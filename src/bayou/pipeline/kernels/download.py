@@ -19,6 +19,7 @@ from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.mover import Arrived, fetch_all
 from bayou.sync.report import Failure
+from bayou.tree.draft import temporary_name
 from bayou.tree.incoming import Incoming
 
 
@@ -38,7 +39,8 @@ class Downloads:
 
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
         """Yield what came once all of it is on the disk: rows reach the caller at the end of a task anyway."""
-        incoming = Incoming(self.root, self.staging)
+        # In a directory of its own: tasks that make files in one directory wait for each other, and burn their time.
+        incoming = Incoming(self.root, self.staging / temporary_name())
         came = list(fetch_all(store, incoming, entries, len(entries)))
         incoming.sync(one.file for one in came if isinstance(one, Arrived) and one.file is not None)
         yield from came
@@ -47,7 +49,7 @@ class Downloads:
 def to_row(one: Arrived) -> Row:
     if one.file is None:
         return Row("nothing", one.path)
-    return Row("done", one.path, sha256=one.sha256, file=one.file.name)
+    return Row("done", one.path, sha256=one.sha256, file=f"{one.file.parent.name}/{one.file.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _CLUSTER = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5CCNAME", "KRB5_CONFIG", "SPARK_CONF_DIR", "YARN_CONF_DIR")
 
 LOCAL_ADDRESS = "127.0.0.1"
+PLACE = "BAYOU_SPARK_PLACE"
+"""Tells a server's Python daemons its folder."""
+
 SOURCE = Path(__file__).resolve().parents[3]
 """From where workers import Bayou."""
 
@@ -54,6 +57,7 @@ def server_environment(
     if is_local(master):
         # Without SPARK_HOME workers import pyspark from where it is installed, compiled, and not out of a zip file.
         made["SPARK_LOCAL_IP"] = LOCAL_ADDRESS
+        made[PLACE] = str(work.parent)
     else:
         made["SPARK_HOME"] = str(spark_home)
     return made

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 from bayou.pipeline.server import machine
 from bayou.pipeline.server.environment import LOCAL_ADDRESS, is_local
@@ -13,6 +14,9 @@ from bayou.pipeline.server.place import Place
 
 IDENTITY = "spark.bayou.identity"
 """The setting by which a client knows that it talks to the server that it was looking for."""
+
+_LONGEST_SOCKET = 100
+"""Bytes of a socket's path; systems differ by a few."""
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -122,10 +126,18 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
             "spark.driver.bindAddress": LOCAL_ADDRESS,
             "spark.driver.host": LOCAL_ADDRESS,
             "spark.python.daemon.module": "bayou.pipeline.daemon",
+            # Over TCP every task waits for 40 ms: what the JVM writes in small pieces is held back until the first is
+            # acknowledged, and nobody hurries to do that.
+            "spark.python.unix.domain.socket.enabled": str(_has_room(place)).lower(),
             # Two for each core, so that an uneven one does not leave the others without work.
             "spark.sql.shuffle.partitions": str(2 * machine.cores()),
         }
     return found
+
+
+def _has_room(place: Place) -> bool:
+    """Whether the name of a socket (a UUID with a dot before and an ending) fits behind that of the folder for them."""
+    return len(os.fsencode(place.work)) + len(f"/.{UUID(int=0)}.sock") <= _LONGEST_SOCKET
 
 
 def _write(path: Path, text: str) -> Path:
