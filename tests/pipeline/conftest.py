@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,10 +31,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def spark_cache(clean_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of this run's own. Whatever server a test starts in it has ended when the run does."""
-    with pytest.MonkeyPatch.context() as patch:
-        root = tmp_path_factory.mktemp("cache")
+def spark_cache(clean_environment: None) -> Iterator[Path]:
+    """A cache of this run's own. Whatever server a test starts in it has ended when the run does.
+
+    Like a person's, its name is short enough for the sockets that are in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="bayou-") as name, pytest.MonkeyPatch.context() as patch:
+        root = Path(name)
         patch.setenv("XDG_CACHE_HOME", str(root))
         patch.setenv("PYTHONPATH", str(SOURCE))  # as in the processes that tests start: it is part of an identity
         patch.setenv("BAYOU_SPARK_IDLE", "120")  # also if this process is killed

@@ -449,6 +449,13 @@ def test_settings_are_written_for_this_user_alone_and_bind_to_loopback(place):
     }
 
 
+def test_sockets_are_used_where_their_names_are_not_too_long(tmp_path):
+    for name, used in (("short", "true"), ("long" * 30, "false")):
+        place = Place(Path("/tmp") / name)
+        settings = options._settings(place, "local[*]", "token", "identity")
+        assert settings["spark.python.unix.domain.socket.enabled"] == used
+
+
 def test_a_cluster_reaches_the_driver_where_spark_says_so(place):
     file = options.write_spark(place, "spark://host:7077", token="t", identity="i")
 
