@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
@@ -62,9 +61,11 @@ class Ahead(Generic[T]):
 
     def _read(self, source: Iterable[T]) -> None:
         try:
-            for one in source:
-                self._found.put(one)
-                if not self._has_room():
+            items = iter(source)
+            while self._has_room():
+                try:
+                    self._found.put(next(items))
+                except StopIteration:
                     break
         except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
             self._found.put(_End(error))
@@ -96,10 +97,19 @@ def read_ahead(source: Iterable[T], most: int, *, name: str) -> Generator[T, Non
 
 
 def _some(source: Iterable[T]) -> Generator[list[T], None, None]:
-    items = iter(source)
+    some: list[T] = []
     try:
-        while some := list(islice(items, _TOGETHER)):
-            yield some
+        for one in source:
+            some.append(one)
+            if len(some) == _TOGETHER:
+                yield some
+                some = []
+    except Exception:
+        if some:
+            yield some  # what came before a failure is told before it
+        raise
     finally:
-        if isinstance(items, Generator):
-            items.close()
+        if isinstance(source, Generator):
+            source.close()
+    if some:
+        yield some

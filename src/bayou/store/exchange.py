@@ -6,9 +6,12 @@ connection with it. Nobody guesses: whoever asked sends the request again by the
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import time
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ _HEAD = 32 << 10
 _ERROR = 64 << 10
 """Bytes that an answer's head, and the body of one that is no success, may have."""
 
+_DIGITS, _HEXADECIMAL = re.compile(rb"[0-9]{1,15}"), re.compile(rb"[0-9A-Fa-f]{1,15}")
 _PIECE = 256 << 10
 SUCCESS = 200
 _PARTLY = frozenset({100, 101, 204, 205, 206, 304})
@@ -65,17 +69,18 @@ class Connection:
 
     def __init__(self, family: int, address: tuple[object, ...], tls: ssl.SSLContext | None, host: str) -> None:
         """Begin to connect; `Broken` if that fails at once."""
-        made = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            made.setblocking(False)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._secure = tls.wrap_socket(made, server_hostname=host, do_handshake_on_connect=False) if tls else None
-            made = self._secure or made
-            made.connect_ex(address)
-        except OSError as error:
-            made.close()
-            raise Broken(str(error), sent=False) from None
-        self._socket = made
+        with ExitStack() as failed:
+            try:
+                made = failed.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                made.setblocking(False)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                wrap = partial(tls.wrap_socket, server_hostname=host, do_handshake_on_connect=False) if tls else None
+                self._secure = wrap(made) if wrap else None
+                self._socket = failed.enter_context(self._secure) if self._secure else made
+                self._socket.connect_ex(address)
+            except OSError as error:
+                raise Broken(str(error), sent=False) from None
+            failed.pop_all()
         self._shaken = False
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
@@ -84,6 +89,11 @@ class Connection:
         self.begun = 0.0
         self.wants = WRITE
         self.watched = 0
+
+    @property
+    def sent(self) -> bool:
+        """Whether the server may have seen the request."""
+        return self._sent
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -136,6 +146,7 @@ class Connection:
     def _later(self, error: OSError) -> None:
         """Wait for what an error says is not there yet; raise any other."""
         if isinstance(error, BlockingIOError):
+            self.wants = WRITE if self._outgoing else READ
             return
         name = type(error).__name__  # of `ssl`, which need not be loaded
         if name == "SSLWantReadError":
@@ -149,9 +160,9 @@ class Connection:
 def read_answer(data: bytearray, wanted: int | None) -> Answer | None:
     """Return the answer if it is all there, None if there is more to come; `Broken` for anything else."""
     end = data.find(b"\r\n\r\n")
+    if (end if end >= 0 else len(data)) > _HEAD:
+        raise Broken("no end of the answer's head")
     if end < 0:
-        if len(data) > _HEAD:
-            raise Broken("no end of the answer's head")
         return None
     lines = bytes(data[:end]).split(b"\r\n")
     status = _status(lines[0])
@@ -184,7 +195,7 @@ def _body(data: bytearray, start: int, headers: dict[bytes, bytes], wanted: int 
         if headers[b"transfer-encoding"].lower() != b"chunked" or length is not None or wanted is not None:
             raise Broken("an answer of unknown length")
         return _chunks(data, start)
-    if length is None or not length.isdigit():
+    if length is None or not _DIGITS.fullmatch(length):
         raise Broken("an answer of unknown length")
     size = int(length)
     if size != wanted and (wanted is not None or size > _ERROR):
@@ -205,11 +216,11 @@ def _chunks(data: bytearray, start: int) -> bytes | None:
             raise Broken("an answer without an end")
         if end < 0:
             return None
-        try:
-            size = int(data[start:end].partition(b";")[0], 16)
-        except ValueError:
-            raise Broken("an answer of unknown length") from None
-        if size < 0 or size > _ERROR:
+        told = bytes(data[start:end]).partition(b";")[0]
+        if not _HEXADECIMAL.fullmatch(told):
+            raise Broken("an answer of unknown length")
+        size = int(told, 16)
+        if size > _ERROR:
             raise Broken(f"an answer of {size} bytes")
         if len(data) < end + 2 + size + 2:
             return None

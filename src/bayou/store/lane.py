@@ -34,6 +34,9 @@ _SIGNED = 32
 _GIVE_UP = 8
 """Failures in a row after which this way is taken for closed."""
 
+_ABSENT = 404
+"""An answer like any other, to those who ask for what is not there."""
+
 _IDLE_S = 15.0
 """Servers close connections that are idle, and what lies between may forget them without a word."""
 
@@ -74,20 +77,19 @@ class Lane:
         self._server: _Server | None = None
         self._used = 0.0
         self._failures = 0
+        self.closed = False
         self.proved = False
         """Whether any request has succeeded: until then, what is refused may be this way of asking."""
 
-    @property
-    def closed(self) -> bool:
-        return self._failures >= _GIVE_UP
-
     def send(
-        self, method: Method, orders: Iterator[Order[T]], look: Callable[[], object]
-    ) -> Iterator[tuple[T, Answer | Undone]]:
+        self, method: Method, orders: Iterator[Order[T] | None], look: Callable[[], object]
+    ) -> Iterator[tuple[T, Answer | Undone] | None]:
         """Yield what became of each order that was taken; all of them, unless the lane is `closed` before.
 
-        `look` is called now and then, and may raise. Whoever wants no more closes this.
+        For None among the orders None is yielded at once: so whoever gives the orders can look around. `look` is called
+        now and then, and may raise. Whoever wants no more closes this.
         """
+        look()
         self._wake()
         busy: dict[Connection, T] = {}
         ready: deque[tuple[Order[T], str]] = deque()
@@ -136,21 +138,29 @@ class Lane:
     def _begin(
         self,
         method: Method,
-        orders: Iterator[Order[T]],
+        orders: Iterator[Order[T] | None],
         ready: deque[tuple[Order[T], str]],
         busy: dict[Connection, T],
-    ) -> Generator[tuple[T, Undone], None, bool]:
+    ) -> Generator[tuple[T, Undone] | None, None, bool]:
         """Take an order and send it; tell if that cannot be done. Return whether there may be more to take."""
         if self.closed:
             return False
         if not ready:
-            taken = list(islice(orders, _SIGNED))
+            taken: list[Order[T]] = []
+            for next_one in islice(orders, _SIGNED):
+                if next_one is None:
+                    yield None
+                    break
+                taken.append(next_one)
+            else:
+                if not taken:
+                    return False
             if not taken:
-                return False
+                return True
             try:
                 ready.extend(zip(taken, self._addresses(method, taken), strict=True))
             except Broken:
-                self._failures = _GIVE_UP
+                self.closed = True
                 yield from ((order.what, Undone.UNSENT) for order in taken)
                 return False
         order, target = ready.popleft()
@@ -176,10 +186,10 @@ class Lane:
         if answer is None:
             self._watch(connection)
             return None
-        if answer.status == SUCCESS:
+        if answer.status == SUCCESS and b"etag" in answer.headers:
             self._failures, self.proved = 0, True
-        else:
-            self._failures += 1
+        elif answer.status != _ABSENT or not self.proved:
+            self._count_failure()
         if answer.headers.get(b"connection", b"").lower() == b"close":
             self._drop(connection)
         else:
@@ -190,12 +200,16 @@ class Lane:
         before = time.monotonic() - self._timeout
         for connection in [one for one in busy if one.begun < before]:
             self._failed(connection)
-            yield busy.pop(connection), Undone.LOST
+            yield busy.pop(connection), Undone.LOST if connection.sent else Undone.UNSENT
 
     def _failed(self, connection: Connection | None) -> None:
-        self._failures += 1
+        self._count_failure()
         if connection is not None:
             self._drop(connection)
+
+    def _count_failure(self) -> None:
+        self._failures += 1
+        self.closed = self.closed or self._failures >= _GIVE_UP
 
     def _watch(self, connection: Connection) -> None:
         """Wait for what a connection wants."""
@@ -208,6 +222,7 @@ class Lane:
     def _drop(self, connection: Connection) -> None:
         if connection.watched:
             self._selector.unregister(connection)
+            connection.watched = 0
         if connection in self._idle:
             self._idle.remove(connection)
         connection.close()
@@ -218,7 +233,7 @@ class Lane:
         if self._server is None:
             self._server = _find(signed[0], self._timeout)
         origin = self._server.origin
-        if any(not address.startswith(origin) for address in signed):
+        if any(not address.startswith(f"{origin}/") for address in signed):
             raise Broken("addresses of several servers", sent=False)
         return [address[len(origin) :] for address in signed]
 

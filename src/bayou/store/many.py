@@ -7,6 +7,7 @@ of its takes. An object's bytes are not part of that signature, so their MD5 goe
 from __future__ import annotations
 
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GOOD_FOR = timedelta(minutes=15)
+_STALE = b"Request has expired"
+"""What a store says of an address that was signed too long ago, by a machine that was asleep since."""
+
+_OTHER_SUCCESSES = range(201, 300)
+_SHUT_S = 60.0
+"""How long nobody tries again after this way was found closed."""
 
 
 class Many:
@@ -41,37 +48,51 @@ class Many:
         self._renewal = renewal
         self._idle: list[Lane] = []
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed_until = 0.0
 
     def put_many(
-        self, items: Iterator[tuple[T, str, bytes]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
-        orders = (Order((what, key), key, _headers(data), data) for what, key, data in items)
-        for (what, key), found in self._send("PUT", orders, parallel, timeout, look):
+        self, items: Iterator[tuple[T, str, bytes] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
+        orders = (Order(one[:2], one[1], _headers(one[2]), one[2]) if one is not None else None for one in items)
+        for told in self._send("PUT", orders, parallel, timeout, look):
+            if told is None:
+                yield None
+                continue
+            (what, key), found = told
             yield what, found if isinstance(found, Undone) else self._error(found, "PUT", key) or _stored(found)
 
     def read_many(
-        self, items: Iterator[tuple[T, str, int]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
-        orders = (Order((what, key), key, wanted=size) for what, key, size in items)
-        for (what, key), found in self._send("GET", orders, parallel, timeout, look):
+        self, items: Iterator[tuple[T, str, int] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
+        orders = (Order(one[:2], one[1], wanted=one[2]) if one is not None else None for one in items)
+        for told in self._send("GET", orders, parallel, timeout, look):
+            if told is None:
+                yield None
+                continue
+            (what, key), found = told
             yield what, found if isinstance(found, Undone) else self._error(found, "GET", key) or found.body
 
     def _send(
-        self, method: Method, orders: Iterator[Order[T]], parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Answer | Undone]]:
-        if self._closed:
+        self,
+        method: Method,
+        orders: Iterator[Order[T] | None],
+        parallel: int,
+        timeout: float,
+        look: Callable[[], object],
+    ) -> Iterator[tuple[T, Answer | Undone] | None]:
+        if time.monotonic() < self._closed_until:
             return
         with self._lock:
             lane = self._idle.pop() if self._idle else Lane(partial(self._sign, timeout), parallel, timeout)
         try:
-            for what, found in lane.send(method, orders, look):
+            for told in lane.send(method, orders, look):
                 # Until one request has succeeded, a refusal may be meant for this way of asking.
-                doubtful = isinstance(found, Answer) and found.status != SUCCESS and not lane.proved
-                yield what, Undone.LOST if doubtful else found
+                if told is not None and isinstance(told[1], Answer) and told[1].status != SUCCESS and not lane.proved:
+                    told = told[0], Undone.LOST
+                yield told
         finally:
             if lane.closed:
-                self._closed = True
+                self._closed_until = time.monotonic() + _SHUT_S
                 lane.close()
             else:
                 with self._lock:
@@ -88,6 +109,8 @@ class Many:
         """Return what a refusal means; one that may pass is the ordinary way's to try again. None: it is a success."""
         if answer.status == SUCCESS:
             return None
+        if answer.status in _OTHER_SUCCESSES or _STALE in answer.body:
+            return Undone.LOST
         about = Request(verb, key, self._url, self._renewal)
         error = from_status(answer.status, answer.body.decode(errors="replace"), about)
         return error if isinstance(error, StoreError) and not error.retryable else Undone.LOST

@@ -171,14 +171,14 @@ class RemoteTransport:
         return Stored(result["e_tag"], result["version"])
 
     def put_many(
-        self, items: Iterator[tuple[T, str, bytes]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
+        self, items: Iterator[tuple[T, str, bytes] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
         many = self._moves_many()
         return many.put_many(items, parallel=parallel, timeout=timeout, look=look) if many else iter(())
 
     def read_many(
-        self, items: Iterator[tuple[T, str, int]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
+        self, items: Iterator[tuple[T, str, int] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
         many = self._moves_many()
         return many.read_many(items, parallel=parallel, timeout=timeout, look=look) if many else iter(())
 

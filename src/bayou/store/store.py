@@ -235,29 +235,44 @@ class Store:
             return None
         return Stored(found.meta.etag, found.meta.version, repeated=True)
 
-    def put_many(self, items: Iterator[tuple[T, Key, bytes]]) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
+    def put_many(
+        self, items: Iterator[tuple[T, Key, bytes] | None]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
         """Write many small objects by this thread; yield what became of each, in any order.
 
         What is `Undone` is the caller's to `put`: nothing is tried twice here. Where a store has no quicker way, and
-        once that is closed, nothing (more) is taken from `items`. Only for keys that nobody else writes.
+        once that is closed, nothing (more) is taken from `items`. Only for keys that nobody else writes. For None among
+        the items None is yielded at once, so that whoever gives them can do something else meanwhile.
         """
         if self._many is None:
             return
-        full = (((what, len(data)), self._scope.full(key), data) for what, key, data in items)
-        for (what, size), found in self._many.put_many(full, **self._bounds()):
+        whole = self._scope.full
+        full = (((one[0], len(one[2])), whole(one[1]), one[2]) if one is not None else None for one in items)
+        for told in self._many.put_many(full, **self._bounds()):
+            if told is None:
+                yield None
+                continue
+            (what, size), found = told
             if found is not Undone.UNSENT:
                 self._sender.meter.sent("put", bytes_out=size)
             yield what, found
 
-    def read_many(self, items: Iterator[tuple[T, Key, int, bytes]]) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
+    def read_many(
+        self, items: Iterator[tuple[T, Key, int, bytes] | None]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
         """Yield the bytes of many small objects whose size and hash are known, in any order; read by this thread.
 
         `Undone`, as by `put_many`, is also one that has other bytes: `read` tells.
         """
         if self._many is None:
             return
-        full = (((what, sha256), self._scope.full(key), size) for what, key, size, sha256 in items)
-        for (what, sha256), found in self._many.read_many(full, **self._bounds()):
+        whole = self._scope.full
+        full = (((one[0], one[3]), whole(one[1]), one[2]) if one is not None else None for one in items)
+        for told in self._many.read_many(full, **self._bounds()):
+            if told is None:
+                yield None
+                continue
+            (what, sha256), found = told
             if found is not Undone.UNSENT:
                 self._sender.meter.sent("get", bytes_in=len(found) if isinstance(found, bytes) else 0)
             good = not isinstance(found, bytes) or hashlib.sha256(found).digest() == sha256

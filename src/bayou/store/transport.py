@@ -181,17 +181,17 @@ class MovesMany(Protocol):
 
     Each item comes with something to tell it by. What cannot be done this way is `Undone`, and left to `put` and `get`:
     so is everything that can be tried again. Items that nobody took are left in `items`: then this way is closed.
-    `look` is called now and then, and may raise.
+    For None among the items None is yielded at once. `look` is called now and then, and may raise.
     """
 
     def put_many(
-        self, items: Iterator[tuple[T, str, bytes]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone]]:
+        self, items: Iterator[tuple[T, str, bytes] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
         """Write objects under keys that nobody else writes; yield what became of each that was taken, in any order."""
 
     def read_many(
-        self, items: Iterator[tuple[T, str, int]], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone]]:
+        self, items: Iterator[tuple[T, str, int] | None], *, parallel: int, timeout: float, look: Callable[[], object]
+    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
         """Yield the bytes of objects of a known size; of any other size they are `Undone`."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
@@ -97,6 +97,9 @@ Sending: TypeAlias = Generator[Upload | Failure, None, None]
 
 Fetching: TypeAlias = Iterator[Arrived | Failure]
 
+Told: TypeAlias = tuple[T, R | None] | None
+"""An item and its result, or none if it must be done otherwise; None: there is nothing to tell, but time to."""
+
 
 class Mover(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
@@ -133,39 +136,38 @@ class Threads:
 
 
 def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
-    """Upload files; small ones are read by this thread, and sent by it where the store has a quicker way for many."""
-    source = _at_hand(root, uploads)
+    """Upload files; small ones are read by this thread, and sent by it where the store has a quicker way for many.
+
+    Many threads that open files get in each other's way: for each call they let go of the interpreter, and wait for it.
+    But where the first few take long to read, on a network or a disk that turns, many threads are what helps.
+    """
+    source = iter(uploads)
     work = partial(send, store, root)
+    begin = time.perf_counter()
+    first = [_with_bytes(root, one) for one in islice(source, _TRIED)]
+    if time.perf_counter() - begin > _TRIED * _QUICK_S:
+        yield from hand_out(store, work, chain(first, source), count)
+        return
+    ready = chain(first, (_with_bytes(root, one) for one in source))
     if count < _MANY * store.concurrency:
-        return hand_out(store, work, source, count)
-    return both_ways(store, partial(_send_many, store), lambda one: one.data is not None, work, source, count)
+        yield from hand_out(store, work, ready, count)
+    else:
+        yield from both_ways(store, partial(_send_many, store), lambda one: one.data is not None, work, ready, count)
 
 
-def _send_many(store: Store, uploads: Iterator[Upload]) -> Iterator[tuple[Upload, Upload | Failure | None]]:
-    orders = ((one, keys.payload(one.path, one.push), one.data or b"") for one in uploads)
-    for one, found in store.put_many(orders):
+def _send_many(store: Store, uploads: Iterator[Upload | None]) -> Iterator[Told[Upload, Upload | Failure]]:
+    orders = ((one, keys.payload(one.path, one.push), one.data or b"") if one else None for one in uploads)
+    for told in store.put_many(orders):
+        if told is None:
+            yield None
+            continue
+        one, found = told
         if isinstance(found, Stored):
             yield one, _sent(one, found)
         elif isinstance(found, StoreError):
             yield one, refusal(one.path, found)
         else:
             yield replace(one, resumed=True) if found is Undone.LOST else one, None
-
-
-def _at_hand(root: Path, uploads: Iterable[Upload]) -> Iterator[Upload]:
-    """Read small files ahead of their upload.
-
-    Many threads that open files get in each other's way: for each call they let go of the interpreter, and wait for it.
-    But where the first few take long to read, on a network or a disk that turns, many threads are what helps.
-    """
-    source = iter(uploads)
-    taken = 0.0
-    for one in islice(source, _TRIED):
-        begin = time.perf_counter()
-        ready = _with_bytes(root, one)
-        taken += time.perf_counter() - begin
-        yield ready
-    yield from source if taken > _TRIED * _QUICK_S else (_with_bytes(root, one) for one in source)
 
 
 def _with_bytes(root: Path, one: Upload) -> Upload:
@@ -231,9 +233,14 @@ def _is_small(entry: Entry) -> bool:
 
 
 def _fetch_many(
-    store: Store, incoming: Incoming, entries: Iterator[Entry]
-) -> Iterator[tuple[Entry, Arrived | Failure | None]]:
-    for entry, found in store.read_many((one, one.key, one.size, one.sha256 or b"") for one in entries):
+    store: Store, incoming: Incoming, entries: Iterator[Entry | None]
+) -> Iterator[Told[Entry, Arrived | Failure]]:
+    orders = ((one, one.key, one.size, one.sha256 or b"") if one else None for one in entries)
+    for told in store.read_many(orders):
+        if told is None:
+            yield None
+            continue
+        entry, found = told
         if isinstance(found, bytes):
             yield entry, _arrived(incoming, entry, found)
         elif isinstance(found, NotFound):
@@ -310,7 +317,7 @@ def hand_out(
 
 def both_ways(
     store: Store,
-    quickly: Callable[[Iterator[T]], Iterator[tuple[T, R | None]]],
+    quickly: Callable[[Iterator[T | None]], Iterator[Told[T, R]]],
     fits: Callable[[T], bool],
     work: Callable[[T], R],
     items: Iterable[T],
@@ -319,30 +326,31 @@ def both_ways(
     """Yield what becomes of each item, in any order: done `quickly` by this thread if it `fits`, by others if not.
 
     What cannot be done quickly comes back without a result, and goes the other way; so does all that is left once that
-    way is closed.
+    way is closed. Not many more items are taken than can be done.
     """
     crew = store.crew()
     pending: deque[Future[R]] = deque()
+    source = iter(items)
 
-    def fitting() -> Iterator[T]:
-        for item in items:
+    def fitting() -> Iterator[T | None]:
+        for item in source:
             if fits(item):
                 yield item
             else:
                 pending.append(crew.submit(partial(work, item)))
+                yield None  # lets us look around
 
-    small = fitting()
     try:
-        for item, result in quickly(small):
-            if result is not None:
-                yield result
-            else:
-                pending.append(crew.submit(partial(work, item)))
-            while pending and pending[0].done():
-                yield pending.popleft().result()
-        yield from hand_out(store, work, small, count)
+        for told in quickly(fitting()):
+            if told is not None and told[1] is not None:
+                yield told[1]
+            elif told is not None:
+                pending.append(crew.submit(partial(work, told[0])))
+            while pending and (pending[0].done() or len(pending) > _AHEAD * store.concurrency):
+                yield outcome(pending.popleft())
         while pending:
             yield outcome(pending.popleft())
+        yield from hand_out(store, work, source, count)
     finally:
         crew.dismiss(pending, store.stop)
 

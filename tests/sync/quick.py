@@ -1,0 +1,49 @@
+"""Files that are many for a store with few connections, so that they go the quick way; as fixtures and helpers.
+
+The requests of that way are those with a signature in their address; all others go the ordinary way.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bayou.store.retry import RetryPolicy
+from bayou.sync.report import SyncReport
+from bayou.testing.proxy import HttpProxy
+from tests.sync.conftest import Clone, Team
+
+THREADS = 8
+SIGNATURE = "X-Amz-Signature"
+UPLOADS = "/~[0-9A-Z]{26}/"
+SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in range(200)}
+
+
+@pytest.fixture(autouse=True)
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that 200 files are many; and failed requests are repeated at once."""
+    monkeypatch.setenv("BAYOU_CONCURRENCY", str(THREADS))
+    monkeypatch.setattr(RetryPolicy, "pause", lambda self, attempt: 0.001)
+
+
+@pytest.fixture
+def a(few_connections: None, s3_team: Team, proxy: HttpProxy) -> Clone:
+    """A clone of a store that has a head; what has been asked so far is forgotten."""
+    clone = s3_team.clone("a")
+    clone.write("files/first", "so that there is a head")
+    clone.push()
+    proxy.log.clear()
+    return clone
+
+
+def quick(proxy: HttpProxy, method: str | None = None, status: int | None = None) -> int:
+    """Count the requests that went the quick way."""
+    return proxy.log.count(method=method, query=SIGNATURE, status=status)
+
+
+def pull_fresh(team: Team) -> tuple[SyncReport, dict[str, bytes]]:
+    """Return what whoever comes now gets."""
+    fresh = team.clone(f"fresh-{os.urandom(4).hex()}")
+    report = fresh.pull()
+    return report, fresh.files

@@ -1,0 +1,213 @@
+"""Many small files go the quick way, by one thread over many connections: nobody can tell but by the time it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from bayou.errors import CredentialsExpired, DeadlinePassed
+from bayou.ids import ulid
+from bayou.store.keys import Key
+from bayou.sync import api, push
+from bayou.sync.mover import Upload, send_all
+from bayou.sync.report import SyncOptions, SyncReport
+from bayou.testing.faults import Fail, LoseResponse, Reset, Rule, Silent
+from bayou.testing.proxy import HttpProxy
+from tests.sync.conftest import Clone, Team
+from tests.sync.indexes import entries_of
+from tests.sync.quick import SIGNATURE, SMALL, THREADS, UPLOADS, a, few_connections, pull_fresh, quick
+from tests.sync.test_failures_errors import DENIED, bayou
+
+__all__ = ["a", "few_connections"]
+
+pytestmark = pytest.mark.s3
+
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+OTHERS = {"files/empty": b"", "files/limit": b"x" * (1 << 16), "files/more": b"y" * ((1 << 16) + 1)}
+
+
+def counted(report: SyncReport, proxy: HttpProxy) -> None:
+    """What a report says was sent is what came."""
+    assert report.requests.total == proxy.log.count()
+    assert report.requests.put == len([row for row in proxy.log.writes() if "delete" not in row.query])
+
+
+def test_everything_arrives_and_is_counted(s3_team: Team, a: Clone, proxy: HttpProxy) -> None:
+    large = {"files/large": os.urandom(1 << 20) * 20}
+    files = SMALL | OTHERS | large
+    a.write_all(files)
+    pushed = a.push()
+    assert (pushed.exit_code, pushed.pushed.files, pushed.failed) == (0, len(files), [])
+    assert quick(proxy, "PUT", 200) == len(SMALL) + 2, "all but those that are large"
+    assert proxy.log.count(method="PUT", path=UPLOADS) == len(SMALL) + 3 + 2, "and that is all: the largest has 2 parts"
+    counted(pushed, proxy)
+
+    proxy.log.clear()
+    pulled, files_there = pull_fresh(s3_team)
+    assert files_there == a.files
+    assert (pulled.exit_code, pulled.pulled.files) == (0, len(files) + 1)
+    assert quick(proxy, "GET", 200) == len(SMALL) + 2, "all but those that are large, or empty; and the first"
+    counted(pulled, proxy)
+    assert a.sync().requests.total == 1, "and there is nothing left to do"
+
+
+def test_few_files_go_the_ordinary_way(s3_team: Team, a: Clone, proxy: HttpProxy) -> None:
+    a.write_all(dict(list(SMALL.items())[: 2 * THREADS - 1]))
+    a.push()
+    assert pull_fresh(s3_team)[1] == a.files
+    assert quick(proxy) == quick(proxy, "GET") == 2 * THREADS, "only the pull has one more file, and that makes many"
+
+
+def test_f085_passing_trouble_does_not_fail_anything_and_is_counted(s3_team: Team, a: Clone, proxy: HttpProxy) -> None:
+    def trouble() -> list[Rule]:
+        return [
+            Rule(Fail(503), nth=10, every=30),
+            Rule(Fail(429), nth=20, every=30),
+            Rule(Reset(), nth=30, every=30),
+        ]
+
+    a.write_all(SMALL)
+    fresh = s3_team.clone("fresh")
+    for command in (a.push, fresh.pull):
+        rules = trouble()
+        proxy.log.clear()
+        proxy.faults.add(*rules)
+        report = command()
+        failed = sum(map(proxy.faults.applied, rules))
+        proxy.faults.clear()
+        assert (report.exit_code, report.failed) == (0, [])
+        assert failed >= 20
+        assert report.requests.total == proxy.log.count() >= len(SMALL) + failed
+        assert quick(proxy) >= len(SMALL), "it goes on in spite of it"
+    assert fresh.files == a.files
+
+
+@pytest.mark.parametrize("fault", [LoseResponse(), Fail(500, applied=True)])
+@pytest.mark.parametrize("nth", [1, 100])
+def test_f010_an_upload_whose_answer_is_lost_goes_to_the_same_key(
+    s3_team: Team, a: Clone, proxy: HttpProxy, fault: Any, nth: int
+) -> None:
+    a.write_all(SMALL)
+    rule = Rule(fault, method="PUT", path=UPLOADS, nth=nth)
+    proxy.faults.add(rule)
+    report = a.push()
+    assert proxy.faults.applied(rule) == 1
+    assert (report.exit_code, report.pushed.files) == (0, len(SMALL))
+    rows = proxy.log.rows(method="PUT", path=UPLOADS)
+    assert (len(rows), len({row.path for row in rows})) == (len(SMALL) + 1, len(SMALL))
+    assert report.requests.put == len(proxy.log.writes())
+    assert len(api.log(a.repo, 10)) == 3, "one commit"
+    assert pull_fresh(s3_team)[1] == a.files
+    assert len(s3_team.payload_keys()) == len(SMALL) + 1
+    assert (a.status().journal_paths, a.status().in_sync) == (0, True)
+
+
+def test_t13_an_upload_that_may_have_been_made_twice_is_known_to_be(a: Clone, proxy: HttpProxy) -> None:
+    """A request that is still under way may write its object after a collection has deleted it."""
+    for path, data in SMALL.items():
+        a.lay(path, data)
+    uploads = [Upload(path, ulid(), len(data), sha256(data).digest(), 0) for path, data in SMALL.items()]
+    proxy.faults.add(
+        Rule(LoseResponse(), query=SIGNATURE, path="/050$"), Rule(Fail(503), query=SIGNATURE, path="/051$")
+    )
+    sent = list(send_all(a.repo.store(), a.repo.tree_root, uploads, len(uploads)))
+    stored = {one.path: one.stored for one in sent if isinstance(one, Upload) and one.stored is not None}
+    assert stored.keys() == SMALL.keys()
+    assert {path for path, one in stored.items() if one.repeated} == {"files/050", "files/051"}
+
+
+def test_f101_uploads_that_were_refused_are_named_and_not_sent_again(s3_team: Team, a: Clone, proxy: HttpProxy) -> None:
+    a.write_all(SMALL)
+    proxy.faults.add(Rule(Fail(403, DENIED), method="PUT", path=r"/(057|142|199)$"))
+    code, said, _ = bayou(a, "datastore", "sync", "--push")
+    assert code == 1
+    assert sorted(one["path"] for one in said["failed"]) == ["files/057", "files/142", "files/199"]
+    assert all("not this one" in one["message"] for one in said["failed"])
+    assert said["pushed"]["files"] == len(SMALL) - 3
+    assert proxy.log.count(status=403) == quick(proxy, "PUT", 403) == 3
+    assert said["requests"]["put"] == len(proxy.log.writes())
+
+    proxy.faults.clear()
+    proxy.log.clear()
+    assert a.push().pushed.files == 3
+    assert proxy.log.count(method="PUT", path=UPLOADS) == 3
+    assert pull_fresh(s3_team)[1] == a.files
+
+
+def test_f084_a_server_that_never_answers_is_waited_for_no_longer_than_the_deadline(
+    s3_team: Team, a: Clone, proxy: HttpProxy
+) -> None:
+    a.write_all(SMALL)
+    silent = Rule(Silent(), query=SIGNATURE)
+    proxy.faults.add(silent)
+    code, said, errors = bayou(a, "datastore", "sync", "--push", "--timeout", "2")
+    assert (code, said) == (124, None)
+    assert json.loads(errors)["error"]["code"] == "deadline_passed"
+    assert proxy.faults.applied(silent) == THREADS
+    proxy.faults.clear()
+    assert a.push().pushed.files == len(SMALL), "the journal kept it, and no lock was left behind"
+
+    fresh = s3_team.clone("fresh")
+    proxy.faults.add(silent)
+    with pytest.raises(DeadlinePassed):
+        api.sync(fresh.repo, SyncOptions(mode="pull"), timeout=1)
+    assert proxy.faults.applied(silent) == THREADS
+    proxy.faults.clear()
+    fresh.pull()
+    assert fresh.files == a.files
+
+
+PAGE = Fail(200, b"<html>Welcome</html>")
+
+
+@pytest.mark.parametrize(
+    ("fault", "nth"), [(Reset(), 1), (Reset(), 50), (Fail(503), 1), (Fail(503), 50), (Fail(403, DENIED), 1), (PAGE, 1)]
+)
+def test_where_the_quick_way_is_closed_the_ordinary_one_does_it_all(
+    s3_team: Team, a: Clone, proxy: HttpProxy, fault: Any, nth: int
+) -> None:
+    """From the start, or once something between has had enough of it."""
+    a.write_all(SMALL | OTHERS)
+    proxy.faults.add(Rule(fault, query=SIGNATURE, nth=nth, times=10_000))
+    pushed = a.push()
+    assert (pushed.exit_code, pushed.pushed.files) == (0, len(SMALL | OTHERS))
+    counted(pushed, proxy)
+    # Eight in a row are enough; but those that were under way before may still succeed, one by one.
+    assert fault == PAGE or quick(proxy) < (2 * THREADS if nth == 1 else nth + 10 * THREADS)
+    proxy.log.clear()
+    pulled, files = pull_fresh(s3_team)
+    assert files == a.files
+    counted(pulled, proxy)
+
+
+def test_f096_credentials_that_expire_on_the_way_are_one_error_and_lose_nothing(
+    s3_team: Team, a: Clone, proxy: HttpProxy
+) -> None:
+    a.write_all(SMALL)
+    proxy.faults.add(Rule(Fail(400, EXPIRED), method="PUT", path=UPLOADS, nth=180, times=10_000))
+    with pytest.raises(CredentialsExpired):
+        a.push()
+    proxy.faults.clear()
+    proxy.log.clear()
+    assert a.push().pushed.files == len(SMALL)
+    # Most of it is known to be there; what was under way when the first push ended may come in late.
+    assert proxy.log.count(method="PUT", path=UPLOADS) <= len(SMALL) - push._NOTED + THREADS
+    assert len(s3_team.payload_keys()) == len(SMALL) + 1, "and the rest went to the same keys"
+    assert pull_fresh(s3_team)[1] == a.files
+
+
+def test_what_is_missing_or_damaged_in_the_store_is_named_and_the_rest_arrives(s3_team: Team, a: Clone) -> None:
+    a.write_all(SMALL)
+    a.push()
+    store, entries = s3_team.store(), entries_of(s3_team.store())
+    store.delete([entries["files/070"].key])
+    store.put(Key(entries["files/080"].key), b"z" * entries["files/080"].size)
+    store.put(Key(entries["files/090"].key), b"short")
+    report, files = pull_fresh(s3_team)
+    assert report.missing == ["files/070"]
+    assert {one.path for one in report.failed} == {"files/080", "files/090"}
+    assert files == {path: data for path, data in a.files.items() if path[-3:] not in ("070", "080", "090")}
