@@ -238,11 +238,11 @@ def test_large_answers_arrive_whole(serve: Serve, lane_to: MakeLane) -> None:
 
 def test_addresses_of_two_servers_are_not_asked(serve: Serve, lane_to: MakeLane) -> None:
     one, other = serve(), serve()
-    lane, orders = lane_to(one, other), get(range(40))
+    lane, orders = lane_to(one, other), get(range(2 * BATCH))
     assert send(lane, orders) == dict.fromkeys(range(BATCH), Undone.UNSENT)
     assert lane.closed
     assert one.requests == other.requests == []
-    assert len(list(orders)) == 40 - BATCH
+    assert len(list(orders)) == BATCH
 
 
 def test_addresses_of_a_server_whose_port_begins_alike_are_not_asked(serve: Serve) -> None:
@@ -257,8 +257,8 @@ def test_where_nothing_can_be_signed_nothing_is_sent() -> None:
     def sign(method: str, keys: Sequence[str]) -> list[str]:
         raise Broken("no credentials", sent=False)
 
-    lane, orders = Lane(sign, 4, PATIENCE), get(range(40))
+    lane, orders = Lane(sign, 4, PATIENCE), get(range(2 * BATCH))
     assert send(lane, orders) == dict.fromkeys(range(BATCH), Undone.UNSENT)
     lane.close()
     assert lane.closed
-    assert len(list(orders)) == 40 - BATCH
+    assert len(list(orders)) == BATCH

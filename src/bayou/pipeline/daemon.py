@@ -1,6 +1,6 @@
 """Spark's Python daemon, from which workers are forked, with two additions for a server that serves many sessions.
 
-    python -m bayou.pipeline.daemon pyspark.worker
+    python -m bayou.pipeline.daemon pyspark.worker|nursery
 
 Every session has a daemon of its own, so that no worker ever serves two callers; Spark never ends one before the
 server itself. This one ends when it has had no worker for a while, and Spark starts another if the session goes on.
@@ -14,10 +14,11 @@ import importlib
 import os
 import pkgutil
 import signal
+import sys
 from pathlib import Path
 
 from bayou.pipeline import nursery
-from bayou.pipeline.server.environment import PLACE
+from bayou.pipeline.server.environment import NURSERY, PLACE
 from bayou.pipeline.server.place import Place
 
 LONELY_S = 60.0
@@ -47,14 +48,16 @@ def end_when_lonely(seconds: float) -> None:
 
 
 def main() -> None:
-    place = os.environ.get(PLACE)
-    if place and nursery.delegate(Place(Path(place))):
+    place = Place(Path(os.environ[PLACE])) if PLACE in os.environ else None
+    founding = sys.argv[1:] == [NURSERY]
+    if place is not None and not founding and nursery.delegate(place):
         return
     _load()
     gc.freeze()  # a worker collects garbage after every task, and would look through all of this: 40 ms each time
-    if place:
-        nursery.found(Place(Path(place)), serve)
-    serve()
+    if place is not None:
+        nursery.found(place, serve)
+    if not founding:
+        serve()
 
 
 def serve() -> None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _PER_TASK = 2
 """Parts for each task that runs at once: so one with a large file leaves the others' small ones to the rest."""
 
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""The work is in Python: what Java compiles for these plans takes a new server a second, and saves nothing."""
+
 _TALLIED = ("path", "action", "bytes", "note", "text")
 
 _MOST_PARTS = 256
@@ -114,6 +117,8 @@ def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt,
     paths are in order."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
+    for name, value in _INTERPRETED.items():
+        spark.conf.set(name, value)
     tasks = tasks_of(spark)
     words = said(spark, recipe, inputs, tasks).repartition(min(tasks * _PER_TASK, _MOST_PARTS), "path")
     columns = [name for name in words.columns if name != "path"]

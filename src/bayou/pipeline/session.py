@@ -74,6 +74,8 @@ def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Sp
         return _open_remote(config.remote)
     warm = Warm.of(config)
     deadline = deadline or Deadline.after(START_S)
+    # While a server starts, if it must: both take their time.
+    threading.Thread(target=_load, name="bayou-load-spark", daemon=True).start()
     use = warm.use(deadline)
     try:
         spark = _open_local(warm, deadline)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _LOOK_S = 0.1
 """How long nobody looks whether time is up, or somebody has cancelled."""
 
-_SIGNED = 32
+_SIGNED = 64
 """Addresses that are asked for at once."""
 
 _GIVE_UP = 8

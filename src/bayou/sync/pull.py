@@ -128,6 +128,7 @@ def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> 
     """Put a batch in place, and make it base; return the paths that moved meanwhile."""
     if not staged:
         return set()
+    staged = sorted(staged, key=lambda one: one.item.path)  # so that few directories are opened twice
     moved: set[str] = set()
     doubt = doubtful(context.database, context.place)
     settled = _Settled()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,10 +68,13 @@ class Incoming:
         self._placing = threading.Lock()
         self._touched: set[str] = set()
         self._touching = threading.Lock()
+        self._name = temporary_name().removesuffix(".tmp")
+        self._numbers = count()
 
     def stage(self) -> tuple[Path, Arriving]:
         """Return a new file to download into. The caller closes it, then places it or unlinks it."""
-        path = self.staging / temporary_name()
+        # One name made for all, and a number: a name of its own takes as long as the write of a small file.
+        path = self.staging / f"{self._name}{next(self._numbers):x}.tmp"
         with explained("cannot stage a download"):
             try:
                 descriptor = _create(path)

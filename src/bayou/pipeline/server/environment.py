@@ -19,6 +19,9 @@ LOCAL_ADDRESS = "127.0.0.1"
 PLACE = "BAYOU_SPARK_PLACE"
 """Tells a server's Python daemons its folder."""
 
+DAEMON, NURSERY = "bayou.pipeline.daemon", "nursery"
+"""The module of these daemons, and what makes it a process that they are forked from."""
+
 SOURCE = Path(__file__).resolve().parents[3]
 """From where workers import Bayou."""
 

@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 import signal
+import sys
 import time
 
 from bayou.deadline import Deadline
@@ -15,7 +16,7 @@ from bayou.pipeline.java import Java
 from bayou.pipeline.server import options
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached
-from bayou.pipeline.server.environment import server_environment
+from bayou.pipeline.server.environment import DAEMON, NURSERY, is_local, server_environment
 from bayou.pipeline.server.identity import Identity
 from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place
@@ -41,17 +42,21 @@ def launch(
     alive = Lock(place.alive)
     if not alive.acquire(timeout=deadline.remaining()):
         raise SparkUnavailable(f"{place.alive} is held by somebody else", hint="see `bayou spark status`")
+    env = server_environment(
+        identity.master, identity.inherited, java_home=java.home, spark_home=spark.root, work=place.work
+    )
     try:
         pid = start_detached(
             [str(java.binary), f"@{arguments}", *options.main_class(identity.master, settings)],
             cwd=place.work,
             log=place.log,
-            env=server_environment(
-                identity.master, identity.inherited, java_home=java.home, spark_home=spark.root, work=place.work
-            ),
+            env=env,
             inherit=[alive.descriptor],  # from now on the server holds the lock, and only its end lets it go
         )
         os.pwrite(alive.descriptor, f"{pid:<10}\n".encode(), 0)
+        if is_local(identity.master):
+            # Python loads its part while Java loads its own.
+            start_detached([sys.executable, "-m", DAEMON, NURSERY], cwd=place.work, log=place.log, env=env)
     finally:
         alive.release()
     try:
