@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +43,40 @@ def without_spark() -> Iterator[None]:
 
 
 @contextmanager
-def moving(context: Context, *_: object) -> Iterator[None]:
+def moving(context: Context, *_: object) -> Iterator[AtOnce]:
     before = context.mover
-    context.mover = AtOnce(before)
+    context.mover = mover = AtOnce(before)
     try:
-        yield
+        yield mover
     finally:
         context.mover = before
 
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """Uploads before anybody asks for results, as Spark may have done."""
+    """Moves everything before anybody asks for results, as Spark may have done."""
 
     mover: Mover
+    expected: deque[dict[str, tuple[Entry, Arrived | Failure]]] = field(default_factory=deque)
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
         done = list(self.mover.upload(uploads, count))
         return (one for one in done)
 
+    def expect(self, entries: Sequence[Entry]) -> None:
+        came = {one.path: one for one in self.mover.download(entries, len(entries))}
+        self.expected.append({entry.path: (entry, came[entry.path]) for entry in entries})
+
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        return self.mover.download(entries, count)
+        came = self.expected.popleft() if self.expected else {}
+        rest: list[Entry] = []
+        for entry in entries:
+            expected, result = came.get(entry.path, (None, None))
+            if expected == entry:
+                yield result
+            else:
+                rest.append(entry)
+        yield from self.mover.download(rest, len(rest))
 
 
 def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from bayou.deadline import Deadline
 from bayou.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
+from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.records.renumber import renumber
 from bayou.store.meter import Meter, Verb
 from bayou.sync import api, commit, large, publish
 from bayou.sync.bulk import Bulk
-from bayou.sync.mover import Sending, Upload
-from bayou.sync.report import SyncOptions
+from bayou.sync.mover import Arrived, Sending, Upload
+from bayou.sync.report import Failure, SyncOptions
 from bayou.tree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
 from tests.pipeline.alone import AtOnce, without_spark
@@ -150,6 +151,15 @@ class Watched(AtOnce):
         self.told.append(f"sent {number}")
         return sending
 
+    def expect(self, entries: Sequence[Entry]) -> None:
+        super().expect(entries)
+        self.told.append(f"expected {len(entries)}")
+
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        yield from super().download(entries, count)
+        if count:
+            self.told.append(f"took {count}")
+
     def _listen(self, number: int, done: list[Any]) -> Any:
         try:
             yield None
@@ -183,6 +193,18 @@ def test_what_the_next_window_sends_is_on_its_way_while_one_is_committed(team: T
         here.push(engine="spark")
 
     assert watched == ["sent 1", "sent 2", "committed 1", "sent 3", "committed 2", "committed 3"]
+
+
+def test_what_the_next_window_brings_is_on_its_way_while_one_is_put_in_place(team: Team, watched: list[str]) -> None:
+    here, there = team.clone("here"), team.clone("there")
+    here.write_all(units(12))
+    here.push()
+    watched.clear()
+    with without_spark():
+        there.pull(engine="spark")
+
+    assert watched == ["expected 8", "expected 8", "took 8", "expected 8", "took 8", "took 8"]
+    assert there.files == here.files
 
 
 def test_v19_what_is_on_its_way_ends_with_a_commit_that_fails_and_is_not_sent_again(

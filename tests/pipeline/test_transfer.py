@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Thread
 
 import pyarrow
@@ -86,6 +87,37 @@ def test_a_large_number_goes_in_windows(mover, place, uploads, monkeypatch):
 
     assert len(taken) == 50  # intents of one window are recorded before its job, and of no other
     assert {first.path, *(one.path for one in results)} == {one.path for one in uploads}
+
+
+def test_what_is_expected_is_brought_once_and_what_is_wanted_otherwise_is_brought_anew(mover, place, uploads):
+    sent = [entry(one, etag=one.stored.etag) for one in mover.upload(iter(uploads), COUNT)]
+    start = place.store.requests
+    first, second, other = sent[:50], sent[50:100], sent[100:]
+    mover.expect(first)
+    mover.expect(second)
+
+    came = list(mover.download(iter([*first[10:], *other]), 60))
+    again = replace(second[0], push=None)  # nobody has written that
+    later = {one.path: one for one in mover.download(iter([again, *second[1:]]), 50)}
+
+    assert {one.path for one in came} == {one.path for one in (*first[10:], *other)}
+    assert all(one.file.read_bytes() == place.tree.joinpath(one.path).read_bytes() for one in came)
+    assert later.keys() == {one.path for one in second}
+    assert getattr(later[again.path], "file", None) is None
+    assert (place.store.requests - start).get == COUNT + 1
+    assert len(place.staged()) == 120
+    mover.close()
+    assert place.staged() == set()
+
+
+def test_what_was_expected_and_is_not_wanted_any_more_ends_with_its_mover(mover, place, uploads):
+    sent = [entry(one, etag=one.stored.etag) for one in mover.upload(iter(uploads), COUNT)]
+    mover.expect(sent)
+
+    mover.close()
+
+    assert place.staged() == set()
+    assert not list(place.staging.iterdir())
 
 
 def test_tasks_that_fail_half_of_their_first_attempts_leave_no_trace(mover, place, uploads, tmp_path):

@@ -54,6 +54,7 @@ def main() -> None:
         return
     _load()
     gc.freeze()  # a worker collects garbage after every task, and would look through all of this: 40 ms each time
+    gc.set_threshold(50_000, 20, 100)  # as in a command: records are no cycles
     if place is not None:
         nursery.found(place, serve)
     if not founding:

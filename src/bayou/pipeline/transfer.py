@@ -8,8 +8,8 @@ process holds one window of records at a time.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
@@ -26,6 +26,7 @@ from bayou.pipeline.kernels.moved import MOVED, Row, in_rows, outcomes
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
+from bayou.quick import dataclass
 from bayou.store.ahead import Ahead
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
@@ -61,6 +62,14 @@ T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Downloads that have begun before anybody asked for them."""
+
+    entries: Mapping[str, Entry]
+    results: Generator[Arrived | Failure, None, None] | None
+
+
 class SparkMover:
     """A `Mover` whose work is done by the workers of a session.
 
@@ -88,6 +97,7 @@ class SparkMover:
         self._staging = staging
         self._deadline = deadline
         self._folders: list[Path] = []
+        self._expected: deque[_Expected] = deque()
 
     def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
         """Write objects; the first job runs from now on."""
@@ -104,17 +114,38 @@ class SparkMover:
         return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        for window in mover.batches(entries, WINDOW):
-            folder = self._staging / temporary_name()
-            folder.mkdir()
-            self._folders.append(folder)
-            kernel = download.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline))
-            yield from _under_way(self._run(window, entries_to_batch, kernel, download.Came(folder)))
+        wanted = {entry.path: entry for entry in entries}
+        if self._expected:
+            yield from self._arriving(self._expected.popleft(), wanted)
+        for window in mover.batches(wanted.values(), WINDOW):
+            yield from self._fetch(window)
+
+    def expect(self, entries: Sequence[Entry]) -> None:
+        """Begin with what a later `download` will ask for, if it still does; each of these calls must have one."""
+        some = entries[:WINDOW]
+        self._expected.append(_Expected({entry.path: entry for entry in some}, self._fetch(some) if some else None))
 
     def close(self) -> None:
-        """Remove what downloads have left, once nobody takes any more of them."""
+        """End what nobody has asked for, and remove what downloads have left, once nobody takes any more of them."""
+        for job in self._expected:
+            if job.results is not None:
+                job.results.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _arriving(self, job: _Expected, wanted: dict[str, Entry]) -> Iterator[Arrived | Failure]:
+        """Yield what was expected and is wanted as it was, and take that out of `wanted`."""
+        for one in job.results or ():
+            if wanted.get(one.path) == job.entries[one.path]:
+                del wanted[one.path]
+                yield one
+
+    def _fetch(self, window: Sequence[Entry]) -> Generator[Arrived | Failure, None, None]:
+        folder = self._staging / temporary_name()
+        folder.mkdir()
+        self._folders.append(folder)
+        kernel = download.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline))
+        return _under_way(self._run(window, entries_to_batch, kernel, download.Came(folder)))
 
     def _run(
         self,

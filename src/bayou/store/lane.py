@@ -28,6 +28,9 @@ T = TypeVar("T")
 _LOOK_S = 0.1
 """How long nobody looks whether time is up, or somebody has cancelled."""
 
+_LATE_S = 1.0
+"""How long nobody looks for requests that have taken too long, while others are answered."""
+
 _SIGNED = 64
 """Addresses that are asked for at once."""
 
@@ -93,6 +96,7 @@ class Lane:
         self._wake()
         busy: dict[Connection, T] = {}
         ready: deque[tuple[Order[T], str]] = deque()
+        looked = time.monotonic()
         try:
             while True:
                 while len(busy) < self._most:
@@ -114,7 +118,9 @@ class Lane:
                             yield what, found
                     else:
                         self._drop(connection)  # nobody asked it anything: it was closed, or speaks out of turn
-                yield from self._expired(busy)
+                if not events or time.monotonic() > looked + _LATE_S:
+                    yield from self._expired(busy)
+                    looked = time.monotonic()
             yield from ((order.what, Undone.UNSENT) for order, _ in ready)
         finally:
             for connection in busy:

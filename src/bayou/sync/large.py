@@ -27,6 +27,7 @@ from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
 from bayou.sync.planning import distrust, guard, plan, tell_found
 from bayou.sync.progress import Stages
+from bayou.sync.pull import Incoming, downloads
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import prove, see_store, settle_pending, tell_looked
 from bayou.sync.steps import MASS_COUNT, Step
@@ -37,6 +38,7 @@ from bayou.sync.windows import Looked, Window, cut
 if TYPE_CHECKING:
     from bayou.pipeline.plan import Planned
     from bayou.pipeline.session import Session
+    from bayou.pipeline.transfer import SparkMover
 
 _NAMED = 3
 
@@ -56,8 +58,8 @@ def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: Vie
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _meet_rebuilt(context, store_view)
-    with _folder(context.repo.state / LARGE) as folder, _moving(context, spark, recipe):
-        large = _Large(context, _compare(context, spark, recipe, store_view, folder), store_view)
+    with _folder(context.repo.state / LARGE) as folder, _moving(context, spark, recipe) as mover:
+        large = _Large(context, _compare(context, spark, recipe, store_view, folder), store_view, mover)
         large.tell()
         if context.options.dry_run:
             large.rehearse()
@@ -78,7 +80,7 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[None]:
+def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[SparkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
     from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
 
@@ -86,7 +88,7 @@ def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[None]:
     mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
     context.mover = mover
     try:
-        yield
+        yield mover
     finally:
         context.mover = before
         mover.close()
@@ -121,10 +123,11 @@ def _meet_rebuilt(context: Context, store_view: View) -> None:
 class _Large:
     """One pass: what was found, and the store as of the window that was last committed."""
 
-    def __init__(self, context: Context, planned: Planned, store_view: View) -> None:
+    def __init__(self, context: Context, planned: Planned, store_view: View, mover: SparkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
+        self._mover = mover
         self._unreadable = tuple(f"{one.path}/" for one in planned.notes if one.what == "unreadable")
 
     def tell(self) -> None:
@@ -178,15 +181,15 @@ class _Large:
     def act(self) -> bool:
         """Carry out every window; return whether another pass is needed.
 
-        What one window sends is on its way while the next is decided, and the next one's while this one is committed:
-        so the store never waits for this process. To decide a window nobody needs the commit of the one before, which
-        is of other paths.
+        What one window sends is on its way while the next is decided, and the next one's while this one is committed;
+        what a window of a pull brings is, while the one before is put in place. So the store never waits for this
+        process. To decide a window nobody needs the commit of the one before, which is of other paths.
         """
         again = False
         before = begun = Begun()
         try:
             with self._told_as_one():
-                for window, todo in self._decided():
+                for window, todo in self._under_way():
                     begun = begin(self._context, todo, self._view, through=self._planned.through, walked=window.span)
                     again |= self._finish(before)
                     before = begun
@@ -222,6 +225,20 @@ class _Large:
         finally:
             context.progress = whole
             whole.end()
+
+    def _under_way(self) -> Iterator[tuple[Window, list[Step]]]:
+        """Yield each window with what is to be done in it; of a pull, once the downloads of the next have begun."""
+        context = self._context
+        if context.options.mode != "pull":
+            yield from self._decided()
+            return
+        before: list[tuple[Window, list[Step]]] = []
+        for window, todo in self._decided():
+            arriving = [Incoming(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
+            self._mover.expect(downloads(context, arriving))
+            yield from before
+            before = [(window, todo)]
+        yield from before
 
     def _decided(self) -> Iterator[tuple[Window, list[Step]]]:
         """Yield each window with what is to be done in it, decided against the store as it is known by then."""

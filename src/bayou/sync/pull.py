@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -104,6 +104,11 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
     for came in context.mover.download(wanted, len(wanted)):
         item = waiting[came.path]
         yield item, came if isinstance(came, Failure) else _staged(item, came)
+
+
+def downloads(context: Context, items: Iterable[Incoming]) -> list[Entry]:
+    """Return the entries that a pull of these items would bring from the store."""
+    return [item.entry for item in items if item.entry is not None and _ready(context, item) is None]
 
 
 def _ready(context: Context, item: Incoming) -> Staged | None:
