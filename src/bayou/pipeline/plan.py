@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial, reduce
 from operator import attrgetter, or_
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pyarrow import compute, parquet
 
+from bayou.index.read import scan as entries_of
 from bayou.index.tree import Tree
 from bayou.pipeline.arrow import ddl, rows
 from bayou.pipeline.bound import cancelled_with, ended_by
@@ -32,6 +33,7 @@ from bayou.sync.context import Context
 from bayou.sync.journal import Row
 from bayou.sync.plan import Action
 from bayou.sync.windows import Looked
+from bayou.tree.scan import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -65,7 +67,8 @@ class Planned:
     """What a plan came to. `counts`, and the `bytes` that move, are of single paths: what becomes of versions that both
     sides changed is for later.
 
-    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning.
+    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. Rows are
+    in the files `parts`, or come from `stream`.
     """
 
     parts: Sequence[Path]
@@ -74,9 +77,12 @@ class Planned:
     notes: list[Note]
     marks: tuple[Row, ...]
     through: int
+    stream: Callable[[], Iterator[Looked]] | None = None
 
     def rows(self) -> Iterator[Looked]:
         """Yield every path that needs a decision, in order; only a few are held."""
+        if self.stream is not None:
+            return self.stream()
         return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
 
 
@@ -101,6 +107,8 @@ def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, fo
         moved=context.base.place.policy != policy.text,
         same=same,
     )
+    if not exported.files and base.root is None and remote.root is not None and _shows_nothing(context):
+        return _of_the_store_alone(kernel, remote, marks, exported.through)
     inputs = Inputs(context.root, exported.files, base, None if same else remote, context.repo.state / "nodes")
     found = folder / "looked"
     with (
@@ -129,6 +137,23 @@ def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt,
     target.mkdir()
     told = asked.mapInArrow(Kept(kernel, target), ddl(KEPT))
     return [target / name for found in batches(spark, told) for name in found.column("file").to_pylist()]
+
+
+def _shows_nothing(context: Context) -> bool:
+    """Whether the tree holds nothing, and everything that the store has is wanted."""
+    policy = context.policy
+    return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
+
+
+def _of_the_store_alone(kernel: LookAt, remote: Tree, marks: tuple[Row, ...], through: int) -> Planned:
+    """Plan what nobody but the store has a word on, as in a first pull: there is nothing to compare it with.
+
+    Its leaves are read here, a window at a time, while those before are on their way. What somebody writes meanwhile is
+    seen when it is in the way, as always.
+    """
+    assert remote.root is not None
+    counts, sizes = Counter({Action.PULL: remote.root.entries}), Counter({Action.PULL: remote.root.bytes})
+    return Planned((), counts, sizes, [], marks, through, partial(kernel.entries, partial(entries_of, remote)))
 
 
 def _asked(names: Container[str], kernel: LookAt) -> Column:

@@ -243,7 +243,8 @@ class _Large:
     def _decided(self) -> Iterator[tuple[Window, list[Step]]]:
         """Yield each window with what is to be done in it, decided against the store as it is known by then."""
         context = self._context
-        for window in cut(self._rows()):
+        # A window of a pull is no commit: the sooner the first is on its way, the better.
+        for window in cut(self._rows(), soon=context.options.mode == "pull"):
             context.deadline.remaining()
             told = Journaled.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]

@@ -38,16 +38,17 @@ class Window:
     rows: Sequence[Looked]
 
 
-def cut(rows: Iterable[Looked], size: int | None = None) -> Iterator[Window]:
-    """Divide rows, which come in order of path, into windows of about `size`."""
-    wanted = WINDOW if size is None else size
+def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
+    """Divide rows, which come in order of path, into windows of about `size`; `soon`: the first has a fifth of that."""
+    whole = WINDOW if size is None else size
+    wanted = max(1, whole // 5) if soon else whole
     start = ""
     some: list[Looked] = []
     for row in rows:
         path = row.observed.path
         if len(some) >= wanted and not _belong_together(some[-1].observed.path, path):
             yield Window(Span(start, path), some)
-            start, some = path, []
+            start, some, wanted = path, [], whole
         some.append(row)
     yield Window(Span(start, None), some)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -106,6 +106,15 @@ class LookAt:
             out = [row for said in rows(_whole(found), PATHS.names) for row in self._rows(_Said(said), policy)]
             if out:
                 yield batch(LOOKED, list(zip(*out, strict=True)))
+
+    def entries(self, found: Callable[[], Iterable[Entry]]) -> Iterator[Looked]:
+        """Yield what is to be decided about entries of the store that nobody else has a word on."""
+        policy = Policy.of(*self.policy)  # type: ignore[arg-type]
+        before = (None,) * (_START["remote"] - 1)
+        for one in found():
+            values = (one.push, one.size, one.sha256, one.etag, one.version, one.modified)
+            for row in self._rows(_Said((one.path, *before, *values)), policy):
+                yield _looked(row)
 
     def _rows(self, said: _Said, policy: Policy) -> Iterator[tuple[object, ...]]:
         if said.has("skip"):
@@ -218,12 +227,15 @@ def _note(path: str, note: object, text: object) -> tuple[object, ...]:
 
 def looked(found: pyarrow.RecordBatch) -> Iterator[Looked]:
     """Yield what rows of `LOOKED` that have an action say."""
-    for row in rows(found, LOOKED.names):
-        path, _, named, _, *content_of, deleted, ours, absent, through, now, finish, fresh, settled, matches = row[:-2]
-        *stat, sha256 = cast("list[Any]", content_of)
-        content = Content(sha256, stat[0], FileStat(*stat)) if sha256 is not None else None
-        here = None if finish else content
-        state = LocalState(here.sha256 if here else None, here.size if here else None, deleted, ours, absent)  # type: ignore[arg-type]
-        observed = Observed(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
-        kept = (path, *stat, sha256, settled, matches) if fresh else None
-        yield Looked(observed, cast("bool", named), cast("files.Row | None", kept))
+    return map(_looked, rows(found, LOOKED.names))
+
+
+def _looked(row: tuple[object, ...]) -> Looked:
+    path, _, named, _, *content_of, deleted, ours, absent, through, now, finish, fresh, settled, matches = row[:-2]
+    *stat, sha256 = cast("list[Any]", content_of)
+    content = Content(sha256, stat[0], FileStat(*stat)) if sha256 is not None else None
+    here = None if finish else content
+    state = LocalState(here.sha256 if here else None, here.size if here else None, deleted, ours, absent)  # type: ignore[arg-type]
+    observed = Observed(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
+    kept = (path, *stat, sha256, settled, matches) if fresh else None
+    return Looked(observed, cast("bool", named), cast("files.Row | None", kept))
