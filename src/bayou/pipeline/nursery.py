@@ -23,10 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bayou.pipeline.server.locks import held
-from bayou.pipeline.server.place import Place
-
-LONGEST = 100
-"""Bytes of a socket's path; systems differ by a few."""
+from bayou.pipeline.server.place import LONGEST_SOCKET, Place
 
 _LOOK_S = 0.5
 _ANSWER_S = 5.0
@@ -57,7 +54,7 @@ def delegate(place: Place) -> bool:
 
 def found(place: Place, become: Callable[[], None]) -> None:
     """Leave a copy of this process behind as the nursery; its children `become` daemons. Returns at once."""
-    if len(os.fsencode(place.nursery)) > LONGEST or os.fork():
+    if len(os.fsencode(place.nursery)) > LONGEST_SOCKET or os.fork():
         return
     status = 1
     try:

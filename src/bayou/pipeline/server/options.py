@@ -10,13 +10,10 @@ from uuid import UUID
 
 from bayou.pipeline.server import machine
 from bayou.pipeline.server.environment import DAEMON, LOCAL_ADDRESS, is_local
-from bayou.pipeline.server.place import Place
+from bayou.pipeline.server.place import LONGEST_SOCKET, Place
 
 IDENTITY = "spark.bayou.identity"
 """The setting by which a client knows that it talks to the server that it was looking for."""
-
-_LONGEST_SOCKET = 100
-"""Bytes of a socket's path; systems differ by a few."""
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -137,7 +134,7 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
 
 def _has_room(place: Place) -> bool:
     """Whether the name of a socket (a UUID with a dot before and an ending) fits behind that of the folder for them."""
-    return len(os.fsencode(place.work)) + len(f"/.{UUID(int=0)}.sock") <= _LONGEST_SOCKET
+    return len(os.fsencode(place.work)) + len(f"/.{UUID(int=0)}.sock") <= LONGEST_SOCKET
 
 
 def _write(path: Path, text: str) -> Path:

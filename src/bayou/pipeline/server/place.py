@@ -10,6 +10,9 @@ from pathlib import Path
 from bayou.errors import SparkUnavailable
 from bayou.quick import dataclass
 
+LONGEST_SOCKET = 100
+"""Bytes of a socket's path; systems differ by a few."""
+
 
 def cache(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder of all servers of this user, made for nobody else."""
