@@ -9,6 +9,7 @@ import pytest
 
 from bayou.store.exchange import Answer
 from bayou.store.lane import Lane, Order
+from bayou.store.signature import Signed
 from bayou.store.transport import Undone
 from tests.store.scripted import Script, Scripted, ok
 
@@ -38,8 +39,11 @@ def lane_to() -> Iterator[MakeLane]:
     lanes: list[Lane] = []
 
     def make(*servers: Scripted, connections: int = 4, timeout: float = PATIENCE) -> Lane:
-        def sign(method: str, keys: Sequence[str]) -> list[str]:
-            return [f"{servers[number % len(servers)].url}/{key}?signed" for number, key in enumerate(keys)]
+        def sign(method: str, orders: Sequence[Order[int]]) -> list[Signed]:
+            return [
+                Signed(f"{servers[number % len(servers)].url}/{order.key}", f"Signed: {method}\r\n")
+                for number, order in enumerate(orders)
+            ]
 
         lanes.append(Lane(sign, connections, timeout))
         return lanes[-1]

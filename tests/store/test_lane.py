@@ -14,6 +14,7 @@ from bayou.errors import Cancelled
 from bayou.store import lane as lane_module
 from bayou.store.exchange import Answer, Broken
 from bayou.store.lane import Lane, Order
+from bayou.store.signature import Signed
 from bayou.store.transport import Undone
 from tests.store.lanes import PATIENCE, MakeLane, Serve, all_of, bodies, get, lane_to, put, send, serve
 from tests.store.scripted import body_of, key_of, ok
@@ -35,7 +36,8 @@ def test_every_order_gets_its_own_answer_however_that_comes(serve: Serve, lane_t
 def test_a_request_is_what_was_ordered_and_nothing_else(serve: Serve, lane_to: MakeLane) -> None:
     server = serve()
     send(lane_to(server), put([b"abc"]), "PUT")
-    head = f"PUT /0?signed HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUser-Agent: bayou\r\nContent-Length: 3\r\n\r\n"
+    head = f"PUT /0 HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUser-Agent: bayou\r\nContent-Length: 3\r\n"
+    head += "Signed: PUT\r\n\r\n"
     assert server.requests == [head.encode() + b"abc"]
 
 
@@ -145,7 +147,7 @@ def test_a_connection_that_breaks_before_it_is_seen_to_be_closed_is_dropped_once
     refusal, begun = ok(b"no", status=403), threading.Event()
     with socket.create_server(("127.0.0.1", 0), backlog=64) as door:
         url = f"http://127.0.0.1:{door.getsockname()[1]}"
-        lane = Lane(lambda method, keys: [f"{url}/{key}" for key in keys], 17, timeout=1)
+        lane = Lane(lambda method, orders: [Signed(f"{url}/{one.key}", "") for one in orders], 17, timeout=1)
         there: list[socket.socket] = []
 
         def refuse() -> None:
@@ -247,14 +249,14 @@ def test_addresses_of_two_servers_are_not_asked(serve: Serve, lane_to: MakeLane)
 
 def test_addresses_of_a_server_whose_port_begins_alike_are_not_asked(serve: Serve) -> None:
     server = serve()
-    lane = Lane(lambda method, keys: [f"{server.url}/0", f"{server.url}9/1"], 1, PATIENCE)
+    lane = Lane(lambda method, orders: [Signed(f"{server.url}/0", ""), Signed(f"{server.url}9/1", "")], 1, PATIENCE)
     found = send(lane, get(range(2)))
     lane.close()
     assert found == dict.fromkeys(range(2), Undone.UNSENT)
 
 
 def test_where_nothing_can_be_signed_nothing_is_sent() -> None:
-    def sign(method: str, keys: Sequence[str]) -> list[str]:
+    def sign(method: str, orders: Sequence[Order[int]]) -> list[Signed]:
         raise Broken("no credentials", sent=False)
 
     lane, orders = Lane(sign, 4, PATIENCE), get(range(2 * BATCH))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,10 +14,11 @@ import pytest
 from bayou.deadline import Deadline
 from bayou.errors import AccessDenied, Cancelled, DeadlinePassed, NotFound, Rejected, StoreError
 from bayou.ids import ulid
-from bayou.store import Store, credentials, keys, many, open_store
+from bayou.store import Store, credentials, keys, open_store
 from bayou.store.credentials import Granted
 from bayou.store.keys import Key
 from bayou.store.lane import _SIGNED as BATCH
+from bayou.store.signature import Signature
 from bayou.store.transport import Stored, Undone
 from bayou.testing.contract import payload
 from bayou.testing.faults import Fail, LoseResponse, Rule, Silent
@@ -181,10 +181,12 @@ def test_until_then_a_refusal_may_be_meant_for_this_way_and_others_decide(limite
         limited.put(closed, b"1")
 
 
-def test_no_message_has_the_signature_of_an_address(limited: Store) -> None:
+def test_no_message_has_the_signature_of_a_request(limited: Store) -> None:
     closed = Key(f"closed/{ulid()}")
     found = put(limited, [(Key(f"open/{ulid()}"), b"1"), (closed, b"1")])
-    assert "X-Amz" not in str(found[closed]) + repr(found[closed])
+    text = str(found[closed]) + repr(found[closed])
+    assert "AWS4" not in text
+    assert "X-Amz" not in text
 
 
 class Keeping(LoopbackServer):
@@ -226,8 +228,9 @@ def test_the_token_of_a_session_goes_along(granted: Callable[[str | None], None]
         found = put(open_many(server.url), some(1).items())
     assert list(found.values()) == [Stored('"1"', "v1")]
     (request,) = server.requests
-    assert request.query["X-Amz-Security-Token"] == "session"
-    assert request.query["X-Amz-Credential"].startswith("bayou-test/")
+    assert request.headers["x-amz-security-token"] == "session"
+    assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=bayou-test/")
+    assert not request.query
 
 
 def test_a_success_without_a_fingerprint_is_left_to_others(s3_env: S3Endpoint) -> None:
@@ -273,15 +276,23 @@ def test_v12_whoever_cancels_ends_it(store: Store, proxy: HttpProxy) -> None:
     assert 0 < proxy.log.count(method="PUT") < 200
 
 
-def test_an_address_that_was_signed_too_long_ago_is_left_to_others(
+def test_a_request_that_was_signed_too_long_ago_is_left_to_others(
     single: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that was asleep, or somebody who took long over a result."""
-    monkeypatch.setattr(many, "_GOOD_FOR", timedelta(seconds=1))
-    results = single.put_many((key, key, data) for key, data in some(4).items())
-    assert isinstance(next(results)[1], Stored)
-    time.sleep(2.1)
-    assert not [found for _, found in results if isinstance(found, StoreError)]
+    put(single, some(1).items())
+    at, ago = Signature.at, datetime.now(UTC) - timedelta(minutes=20)
+    monkeypatch.setattr(Signature, "at", lambda bucket, keys: at(bucket, keys, ago))
+    assert put(single, some(4).items()) == dict.fromkeys(some(4), Undone.LOST)
+
+
+@pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_where_credentials_have_gone_nothing_is_sent(
+    store: Store, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delenv(missing)
+    assert put(store, some(2).items()) == dict.fromkeys(some(2), Undone.UNSENT)
+    assert proxy.log.count() == 0
 
 
 def test_v12_after_its_deadline_nothing_is_sent(store: Store, proxy: HttpProxy) -> None:

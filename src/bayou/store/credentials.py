@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
 from bayou.quick import dataclass
@@ -108,6 +108,17 @@ class BotoCredentials:
         return CredentialsMissing(f"no AWS credentials: {text}", hint=self._renewal.missing)
 
 
+class Keys(NamedTuple):
+    """AWS credentials, for requests that are signed here. Their text has no secret."""
+
+    access_key_id: str
+    secret_access_key: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return "Keys(…)"
+
+
 @dataclass(frozen=True, slots=True)
 class Granted:
     """AWS credentials that somebody else has resolved, for a process that could not; good until they expire."""
@@ -144,6 +155,18 @@ def aws(options: Mapping[str, str]) -> BotoCredentials | Granted | None:
     if plain and "profile" not in options:
         return None
     return BotoCredentials(options.get("profile"))
+
+
+def aws_keys(provider: BotoCredentials | Granted | None) -> Keys:
+    """Return the credentials of the next requests: a provider's, or None's, which are those of the environment."""
+    if provider is None:
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        key, secret, token = (os.environ.get(name) for name in names)
+        if not key or not secret:
+            raise CredentialsMissing("no AWS credentials in the environment", hint=aws_renewal(None).missing)
+        return Keys(key, secret, token or None)
+    fresh = provider.fetch()
+    return Keys(fresh["access_key_id"], fresh["secret_access_key"], fresh.get("token"))
 
 
 def require_gcs(options: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Many small requests to one server, by one thread over many connections.
 
 A client that does everything takes more of a processor for a small object than the object itself is worth, and as many
-threads as there are connections wake each other up for each. This one does little: addresses come signed from those who
+threads as there are connections wake each other up for each. This one does little: requests come signed from those who
 hold the credentials, and whatever is not plainly an answer is left to the ordinary way (`exchange`).
 """
 
@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from bayou.store.exchange import SUCCESS, Answer, Broken, Connection
+from bayou.store.signature import Signed
 from bayou.store.threads import aside
 from bayou.store.transport import Undone
 
@@ -32,7 +33,7 @@ _LATE_S = 1.0
 """How long nobody looks for requests that have taken too long, while others are answered."""
 
 _SIGNED = 64
-"""Addresses that are asked for at once."""
+"""Requests that are signed at once."""
 
 _GIVE_UP = 8
 """Failures in a row after which this way is taken for closed."""
@@ -44,8 +45,6 @@ _IDLE_S = 15.0
 """Servers close connections that are idle, and what lies between may forget them without a word."""
 
 Method = Literal["GET", "PUT"]
-Sign = Callable[[Method, Sequence[str]], Sequence[str]]
-"""Return an address for each key that anybody may ask once, soon; raise `Broken` where that cannot be done."""
 
 
 class Order(NamedTuple, Generic[T]):
@@ -56,6 +55,10 @@ class Order(NamedTuple, Generic[T]):
     headers: str = ""
     body: bytes = b""
     wanted: int | None = None
+
+
+Sign = Callable[[Method, Sequence[Order[Any]]], Sequence[Signed]]
+"""Return how each order is asked for, by anybody and soon; raise `Broken` where that cannot be told."""
 
 
 class _Server(NamedTuple):
@@ -95,7 +98,7 @@ class Lane:
         look()
         self._wake()
         busy: dict[Connection, T] = {}
-        ready: deque[tuple[Order[T], str]] = deque()
+        ready: deque[tuple[Order[T], str, str]] = deque()
         looked = time.monotonic()
         try:
             while True:
@@ -121,7 +124,7 @@ class Lane:
                 if not events or time.monotonic() > looked + _LATE_S:
                     yield from self._expired(busy)
                     looked = time.monotonic()
-            yield from ((order.what, Undone.UNSENT) for order, _ in ready)
+            yield from ((order.what, Undone.UNSENT) for order, _, _ in ready)
         finally:
             for connection in busy:
                 self._drop(connection)
@@ -145,7 +148,7 @@ class Lane:
         self,
         method: Method,
         orders: Iterator[Order[T] | None],
-        ready: deque[tuple[Order[T], str]],
+        ready: deque[tuple[Order[T], str, str]],
         busy: dict[Connection, T],
     ) -> Generator[tuple[T, Undone] | None, None, bool]:
         """Take an order and send it; tell if that cannot be done. Return whether there may be more to take."""
@@ -164,16 +167,16 @@ class Lane:
             if not taken:
                 return True
             try:
-                ready.extend(zip(taken, self._addresses(method, taken), strict=True))
+                ready.extend(self._requests(method, taken))
             except Broken:
                 self.closed = True
                 yield from ((order.what, Undone.UNSENT) for order in taken)
                 return False
-        order, target = ready.popleft()
+        order, target, proof = ready.popleft()
         connection = None
         try:
             connection = self._idle.pop() if self._idle else self._open()
-            if connection.begin(self._request(method, target, order), order.wanted) is not None:
+            if connection.begin(self._request(method, target, proof, order), order.wanted) is not None:
                 raise Broken("an answer before its time")
         except Broken as broken:
             self._failed(connection)
@@ -233,26 +236,26 @@ class Lane:
             self._idle.remove(connection)
         connection.close()
 
-    def _addresses(self, method: Method, orders: Sequence[Order[T]]) -> list[str]:
-        """Return where each request goes, on the one server."""
-        signed = self._sign(method, [order.key for order in orders])
+    def _requests(self, method: Method, orders: Sequence[Order[T]]) -> list[tuple[Order[T], str, str]]:
+        """Return where each request goes, on the one server, and what authorises it."""
+        signed = self._sign(method, orders)
         if self._server is None:
-            self._server = _find(signed[0], self._timeout)
+            self._server = _find(signed[0].address, self._timeout)
         origin = self._server.origin
-        if any(not address.startswith(f"{origin}/") for address in signed):
+        if any(not one.address.startswith(f"{origin}/") for one in signed):
             raise Broken("addresses of several servers", sent=False)
-        return [address[len(origin) :] for address in signed]
+        return [(order, one.address[len(origin) :], one.headers) for order, one in zip(orders, signed, strict=True)]
 
     def _open(self) -> Connection:
         server = self._server
         assert server is not None
         return Connection(server.family, server.address, server.tls, server.host)
 
-    def _request(self, method: Method, target: str, order: Order[T]) -> bytes:
+    def _request(self, method: Method, target: str, proof: str, order: Order[T]) -> bytes:
         server = self._server
         assert server is not None
         host = server.origin.partition("://")[2]
-        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bayou\r\n{order.headers}\r\n"
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bayou\r\n{order.headers}{proof}\r\n"
         return head.encode("ascii") + order.body
 
 

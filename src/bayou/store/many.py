@@ -1,7 +1,6 @@
-"""Many small objects of an S3 bucket by a lane: addresses that obstore has signed, and answers that are plain.
+"""Many small objects of an S3 bucket by a lane: requests that are signed here, and answers that are plain.
 
-obstore holds the credentials and knows where a bucket is; it signs an address in a fraction of the time that a request
-of its takes. An object's bytes are not part of that signature, so their MD5 goes along, and the store proves it.
+obstore knows where a bucket is, and is asked once; who may ask is known from where it knows that (`credentials`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 import obstore
 from obstore import exceptions as obs
 
-from bayou.errors import StoreError
+from bayou.errors import BayouError, StoreError
+from bayou.store.credentials import Keys
 from bayou.store.exchange import SUCCESS, Answer, Broken
 from bayou.store.failure import Renewal, Request, from_status
 from bayou.store.lane import Lane, Method, Order
+from bayou.store.signature import Bucket, Signature, Signed
 from bayou.store.threads import aside
 from bayou.store.transport import Stored, Undone
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GOOD_FOR = timedelta(minutes=15)
-_STALE = b"Request has expired"
-"""What a store says of an address that was signed too long ago, by a machine that was asleep since."""
+_PLAIN = "x"
+"""A key of which everybody makes the same address."""
+
+_STALE = b"RequestTimeTooSkewed"
+"""What a store says of a request that was signed too long ago, by a machine that was asleep since."""
 
 _OTHER_SUCCESSES = range(201, 300)
 _SHUT_S = 60.0
@@ -42,10 +45,14 @@ _SHUT_S = 60.0
 class Many:
     """The lanes of one bucket; for many threads, each with a lane of its own."""
 
-    def __init__(self, url: str, connect: Callable[[float], S3Store], renewal: Renewal) -> None:
+    def __init__(
+        self, url: str, connect: Callable[[float], S3Store], keys: Callable[[], Keys], renewal: Renewal
+    ) -> None:
         self._url = url
         self._connect = connect
+        self._keys = keys
         self._renewal = renewal
+        self._bucket: Bucket | None = None
         self._idle: list[Lane] = []
         self._lock = threading.Lock()
         self._closed_until = 0.0
@@ -98,12 +105,19 @@ class Many:
                 with self._lock:
                     self._idle.append(lane)
 
-    def _sign(self, timeout: float, method: Method, keys: Sequence[str]) -> Sequence[str]:
+    def _sign(self, timeout: float, method: Method, orders: Sequence[Order[T]]) -> Sequence[Signed]:
         try:
             # Not on the main thread: fresh credentials may have to be fetched, from somebody who does not answer.
-            return aside(lambda: obstore.sign(self._connect(timeout), method, keys, _GOOD_FOR))
-        except (obs.BaseError, OSError, ValueError) as error:
+            signature = aside(lambda: Signature.at(self._located(timeout), self._keys()))
+        except (obs.BaseError, BayouError, OSError, ValueError) as error:
             raise Broken(type(error).__name__, sent=False) from None
+        return signature.sign(method, ((order.key, order.body) for order in orders))
+
+    def _located(self, timeout: float) -> Bucket:
+        if self._bucket is None:
+            address = obstore.sign(self._connect(timeout), "GET", _PLAIN, timedelta(minutes=1))
+            self._bucket = Bucket.of(address, _PLAIN)
+        return self._bucket
 
     def _error(self, answer: Answer, verb: str, key: str) -> StoreError | Undone | None:
         """Return what a refusal means; one that may pass is the ordinary way's to try again. None: it is a success."""
@@ -122,5 +136,6 @@ def _stored(answer: Answer) -> Stored | Undone:
 
 
 def _headers(data: bytes) -> str:
-    digest = b64encode(md5(data, usedforsecurity=False).digest()).decode()
-    return f"Content-Length: {len(data)}\r\nContent-MD5: {digest}\r\n"
+    """Not every store proves the hash that is signed (SeaweedFS does not); they all prove this one."""
+    proof = b64encode(md5(data, usedforsecurity=False).digest()).decode()
+    return f"Content-Length: {len(data)}\r\nContent-MD5: {proof}\r\n"

@@ -123,7 +123,7 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     def many(clients: Callable[[float], Any]) -> MovesMany:
         from bayou.store.many import Many  # noqa: PLC0415  (only who moves many things needs it)
 
-        return Many(transport_url, clients, renewal)
+        return Many(transport_url, clients, lambda: credentials.aws_keys(provider), renewal)
 
     return RemoteTransport(
         transport_url,

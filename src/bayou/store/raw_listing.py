@@ -16,7 +16,7 @@ from typing import Any
 
 from bayou.errors import BadAnswer
 from bayou.store import google
-from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_renewal
+from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal
 from bayou.store.failure import Request, one_line
 from bayou.store.fetch import fetch
 from bayou.store.transport import ObjectMeta
@@ -64,12 +64,7 @@ def _signer(region: str, credentials: BotoCredentials | Granted | None, extra: M
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415
     from botocore.credentials import Credentials  # noqa: PLC0415
 
-    if credentials is None:
-        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-        keys: Any = Credentials(*(os.environ.get(name) for name in names))
-    else:
-        fresh = credentials.fetch()
-        keys = Credentials(fresh["access_key_id"], fresh["secret_access_key"], fresh.get("token"))
+    keys: Any = Credentials(*aws_keys(credentials))
 
     def sign(address: str) -> Mapping[str, str]:
         request = AWSRequest("GET", address, headers=dict(extra))

@@ -38,9 +38,7 @@ class Recipe:
         provider = credentials.aws(options) if parse_url(url).scheme == "s3" else None
         if provider is None:
             return cls(url, namespace, dict(options), concurrency, environ)
-        fresh = provider.fetch()
-        found = (fresh["access_key_id"], fresh["secret_access_key"], fresh.get("token"))
-        granted = credentials.Granted(*found, provider.region)
+        granted = credentials.Granted(*credentials.aws_keys(provider), provider.region)
         return cls(url, namespace, dict(options), concurrency, environ, granted)
 
     def open(self) -> Store:
