@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -32,6 +33,12 @@ class Found(NamedTuple):
 Known = dict[str, tuple[int, int, int, int]]
 """Stats of files by path, each as the tuple that a `FileStat` is."""
 
+Waiting = deque[tuple[str, str]]
+"""Directories that are still to be looked at: where each is, and what the paths of its files begin with."""
+
+
+Kind = Literal["foreign", "refused", "unreadable"]
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -44,7 +51,7 @@ class Skipped:
 
     path: str
     reason: str
-    kind: Literal["foreign", "refused", "unreadable"]
+    kind: Kind
 
 
 # Hot: such a name is allowed wherever its directory is, and most names are such. Everything else asks `paths`.
@@ -80,7 +87,7 @@ def scan(
     if found is None:
         return
     if stat.S_ISDIR(found.st_mode):
-        yield from _walk(os.path.join(root, under), f"{under}/", temporaries, known)
+        yield from walk(deque([(os.path.join(root, under), f"{under}/")]), temporaries, known)
     elif under in paths.PAYLOAD_ROOTS:
         yield Skipped(under, _not_a_root(found.st_mode), "refused")
     elif stat.S_ISREG(found.st_mode):
@@ -91,7 +98,13 @@ def scan(
 
 
 def _walk_roots(root: Path, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
-    """Walk each payload root, and name whatever else lies beside them."""
+    waiting: Waiting = deque()
+    yield from look_at_roots(root, waiting)
+    yield from walk(waiting, temporaries, known)
+
+
+def look_at_roots(root: Path, waiting: Waiting) -> Iterator[Found | Skipped]:
+    """Put each payload root among the directories that wait, and name whatever else lies beside them."""
     try:
         with os.scandir(root) as found:
             entries = list(found)
@@ -106,7 +119,7 @@ def _walk_roots(root: Path, temporaries: list[str] | None, known: Known) -> Iter
                 if not _is_our_temporary(entry):
                     yield Skipped(_shown(name), "not a payload root", "foreign")
             elif entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, f"{name}/", temporaries, known)
+                waiting.append((entry.path, f"{name}/"))
             else:
                 yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
         except FileNotFoundError:
@@ -115,12 +128,17 @@ def _walk_roots(root: Path, temporaries: list[str] | None, known: Known) -> Iter
             yield Skipped(_shown(name), why(error), "unreadable")
 
 
-def _walk(top: str, prefix: str, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
-    """Hot: a sync with nothing to do is mostly this loop."""
-    waiting = [(top, prefix)]
+def walk(
+    waiting: Waiting, temporaries: list[str] | None, known: Known, enough: int | None = None
+) -> Iterator[Found | Skipped]:
+    """Walk directories, and what is below them, until none waits; or level by level, until `enough` wait.
+
+    Hot: a sync with nothing to do is mostly this loop.
+    """
     take = known.pop
-    while waiting:
-        directory, prefix = waiting.pop()
+    next_one = waiting.pop if enough is None else waiting.popleft
+    while waiting and (enough is None or len(waiting) < enough):
+        directory, prefix = next_one()
         try:
             # By descriptor: a directory that became a link since it was listed is not followed.
             descriptor = os.open(directory, DIRECTORY)
