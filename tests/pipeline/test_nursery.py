@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -132,6 +134,27 @@ def test_a_signal_for_the_one_that_spark_knows_reaches_the_daemon(place, alive):
 
     asked.wait(30)
     wait_for(lambda: not is_there(daemon))
+
+
+def test_a_signal_that_comes_before_the_daemon_is_known_reaches_it_too(place):
+    """The nursery has forked it, and its answer is on its way."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(place.nursery))
+        listening.listen(1)
+        daemon = subprocess.Popen(["sleep", "600"])
+        try:
+            asked = delegate(place)
+            connection, _ = listening.accept()
+            with connection:
+                asked.send_signal(signal.SIGTERM)
+                time.sleep(0.2)  # whoever does not wait with it has died by now
+                connection.sendall(struct.pack("!I", daemon.pid))
+                assert daemon.wait(30) == -signal.SIGTERM
+            asked.communicate(timeout=30)
+            assert asked.returncode == 0
+        finally:
+            daemon.kill()
+            daemon.wait()
 
 
 def test_a_nursery_ends_with_its_server(place, alive):

@@ -36,7 +36,7 @@ def test_every_order_gets_its_own_answer_however_that_comes(serve: Serve, lane_t
 def test_a_request_is_what_was_ordered_and_nothing_else(serve: Serve, lane_to: MakeLane) -> None:
     server = serve()
     send(lane_to(server), put([b"abc"]), "PUT")
-    head = f"PUT /0 HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUser-Agent: bayou\r\nContent-Length: 3\r\n"
+    head = f"PUT /0 HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUser-Agent: bayou-many\r\nContent-Length: 3\r\n"
     head += "Signed: PUT\r\n\r\n"
     assert server.requests == [head.encode() + b"abc"]
 

@@ -1,10 +1,10 @@
-"""Many small objects go the quick way only where a signed address says everything."""
+"""Many small objects go the quick way only where a signature is all that they need."""
 
 from __future__ import annotations
 
 import pytest
 
-from bayou.store.open import _needs_only_addresses
+from bayou.store.open import _needs_only_a_signature
 
 PLAIN = ["region", "endpoint", "profile", "virtual_hosted_style_request", "disable_bulk_delete"]
 MORE = ["skip_signature", "request_payer", "sse_kms_key_id", "server_side_encryption", "s3_express", "anything_new"]
@@ -31,40 +31,40 @@ def no_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
 
 
-def test_options_that_say_where_and_who_are_part_of_an_address() -> None:
-    assert _needs_only_addresses({})
-    assert _needs_only_addresses(dict.fromkeys(PLAIN, "x"))
+def test_options_that_say_where_and_who_need_no_more_than_a_signature() -> None:
+    assert _needs_only_a_signature({})
+    assert _needs_only_a_signature(dict.fromkeys(PLAIN, "x"))
 
 
 @pytest.mark.parametrize("option", MORE)
 def test_options_that_say_how_are_not(option: str) -> None:
-    assert not _needs_only_addresses({"region": "x", option: "true"})
+    assert not _needs_only_a_signature({"region": "x", option: "true"})
 
 
-def test_credentials_in_the_environment_are_part_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_in_the_environment_need_no_more_than_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in HARMLESS:
         monkeypatch.setenv(name, "x")
-    assert _needs_only_addresses({})
+    assert _needs_only_a_signature({})
 
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_variables_that_obstore_takes_for_such_options_are_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert not _needs_only_addresses({})
+    assert not _needs_only_a_signature({})
 
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_proxy_is_asked_by_obstore_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "")
-    assert _needs_only_addresses({})
+    assert _needs_only_a_signature({})
     monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert not _needs_only_addresses({})
+    assert not _needs_only_a_signature({})
     monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    assert not _needs_only_addresses({}), "who knows what that means"
+    assert not _needs_only_a_signature({}), "who knows what that means"
 
 
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 def test_a_proxy_that_is_for_nobody_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv(name, "*")
-    assert _needs_only_addresses({})
+    assert _needs_only_a_signature({})

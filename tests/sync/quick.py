@@ -1,6 +1,6 @@
 """Files that are many for a store with few connections, so that they go the quick way; as fixtures and helpers.
 
-The requests of that way are those with a signature in their address; all others go the ordinary way.
+The requests of that way are those of a client that calls itself otherwise; all others go the ordinary way.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import os
 
 import pytest
 
+from bayou.store.lane import AGENT
 from bayou.store.retry import RetryPolicy
 from bayou.sync.report import SyncReport
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 THREADS = 8
-SIGNATURE = "X-Amz-Signature"
 UPLOADS = "/~[0-9A-Z]{26}/"
 SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in range(200)}
 
@@ -39,7 +39,7 @@ def a(few_connections: None, s3_team: Team, proxy: HttpProxy) -> Clone:
 
 def quick(proxy: HttpProxy, method: str | None = None, status: int | None = None) -> int:
     """Count the requests that went the quick way."""
-    return proxy.log.count(method=method, query=SIGNATURE, status=status)
+    return proxy.log.count(method=method, agent=AGENT, status=status)
 
 
 def pull_fresh(team: Team) -> tuple[SyncReport, dict[str, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,15 +204,15 @@ def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team)
 def test_t11_what_is_written_under_a_mark_that_came_after_the_journal_was_read_is_not_untracked_for_good(
     a: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(*args: Any) -> Any:
+    def late(root: Path, *rest: Any) -> Any:
         with Datastore(a.repo) as datastore:
             mark = datastore.sync.mark_dirty("files/late")
             a.lay("files/late/x", "of a program that said so")
             mark.done()
-        yield from scan(*args)
+        yield from scan(root, None, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bayou.sync.observe.scan", late)
+        patch.setattr("bayou.sync.observe.scan_by_two", late)
         assert a.sync().untracked == ["files/late/x"]
 
     assert (a.push().pushed.files, a.sync().untracked) == (1, [])

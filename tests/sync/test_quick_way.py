@@ -12,6 +12,7 @@ import pytest
 from bayou.errors import CredentialsExpired, DeadlinePassed
 from bayou.ids import ulid
 from bayou.store.keys import Key
+from bayou.store.lane import AGENT
 from bayou.sync import api, push
 from bayou.sync.mover import Upload, send_all
 from bayou.sync.report import SyncOptions, SyncReport
@@ -19,7 +20,7 @@ from bayou.testing.faults import Fail, LoseResponse, Reset, Rule, Silent
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of
-from tests.sync.quick import SIGNATURE, SMALL, THREADS, UPLOADS, a, few_connections, pull_fresh, quick
+from tests.sync.quick import SMALL, THREADS, UPLOADS, a, few_connections, pull_fresh, quick
 from tests.sync.test_failures_errors import DENIED, bayou
 
 __all__ = ["a", "few_connections"]
@@ -111,9 +112,7 @@ def test_t13_an_upload_that_may_have_been_made_twice_is_known_to_be(a: Clone, pr
     for path, data in SMALL.items():
         a.lay(path, data)
     uploads = [Upload(path, ulid(), len(data), sha256(data).digest(), 0) for path, data in SMALL.items()]
-    proxy.faults.add(
-        Rule(LoseResponse(), query=SIGNATURE, path="/050$"), Rule(Fail(503), query=SIGNATURE, path="/051$")
-    )
+    proxy.faults.add(Rule(LoseResponse(), agent=AGENT, path="/050$"), Rule(Fail(503), agent=AGENT, path="/051$"))
     sent = list(send_all(a.repo.store(), a.repo.tree_root, uploads, len(uploads)))
     stored = {one.path: one.stored for one in sent if isinstance(one, Upload) and one.stored is not None}
     assert stored.keys() == SMALL.keys()
@@ -142,7 +141,7 @@ def test_f084_a_server_that_never_answers_is_waited_for_no_longer_than_the_deadl
     s3_team: Team, a: Clone, proxy: HttpProxy
 ) -> None:
     a.write_all(SMALL)
-    silent = Rule(Silent(), query=SIGNATURE)
+    silent = Rule(Silent(), agent=AGENT)
     proxy.faults.add(silent)
     code, said, errors = bayou(a, "datastore", "sync", "--push", "--timeout", "2")
     assert (code, said) == (124, None)
@@ -172,7 +171,7 @@ def test_where_the_quick_way_is_closed_the_ordinary_one_does_it_all(
 ) -> None:
     """From the start, or once something between has had enough of it."""
     a.write_all(SMALL | OTHERS)
-    proxy.faults.add(Rule(fault, query=SIGNATURE, nth=nth, times=10_000))
+    proxy.faults.add(Rule(fault, agent=AGENT, nth=nth, times=10_000))
     pushed = a.push()
     assert (pushed.exit_code, pushed.pushed.files) == (0, len(SMALL | OTHERS))
     counted(pushed, proxy)

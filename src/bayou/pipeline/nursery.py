@@ -29,10 +29,13 @@ _LOOK_S = 0.5
 _ANSWER_S = 5.0
 _LENGTH = struct.Struct("!I")
 _MOST = 1 << 20
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def delegate(place: Place) -> bool:
     """Have the nursery fork a daemon in place of this process, and wait for its end; False if there is no nursery."""
+    # A signal that comes before the daemon is known waits until it is.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
         asked.settimeout(_ANSWER_S)
         try:
@@ -41,10 +44,12 @@ def delegate(place: Place) -> bool:
             socket.send_fds(asked, [_LENGTH.pack(len(said))], [0, 1, 2])
             asked.sendall(said)
             daemon = _LENGTH.unpack(_read(asked, _LENGTH.size))[0]
+            for number in _PASSED_ON:
+                signal.signal(number, lambda number, _: _signal(daemon, number))
         except (OSError, EOFError, ValueError):
             return False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, _: _signal(daemon, number))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _to_nowhere()  # Spark shall see these end with the daemon
         asked.settimeout(None)
         while asked.recv(1):

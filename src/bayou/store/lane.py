@@ -44,6 +44,9 @@ _ABSENT = 404
 _IDLE_S = 15.0
 """Servers close connections that are idle, and what lies between may forget them without a word."""
 
+AGENT = "bayou-many"
+"""Who asks: so that whoever reads the log of a store can tell these requests from the ordinary ones."""
+
 Method = Literal["GET", "PUT"]
 
 
@@ -255,7 +258,7 @@ class Lane:
         server = self._server
         assert server is not None
         host = server.origin.partition("://")[2]
-        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bayou\r\n{order.headers}{proof}\r\n"
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {AGENT}\r\n{order.headers}{proof}\r\n"
         return head.encode("ascii") + order.body
 
 

@@ -133,7 +133,7 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
         address=endpoint or f"https://s3.{config['region']}.amazonaws.com",
-        many=many if _needs_only_addresses(options) else None,
+        many=many if _needs_only_a_signature(options) else None,
     )
 
 
@@ -142,8 +142,8 @@ _TELLING = re.compile(r"AWS_.*(SSE|ENCRYPT|CHECKSUM|PAYER|SKIP_SIGN|EXPRESS|PROX
 """Variables that obstore takes for options, and that change what it sends, or to whom."""
 
 
-def _needs_only_addresses(options: Mapping[str, str]) -> bool:
-    """Whether a signed address is all that a request to S3 needs: no header of its own, and no proxy between."""
+def _needs_only_a_signature(options: Mapping[str, str]) -> bool:
+    """Whether a signature is all that a request to S3 needs: no header of its own, and no proxy between."""
     if not options.keys() <= _PLAIN or any(map(_TELLING.match, os.environ)):
         return False
     names = ("http_proxy", "https_proxy", "all_proxy")

@@ -29,7 +29,9 @@ from bayou.testing.wire import BadMessage, Request, Response, answer, parse_head
 
 _CLOSE_WITHIN = 5.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
-_LOGGED = frozenset({"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range"})
+_LOGGED = frozenset(
+    {"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range", "user-agent"}
+)
 _LOGGED_PREFIXES = ("x-goog-", "x-amz-", "x-ms-")
 
 
@@ -105,7 +107,8 @@ class LoopbackServer(ABC):
         return self._serve(connection, request)
 
     def _serve(self, connection: socket.socket, request: Request) -> bool:
-        fault = self._pause(self.faults.take(request.method, request.path, request.query_string))
+        agent = request.headers.get("user-agent", "")
+        fault = self._pause(self.faults.take(request.method, request.path, request.query_string, agent))
         if self._closing.is_set():
             return False
         response: Response | None = None
