@@ -146,6 +146,10 @@ def test_a_signal_that_comes_before_the_daemon_is_known_reaches_it_too(place):
             asked = delegate(place)
             connection, _ = listening.accept()
             with connection:
+                head, given, _, _ = socket.recv_fds(connection, 4, 3)
+                for descriptor in given:
+                    os.close(descriptor)
+                connection.recv(struct.unpack("!I", head)[0], socket.MSG_WAITALL)
                 asked.send_signal(signal.SIGTERM)
                 time.sleep(0.2)  # whoever does not wait with it has died by now
                 connection.sendall(struct.pack("!I", daemon.pid))
