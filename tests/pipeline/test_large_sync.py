@@ -133,7 +133,7 @@ def test_a_sync_in_windows_commits_each_and_ends_as_one_that_is_in_sync(team: Te
         pulled = there.pull(engine="spark")
 
     assert (pushed.pushed.files, pulled.pulled.files, pushed.engine, pulled.engine) == (40, 40, "spark", "spark")
-    assert commits(team) == 1 + 5  # the first head, and windows of eight files, since no version is cut
+    assert commits(team) == 1 + 6  # the first head, and windows of two and then eight files, since no version is cut
     assert there.files == here.files == units(20)
     for clone in (here, there):
         assert (clone.status().in_sync, clone.sync().engine) == (True, "fast")
@@ -192,7 +192,18 @@ def test_what_the_next_window_sends_is_on_its_way_while_one_is_committed(team: T
     with without_spark():
         here.push(engine="spark")
 
-    assert watched == ["sent 1", "sent 2", "committed 1", "sent 3", "committed 2", "committed 3"]
+    # The first is a small one, so that something is on its way soon.
+    told = "sent 1, sent 2, committed 1, sent 3, committed 2, sent 4, committed 3, committed 4"
+    assert ", ".join(watched) == told
+
+
+def test_what_one_commit_can_carry_is_one(team: Team, watched: list[str]) -> None:
+    here = team.clone("here")
+    here.write_all(units(3))
+    with without_spark():
+        here.push(engine="spark")
+
+    assert watched == ["sent 1", "committed 1"]
 
 
 def test_what_the_next_window_brings_is_on_its_way_while_one_is_put_in_place(team: Team, watched: list[str]) -> None:
@@ -229,10 +240,11 @@ def test_v19_what_is_on_its_way_ends_with_a_commit_that_fails_and_is_not_sent_ag
 
     again = here.sync(engine="point")
     there.sync(engine="point")
-    # The second window's uploads are recorded; of the third nobody was told, so it goes to the same keys again.
+    # The second window's uploads are recorded; of the third nobody was told, so it goes to the same keys again; the
+    # fourth had not begun.
     assert (again.pushed.files, again.pushed.bytes) == (
-        16,
-        sum(len(content) for _, content in sorted(units(12).items())[-8:]),
+        22,
+        sum(len(content) for _, content in sorted(units(12).items())[-14:]),
     )
     assert there.files == here.files == units(12)
 

@@ -19,7 +19,7 @@ from bayou.index.diff import diff
 from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store.recipe import Recipe
-from bayou.sync import files, view
+from bayou.sync import files, view, windows
 from bayou.sync.act import Begun, begin, conflict_refused, finish
 from bayou.sync.context import Context
 from bayou.sync.journaled import Journaled
@@ -243,8 +243,9 @@ class _Large:
     def _decided(self) -> Iterator[tuple[Window, list[Step]]]:
         """Yield each window with what is to be done in it, decided against the store as it is known by then."""
         context = self._context
-        # A window of a pull is no commit: the sooner the first is on its way, the better.
-        for window in cut(self._rows(), soon=context.options.mode == "pull"):
+        # The sooner the first is on its way, the better; but what one commit can carry shall be one.
+        soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
+        for window in cut(self._rows(), soon=soon):
             context.deadline.remaining()
             told = Journaled.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]
