@@ -7,6 +7,7 @@ its half is walked here.
 
 from __future__ import annotations
 
+import gc
 import marshal
 import os
 import select
@@ -129,6 +130,7 @@ class _Child:
         """Be the child. It has nothing of what this process has open: no lock outlives us because of it."""
         code = 1
         try:
+            gc.disable()  # nothing of ours is finalised by it: it would close a database that is not its own
             os.closerange(3, writing)
             os.closerange(writing + 1, _DESCRIPTORS)
             made: list[str] = []
