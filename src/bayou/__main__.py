@@ -1,6 +1,19 @@
-"""`python -m bayou` is the command `bayou`."""
+"""The command `bayou`, and `python -m bayou`."""
+
+from __future__ import annotations
+
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line. Until it listens to signals, Ctrl-C ends the process without a word, and no traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from bayou.cli import main as run  # noqa: PLC0415  (80 ms, in which somebody may change their mind)
+
+    run()
+
 
 if __name__ == "__main__":
-    from bayou.cli import main
-
     main()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -179,3 +181,21 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(processes, tmp_path):
     ran = processes.finish(processes.script(ignoring, "datastore", "sync"))
 
     assert (ran.code, ran.out) == (0, "already in sync\n")
+
+
+def test_a_signal_that_comes_while_the_command_line_loads_ends_it_without_a_word(tmp_path):
+    (tmp_path / "click.py").write_text("print('loading', flush=True)\nimport time\ntime.sleep(60)\n")
+    begin = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import bayou.__main__ as m; m.main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT

@@ -255,6 +255,15 @@ def test_addresses_of_a_server_whose_port_begins_alike_are_not_asked(serve: Serv
     assert found == dict.fromkeys(range(2), Undone.UNSENT)
 
 
+def test_v12_a_name_that_nobody_knows_and_nobody_says_so_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    forever = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: forever.wait(600))
+    lane = Lane(lambda method, orders: [Signed("http://store.example/0", "") for _ in orders], 1, timeout=0.1)
+    assert send(lane, get(range(1))) == {0: Undone.UNSENT}
+    lane.close()
+    forever.set()
+
+
 def test_where_nothing_can_be_signed_nothing_is_sent() -> None:
     def sign(method: str, orders: Sequence[Order[int]]) -> list[Signed]:
         raise Broken("no credentials", sent=False)

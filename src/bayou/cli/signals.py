@@ -43,8 +43,8 @@ def install(*, json: bool) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        if signal.getsignal(number) is usual:
+    for number in _HANDLED:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, _interrupt)
     threading.Thread(target=_watch, args=(reading, json), name="bayou-signals", daemon=True).start()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from bayou.store.exchange import SUCCESS, Answer, Broken, Connection
 from bayou.store.signature import Signed
-from bayou.store.threads import aside
+from bayou.store.threads import within
 from bayou.store.transport import Undone
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _LOOK_S = 0.1
 _LATE_S = 1.0
 """How long nobody looks for requests that have taken too long, while others are answered."""
 
+_CONNECT_S = 5.0
 _SIGNED = 64
 """Requests that are signed at once."""
 
@@ -271,7 +272,9 @@ def _find(address: str, timeout: float) -> _Server:
     secure = scheme == "https"
     try:
         number = int(port) if port else 443 if secure else 80
-        found = aside(partial(socket.create_connection, (host, number), min(5.0, timeout)))
+        patience = min(_CONNECT_S, timeout)
+        # Nobody else bounds how long the look-up of a name takes (V12).
+        found = within(2 * patience, partial(socket.create_connection, (host, number), patience))
         with found:
             family, place = found.family, found.getpeername()
         tls = None

@@ -6,8 +6,10 @@ Python raises nothing in a thread that is inside a request, and waits at its end
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -40,10 +42,19 @@ def aside(call: Callable[[], R]) -> R:
             crew.retire()
 
 
-def outcome(future: Future[R]) -> R:
+def within(seconds: float, call: Callable[[], R]) -> R:
+    """Make a call on another thread, and wait no longer than that for it; `TimeoutError`: it is left behind."""
+    crew = Crew(1)
+    future = crew.submit(call)
+    crew.retire()
+    return outcome(future, time.monotonic() + seconds)
+
+
+def outcome(future: Future[R], until: float = math.inf) -> R:
     """Wait for a call, and return what it returned or raise what it raised; a signal ends the wait.
 
-    In short sleeps: one that comes just before Python falls asleep would wait until it wakes up.
+    In short sleeps: one that comes just before Python falls asleep would wait until it wakes up. `TimeoutError` if it
+    is not done by a moment of the monotonic clock.
     """
     while True:
         try:
@@ -51,6 +62,8 @@ def outcome(future: Future[R]) -> R:
         except TimeoutError:
             if future.done():
                 return future.result()
+            if time.monotonic() > until:
+                raise
 
 
 def in_order(
