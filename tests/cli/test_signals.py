@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -199,3 +200,104 @@ def test_a_signal_that_comes_while_the_command_line_loads_ends_it_without_a_word
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == -signal.SIGINT
+
+
+EVERYWHERE = """
+import dis, os, signal, sys, threading, time
+from bayou.cli import signals
+from bayou.store.threads import Crew, outcome
+
+CHECKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
+MODULES = (threading.__file__, sys.modules["concurrent.futures._base"].__file__)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+class Sent:
+    # Raises a signal at one of the moments at which Python looks for signals: after steps of some kinds.
+    def __init__(self, at):
+        self.at, self.came, self.last = at, 0, None
+    def watch(self, frame, event, _):
+        if frame.f_code.co_filename not in MODULES:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.step
+    def step(self, frame, event, _):
+        if event == "opcode":
+            if self.last and self.last[0] is frame and self.last[1] in CHECKS:
+                self.came += 1
+                if self.came == self.at:
+                    sys.settrace(None)
+                    signal.getsignal(signal.SIGTERM)(signal.SIGTERM, frame)
+            self.last = frame, frame.f_code.co_code[frame.f_lasti]
+        return self.step
+
+def usable(event, crew):
+    event.set()
+    crew.submit(int)
+
+def child(at):
+    signals.GRACE_S = 3600
+    signals.install(json=False)
+    event, crew = threading.Event(), Crew(1)
+    sent = Sent(at)
+    try:
+        sys.settrace(sent.watch)
+        called = crew.submit(lambda: time.sleep(0.002))
+        outcome(called)
+        event.wait(0.001)
+        event.set()
+        crew.retire()
+        sys.settrace(None)
+        if sent.came < at:
+            return "never"
+        time.sleep(60)
+    except signals.Terminated:
+        other = threading.Thread(target=usable, args=(event, crew), daemon=True)
+        other.start()
+        other.join(5)
+        return "a lock stayed shut" if other.is_alive() else "terminated"
+    except BaseException as error:
+        return repr(error)
+
+told = {}
+at = 0
+while "never" not in told:
+    at += 1
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writing, child(at).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        told.setdefault(said.read(), []).append(at)
+    os.waitpid(pid, 0)
+print({what: len(moments) for what, moments in told.items()})
+"""
+"""Where a process is when the signal comes: one process for each moment."""
+
+
+def test_a_signal_while_a_lock_changes_hands_is_that_signal_and_no_lock_stays_shut(processes):
+    """Out of the middle of a `Condition`, Python raises "release unlocked lock", or leaves it locked for good."""
+    ran = processes.finish(processes.script(EVERYWHERE))
+
+    told = ast.literal_eval(ran.out)
+    assert (set(told), told["never"]) == ({"terminated", "never"}, 1)
+    assert told["terminated"] >= 30
+
+
+def test_what_a_signal_runs_into_on_the_way_out_is_told_after_it(processes, tmp_path):
+    """V17: the signal is why the command ended; the other error is not lost."""
+    init_repo(tmp_path)
+    body = """
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        raise RuntimeError("broken")
+"""
+    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
+
+    signalled(process, signal.SIGTERM)
+    ran = processes.finish(process)
+
+    assert (ran.code, ran.error["code"]) == (143, "cancelled")
+    assert ran.error["message"] == "terminated; on the way out: this is a bug: RuntimeError: broken"

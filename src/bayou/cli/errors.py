@@ -48,10 +48,15 @@ def asks_for_json(args: Sequence[str]) -> bool:
 def report(error: BaseException, *, json: bool, verbose: int) -> int:
     """Say on stderr what went wrong, and return the exit code."""
     problem = _with_notes(_problem(error), error)
+    is_bug = problem.code == "internal"
+    ending = signals.received()
+    if ending is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
+        came = interrupted(ending)  # V17: the signal was first; what it ran into on the way out is told after it
+        problem = replace(came, message=f"{came.message}; on the way out: {problem.message}")
     _abandon_stdout()
     if isinstance(error, BrokenPipeError):
         return problem.exit_code  # whoever read our output has seen enough
-    if verbose and (problem.code == "internal" or verbose > 1):
+    if verbose and (is_bug or verbose > 1):
         import traceback  # noqa: PLC0415
 
         traceback.print_exception(error)

@@ -4,6 +4,9 @@ A signal raises an exception in the main thread, and `finally` does the rest: it
 as it is. The main thread waits for requests, but is never inside one, so that it can be interrupted. A second thread
 is woken by the signal itself: it stops what the other threads do, and ends the process when the main thread has not
 done so in time, or when another signal comes.
+
+Python raises between any two steps, also between a lock and the note that it is held: out of a `Condition` would come
+"cannot release un-acquired lock" instead of the signal, or nothing but a lock that stays shut. There it waits a moment.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 from typing import NoReturn
 
 from bayou.deadline import stop_everything
@@ -21,6 +25,15 @@ from bayou.deadline import stop_everything
 GRACE_S = 4.5
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+_AGAIN_S = 0.001
+"""When a signal is tried again that came at a bad moment."""
+
+_WAIT = threading.Condition.wait.__code__
+_DELICATE = frozenset(
+    getattr(threading.Condition, name).__code__
+    for name in ("__enter__", "__exit__", "_release_save", "_acquire_restore")
+)
 
 
 class Terminated(KeyboardInterrupt):
@@ -54,6 +67,11 @@ def exit_code() -> int | None:
     return None if _received.number is None else 128 + _received.number
 
 
+def received() -> int | None:
+    """Return the signal that came, or None if none did."""
+    return _received.number
+
+
 def told() -> None:
     """Take note that the end of this process has been reported."""
     _received.told = True
@@ -68,11 +86,20 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _interrupt(number: int, _: object) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     if _received.number is not None:
         return  # the other thread ends the process; another exception would only disturb who is cleaning up
+    if frame is not None and _is_delicate(frame):
+        signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        return
     _received.number, _received.at = number, time.monotonic()
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _is_delicate(frame: FrameType) -> bool:
+    """Say whether an exception here would break a `Condition`: it has taken or freed a lock, and not said so yet."""
+    return frame.f_code in _DELICATE or (frame.f_code is _WAIT and "gotit" not in frame.f_locals)
 
 
 def _watch(reading: int, json: bool) -> None:
@@ -80,6 +107,9 @@ def _watch(reading: int, json: bool) -> None:
     assert number is not None  # there is no end to this wait
     now = time.monotonic()  # before the look at the other: whoever cleans up has begun after both
     stop_everything(_received.at or now)
+    if _received.at is None:  # the main thread is at a bad moment: what it begins before it is interrupted, ends too
+        time.sleep(10 * _AGAIN_S)
+        stop_everything(_received.at or now)
     _next(reading, now + GRACE_S)
     if not _received.told:
         from bayou.cli.errors import interrupted  # noqa: PLC0415
