@@ -22,18 +22,27 @@ if TYPE_CHECKING:
 # The suite's assertions are read by people who have never seen its source.
 pytest.register_assert_rewrite("bayou.testing.contract")
 
+SEED = "BAYOU_TEST_SEED"
+"""Who names a seed gets the same cases every time, as `.ci/run` does; else every run has new ones."""
+
+_DRAWN = "BAYOU_TEST_SEED_DRAWN"
+"""Says to the workers of a run that nobody has named the seed."""
+
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "ci", max_examples=60, deadline=None, derandomize=False, print_blob=True, suppress_health_check=_SLOW
+    "test",
+    max_examples=60,
+    deadline=None,
+    derandomize=SEED in os.environ and _DRAWN not in os.environ,
+    print_blob=True,
+    suppress_health_check=_SLOW,
 )
-settings.register_profile("soak", settings.get_profile("ci"), max_examples=3000)
-settings.load_profile("ci")
+settings.register_profile("soak", settings.get_profile("test"), max_examples=3000, derandomize=False)
+settings.load_profile("test")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in a shell's background job. Tests interrupt themselves and their children, which would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-SEED = "BAYOU_TEST_SEED"
 
 _FOREIGN = ("AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_", "GCLOUD_", "SPARK_")
 _FOREIGN_NAMES = {
@@ -50,7 +59,8 @@ _FOREIGN_NAMES = {
 
 def pytest_configure(config: pytest.Config) -> None:
     # Set in the first process, inherited by the workers of xdist: one seed for a run.
-    os.environ.setdefault(SEED, str(secrets.randbelow(10**9)))
+    if SEED not in os.environ:
+        os.environ.update({SEED: str(secrets.randbelow(10**9)), _DRAWN: "yes"})
 
 
 @pytest.hookimpl(optionalhook=True)

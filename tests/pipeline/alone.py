@@ -50,6 +50,7 @@ def moving(context: Context, *_: object) -> Iterator[AtOnce]:
         yield mover
     finally:
         context.mover = before
+        mover.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,21 @@ class AtOnce:
 
     mover: Mover
     expected: deque[dict[str, tuple[Entry, Arrived | Failure]]] = field(default_factory=deque)
+    brought: list[Path] = field(default_factory=list)
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
         done = list(self.mover.upload(uploads, count))
         return (one for one in done)
 
+    def close(self) -> None:
+        """Remove what nobody has taken, as Spark's mover does."""
+        for file in self.brought:
+            file.unlink(missing_ok=True)
+
     def expect(self, entries: Sequence[Entry]) -> None:
         came = {one.path: one for one in self.mover.download(entries, len(entries))}
         self.expected.append({entry.path: (entry, came[entry.path]) for entry in entries})
+        self.brought.extend(one.file for one in came.values() if isinstance(one, Arrived) and one.file is not None)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         came = self.expected.popleft() if self.expected else {}

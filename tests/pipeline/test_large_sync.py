@@ -113,6 +113,22 @@ def test_both_engines_do_the_same_wherever_they_start(warm, tmp_path, scene: Sce
     compare(scene, tmp_path / "scene", window)
 
 
+def test_what_will_not_be_here_is_not_downloaded_before_a_delete_is_finished(tmp_path, monkeypatch) -> None:
+    """The file is still there that somebody began to delete; once it is gone, a lazy tree wants none in its place."""
+    asked: list[str] = []
+    expect = AtOnce.expect
+    monkeypatch.setattr(
+        AtOnce, "expect", lambda self, some: (asked.extend(one.path for one in some), expect(self, some))
+    )
+    options = {"mode": "pull", "on_conflict": "keep", "adopt": False, "renumber": None}
+    scene = Scene((Fate("data/t/m/a/1/raw", True, "undone", "rewrite"),), options, None, (), lazy=True)
+
+    with without_spark():
+        compare(scene, tmp_path / "scene", 1)
+
+    assert asked == []
+
+
 def units(count: int, size: int = 50) -> dict[str, bytes]:
     """Versions of two files each."""
     return {f"data/t/m/n{at}/1/{name}": b"%d" % at * size for at in range(count) for name in ("raw", "metadata.yaml")}

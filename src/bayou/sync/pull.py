@@ -113,7 +113,7 @@ def downloads(context: Context, items: Iterable[Incoming]) -> list[Entry]:
 
 def _ready(context: Context, item: Incoming) -> Staged | None:
     """Settle what needs no download: a deletion, a deliberate absence, a file that is here already."""
-    entry, local = item.entry, item.observed.content
+    entry, local = item.entry, None if item.observed.finish_delete else item.observed.content
     if entry is None:
         return Staged(item, None, None)
     why = context.policy.absent(item.path) if local is None else None
