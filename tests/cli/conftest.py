@@ -98,13 +98,15 @@ class Processes:
     cwd: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, arguments: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+    def start(
+        self, arguments: Sequence[str], *, stderr: int = subprocess.PIPE, **environ: str
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.cwd,
             env=os.environ | {"PYTHONPATH": str(SOURCE)} | environ,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             errors="backslashreplace",
         )
@@ -115,8 +117,8 @@ class Processes:
         """Run `python -m bayou`."""
         return self.finish(self.start(["-m", "bayou", *args], **environ))
 
-    def script(self, text: str, *args: str, **environ: str) -> subprocess.Popen[str]:
-        return self.start(["-c", text, *args], **environ)
+    def script(self, text: str, *args: str, stderr: int = subprocess.PIPE, **environ: str) -> subprocess.Popen[str]:
+        return self.start(["-c", text, *args], stderr=stderr, **environ)
 
     def finish(self, process: subprocess.Popen[str]) -> Ran:
         # Far below the minute after which a stuck request would give up by itself.

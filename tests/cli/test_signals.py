@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -167,6 +168,56 @@ def test_a_main_thread_that_does_not_come_back_is_not_waited_for(processes, tmp_
     ran = processes.finish(process)
 
     assert (ran.code, ran.error["message"]) == (143, "terminated")
+
+
+@pytest.mark.parametrize("how", ["gone", "full"])
+def test_a_process_ends_although_nobody_reads_what_it_says(processes, tmp_path, how):
+    """Ctrl-C ends the `tee` behind it too; a pager may have stopped to read."""
+    init_repo(tmp_path)
+    body = """
+    import bayou.cli.signals
+    bayou.cli.signals.GRACE_S = 0.1
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+"""
+    reading, writing = os.pipe()
+    if how == "gone":
+        os.close(reading)
+    else:
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(writing, b"x" * 4096):
+                pass
+        with contextlib.suppress(BlockingIOError):
+            while os.write(writing, b"x"):
+                pass
+        os.set_blocking(writing, True)
+    process = processes.script(RUN.format(body=body), "datastore", "sync", stderr=writing)
+    os.close(writing)
+
+    signalled(process, signal.SIGTERM)
+
+    assert process.wait(timeout=30) == 143
+    if how == "full":
+        os.close(reading)
+
+
+@pytest.mark.parametrize(("number", "code", "_"), CODES)
+def test_a_signal_is_the_exit_code_although_nobody_reads_what_is_said(processes, tmp_path, number, code, _):
+    init_repo(tmp_path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = processes.script(WAITS, "datastore", "sync", stderr=writing)
+    os.close(writing)
+
+    signalled(process, number)
+
+    assert process.wait(timeout=30) == code
+    assert (tmp_path / "cleaned-up").exists()
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored(processes, tmp_path):

@@ -46,7 +46,7 @@ def test_a_lease_is_held_by_one_and_then_by_the_next(place: Place) -> None:
 
 
 def test_a_holder_renews_and_the_lease_outlives_its_ttl(place: Place) -> None:
-    with place.leases(ttl_s=0.9).acquire(KEY) as lease:
+    with place.leases(ttl_s=2.4).acquire(KEY) as lease:
         held = wait_for_renewals(place, KEY, 4)
         assert held.nonce == lease.nonce
         lease.check()
@@ -121,7 +121,7 @@ def test_two_who_want_the_same_two_leases_in_another_order_both_get_them(directo
 
 def test_f077_a_lease_that_was_released_by_hand_tells_its_holder(directory: Place) -> None:
     told: list[LeaseLost] = []
-    lease = directory.leases(ttl_s=0.3).acquire(KEY, on_lost=told.append)
+    lease = directory.leases(ttl_s=1.5).acquire(KEY, on_lost=told.append)
     assert directory.leases().release(KEY, lease.nonce)
     assert lease.lost_event.wait(10)
     assert [error.message for error in told] == [f"the lease {KEY} was lost: somebody released it"]

@@ -163,7 +163,7 @@ def test_a_holder_that_finds_another_nonce_is_told_whose(s3: Place, proxy: HttpP
 def test_a_renewal_whose_answer_was_lost_loses_nothing(s3: Place, proxy: HttpProxy) -> None:
     rule = Rule(LoseResponse(), method="PUT", path=LEASE, nth=2, times=3)
     proxy.faults.add(rule)
-    with s3.leases(ttl_s=3).acquire(KEY) as lease:
+    with s3.leases(ttl_s=9).acquire(KEY) as lease:
         for _ in range(1000):
             if proxy.faults.applied(rule) == 3:
                 break

@@ -8,7 +8,7 @@ import sys
 DAEMON = """
 import os, signal, sys, time
 from bayou.pipeline.daemon import end_when_lonely
-end_when_lonely(0.05)
+end_when_lonely(0.5)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Spark's daemon does
 if sys.argv[1:] == ["child"] and os.fork() == 0:
     sys.stdin.read()  # outlives its parent's patience, and must not be ended by its parent's timer
@@ -38,7 +38,7 @@ def test_a_daemon_with_a_worker_stays_until_the_worker_is_gone():
     daemon = start("child")
     assert daemon.stdout.readline() == "ready\n"
     try:
-        daemon.wait(timeout=0.5)  # ten times its patience
+        daemon.wait(timeout=2.5)  # five times its patience
     except subprocess.TimeoutExpired:
         ended = False
     else:

@@ -76,6 +76,21 @@ def found(place: Place, *args: object) -> None:
     wait_for(place.nursery.exists)
 
 
+def test_whoever_founds_a_nursery_is_not_its_parent(place: Place, alive: Lock) -> None:
+    """A daemon ends once it has no child, and a nursery may stay for days."""
+    look = """
+try:
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+except ChildProcessError:
+    print("alone", flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND + look, str(place.root)], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "founded\nalone\n"
+    wait_for(place.nursery.exists)
+
+
 def delegate(place: Place, who: str = "me") -> subprocess.Popen[str]:
     environ = {name: value for name, value in os.environ.items() if name != "FIRST"} | {"WHO": who}
     return subprocess.Popen(

@@ -52,7 +52,7 @@ class Stand:
 
     def __init__(self, place: Place, *, write_pid: bool = True) -> None:
         alive = Lock(place.alive)
-        assert alive.acquire()
+        assert alive.acquire(timeout=30)  # a watcher that looks whether somebody has it, has it for that moment
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import time; time.sleep(300)"], pass_fds=[alive.descriptor]
         )
@@ -283,9 +283,9 @@ def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server
 
 def test_there_is_one_watcher(place, stand, watcher, monkeypatch):
     monkeypatch.setattr(watch, "_PATIENCE_S", 0.0)
-    first = watcher(0.5)
+    first = watcher(60)
 
-    watcher(0.5).join()
+    watcher(60).join()
 
     assert first.is_alive()
 

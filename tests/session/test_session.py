@@ -216,7 +216,7 @@ def test_f086_a_pull_that_fails_is_the_only_error_and_nothing_is_pushed(a: Clone
 def test_f086_the_deadline_of_a_session_is_one_error_and_frees_everything(a: Clone, wire: Wire) -> None:
     wire.cut(Fault(verb="get", key=HEAD, error=lambda: Unavailable("not now")))
 
-    with pytest.raises(DeadlinePassed) as caught, write_session(a.repo, models=[ONE], timeout=0.5):
+    with pytest.raises(DeadlinePassed) as caught, write_session(a.repo, models=[ONE], timeout=2):
         pass
 
     wire.cut()

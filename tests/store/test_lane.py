@@ -147,7 +147,7 @@ def test_a_connection_that_breaks_before_it_is_seen_to_be_closed_is_dropped_once
     refusal, begun = ok(b"no", status=403), threading.Event()
     with socket.create_server(("127.0.0.1", 0), backlog=64) as door:
         url = f"http://127.0.0.1:{door.getsockname()[1]}"
-        lane = Lane(lambda method, orders: [Signed(f"{url}/{one.key}", "") for one in orders], 17, timeout=1)
+        lane = Lane(lambda method, orders: [Signed(f"{url}/{one.key}", "") for one in orders], 17, timeout=PATIENCE)
         there: list[socket.socket] = []
 
         def refuse() -> None:
@@ -190,7 +190,7 @@ def test_failures_with_a_success_between_are_none_to_give_up_for(
 
 def test_a_request_that_gets_no_answer_in_time_is_lost(serve: Serve, lane_to: MakeLane) -> None:
     server = serve(lambda key: None if key in ("3", "5") else ok())
-    found = send(lane_to(server, connections=2, timeout=0.3), get(range(40)))
+    found = send(lane_to(server, connections=2, timeout=2), get(range(40)))
     assert {number for number, result in found.items() if result is Undone.LOST} == {3, 5}
     assert len(bodies(found)) == 38
     assert server.leaving.acquire(timeout=PATIENCE)

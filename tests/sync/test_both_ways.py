@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -112,7 +111,7 @@ def test_what_any_of_them_raises_comes_out_and_nobody_works_on(store: Store, whe
 
 
 def test_whoever_wants_no_more_closes_the_quick_way_and_waits_for_what_has_begun(store: Store) -> None:
-    closed, begun, done = threading.Event(), [], []
+    closed, released, begun, done = threading.Event(), threading.Event(), [], []
 
     def quickly(items: Iterator[int]) -> Iterator[tuple[int, str | None]]:
         try:
@@ -123,12 +122,13 @@ def test_whoever_wants_no_more_closes_the_quick_way_and_waits_for_what_has_begun
 
     def work(item: int) -> str:
         begun.append(item)
-        time.sleep(0.02)
+        assert released.wait(30)
         done.append(item)
         return slowly(item)
 
     running = both_ways(store, quickly, lambda _: True, work, range(ITEMS), ITEMS)
     next(running)
+    threading.Timer(0.2, released.set).start()
     running.close()
     assert closed.is_set()
     assert sorted(begun) == sorted(done)

@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TextIO
 
 import click
 
@@ -53,18 +55,19 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
     if ending is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
         came = interrupted(ending)  # V17: the signal was first; what it ran into on the way out is told after it
         problem = replace(came, message=f"{came.message}; on the way out: {problem.message}")
-    _abandon_stdout()
+    _flush_or_abandon(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return problem.exit_code  # whoever read our output has seen enough
-    if verbose and (is_bug or verbose > 1):
-        import traceback  # noqa: PLC0415
-
-        traceback.print_exception(error)
     text = problem.text(json=json, color=sys.stderr.isatty())
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not json:
         text = f"{error.ctx.get_help()}\n"
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    if verbose and (is_bug or verbose > 1):
+        import traceback  # noqa: PLC0415
+
+        text = "".join(traceback.format_exception(error)) + text
+    with suppress(OSError):  # whoever does not listen still gets the exit code
+        sys.stderr.write(text)
+    _flush_or_abandon(sys.stderr)
     signals.told()
     return signals.exit_code() or problem.exit_code
 
@@ -120,11 +123,11 @@ def _os_hint(number: int) -> str | None:
     return None
 
 
-def _abandon_stdout() -> None:
+def _flush_or_abandon(stream: TextIO) -> None:
     """Leave nothing behind that the interpreter would stumble over when it flushes at its end."""
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

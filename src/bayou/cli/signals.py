@@ -81,9 +81,11 @@ def leave(code: int) -> NoReturn:
     """End the process; after a signal without waiting for anybody who is still inside a request."""
     if _received.number is None:
         sys.exit(code)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -111,12 +113,20 @@ def _watch(reading: int, json: bool) -> None:
         time.sleep(10 * _AGAIN_S)
         stop_everything(_received.at or now)
     _next(reading, now + GRACE_S)
-    if not _received.told:
-        from bayou.cli.errors import interrupted  # noqa: PLC0415
+    try:
+        if not _received.told:
+            _tell(number, json=json)
+    finally:
+        os._exit(128 + number)
 
-        # Past Python's own stream, whose lock the main thread may hold.
-        os.write(2, interrupted(number).text(json=json).encode())
-    os._exit(128 + number)
+
+def _tell(number: int, *, json: bool) -> None:
+    from bayou.cli.errors import interrupted  # noqa: PLC0415
+
+    text = interrupted(number).text(json=json).encode()
+    # Nobody may read any more what we say, or ever will: that is no reason to stay.
+    if select.select([], [2], [], 0)[1]:
+        os.write(2, text)  # past Python's own stream, whose lock the main thread may hold
 
 
 def _next(reading: int, until: float | None) -> int | None:

@@ -59,10 +59,18 @@ def delegate(place: Place) -> bool:
 
 def found(place: Place, become: Callable[[], None]) -> None:
     """Leave a copy of this process behind as the nursery; its children `become` daemons. Returns at once."""
-    if len(os.fsencode(place.nursery)) > LONGEST_SOCKET or os.fork():
+    if len(os.fsencode(place.nursery)) > LONGEST_SOCKET:
+        return
+    # By way of another process: a child of this one, which is to end once it has none, would keep it for good.
+    between = os.fork()
+    if between:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(between, 0)
         return
     status = 1
     try:
+        if os.fork():
+            os._exit(0)
         os.setsid()
         _to_nowhere()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for them

@@ -46,6 +46,13 @@ class Ahead(Generic[T]):
             else:
                 return
 
+    def left(self) -> Iterator[T]:
+        """Yield what has been read and nobody has asked for; to be called after `leave`."""
+        while not self._found.empty():
+            found = self._found.get()
+            if not isinstance(found, _End):
+                yield found
+
     def leave(self) -> None:
         """Want no more; give the thread a moment to end, which it does with what it is reading."""
         self._unwanted.set()
@@ -92,6 +99,11 @@ def read_ahead(source: Iterable[T], most: int, *, name: str) -> Generator[T, Non
     try:
         for some in ahead:
             yield from some
+    except KeyboardInterrupt:
+        ahead.leave()
+        for some in ahead.left():
+            yield from some  # as with any failure: it is here, and need not be fetched again
+        raise
     finally:
         ahead.leave()
 

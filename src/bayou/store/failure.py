@@ -42,6 +42,9 @@ _ELSEWHERE = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "Il
 _NO_KEY = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "NoSuchVersion"})
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "UserProjectAccountProblem"})
 _TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists"})
+_BROKEN_OFF = frozenset({"RequestTimeout", "IncompleteBody"})
+"""S3's words for a body that did not arrive, with a status of 400 that does not say so."""
+
 _NO_OBJECT = re.compile(r"Object at location .* not found")
 """What obstore says of an object, and of no file that it may look for elsewhere (V4)."""
 _CREDENTIAL = re.compile(r"(?i)credential error|service account|private key|RSA key|CryptoProvider")
@@ -167,7 +170,7 @@ def from_status(status: int, body: str, request: Request, *, reason: str = "") -
         return _denied(f"refused: {what}")
     if status in (501, 505):
         return errors.Rejected(f"the store cannot do this: {what}", hint=_ABILITY_HINT)
-    if status in (408, 409, 425, 429) or status >= 500:
+    if status in (408, 409, 425, 429) or status >= 500 or code in _BROKEN_OFF:
         return errors.Unavailable(f"the store is busy or unwell: {what}", hint="try again in a moment")
     return errors.Rejected(f"the store rejected {what}")
 

@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from bayou.errors import (
     AccessDenied,
@@ -54,6 +54,9 @@ _QUICK_S = 0.0005
 
 _MANY = 2
 """Files for each connection that are many."""
+
+_HEAVY = 64 << 20
+"""Bytes: results of so many are recorded, however few they are."""
 
 _AHEAD = 8
 """Downloads for each connection that may be done before anybody takes them."""
@@ -143,9 +146,13 @@ def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) ->
     """
     source = iter(uploads)
     work = partial(send, store, root)
-    begin = time.perf_counter()
-    first = [_with_bytes(root, one) for one in islice(source, _TRIED)]
-    if time.perf_counter() - begin > _TRIED * _QUICK_S:
+    first: list[Upload] = []
+    taken: list[float] = []
+    for one in islice(source, _TRIED):
+        begin = time.perf_counter()
+        first.append(_with_bytes(root, one))
+        taken.append(time.perf_counter() - begin)
+    if taken and sorted(taken)[len(taken) // 2] > _QUICK_S:  # not the mean: one that was held up says nothing
         yield from hand_out(store, work, chain(first, source), count)
         return
     ready = chain(first, (_with_bytes(root, one) for one in source))
@@ -271,8 +278,12 @@ def _fetch_whole(store: Store, incoming: Incoming, entry: Entry, sha256: bytes) 
 
 def _arrived(incoming: Incoming, entry: Entry, data: Buffer) -> Arrived:
     staged, file = incoming.stage()
-    with file:
-        file.write(data)
+    try:
+        with file:
+            file.write(data)
+    except (Exception, KeyboardInterrupt):
+        staged.unlink(missing_ok=True)
+        raise
     return Arrived(entry.path, staged, entry.sha256)
 
 
@@ -282,7 +293,7 @@ def _fetch_parts(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Fa
         with file:
             # A discovered object must be the one that was listed.
             came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
-    except StoreError:
+    except (Exception, KeyboardInterrupt):
         staged.unlink(missing_ok=True)
         raise
     if entry.sha256 is not None and came.sha256 != entry.sha256:
@@ -308,11 +319,13 @@ def hand_out(
     costs to send.
     """
     size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
-    if size == 1:
-        yield from store.map(work, items, ahead=ahead)
-        return
-    for done in store.map(lambda some: [work(item) for item in some], batches(items, size), ahead=ahead):
-        yield from done
+    untold = _Untold(work)
+    try:
+        for done in store.map(untold.handful, batches(items, size), ahead=ahead):
+            yield from map(untold.tell, done)
+    except (Exception, KeyboardInterrupt):
+        yield from untold.rest()
+        raise
 
 
 def both_ways(
@@ -329,6 +342,7 @@ def both_ways(
     way is closed. Not many more items are taken than can be done.
     """
     crew = store.crew()
+    untold = _Untold(work)
     pending: deque[Future[R]] = deque()
     source = iter(items)
 
@@ -337,7 +351,7 @@ def both_ways(
             if fits(item):
                 yield item
             else:
-                pending.append(crew.submit(partial(work, item)))
+                pending.append(crew.submit(partial(untold, item)))
                 yield None  # lets us look around
 
     try:
@@ -345,14 +359,41 @@ def both_ways(
             if told is not None and told[1] is not None:
                 yield told[1]
             elif told is not None:
-                pending.append(crew.submit(partial(work, told[0])))
+                pending.append(crew.submit(partial(untold, told[0])))
             while pending and (pending[0].done() or len(pending) > _AHEAD * store.concurrency):
-                yield outcome(pending.popleft())
+                yield untold.tell(outcome(pending.popleft()))
         while pending:
-            yield outcome(pending.popleft())
+            yield untold.tell(outcome(pending.popleft()))
         yield from hand_out(store, work, source, count)
+    except (Exception, KeyboardInterrupt):
+        crew.dismiss(pending, store.stop)
+        yield from untold.rest()
+        raise
     finally:
         crew.dismiss(pending, store.stop)
+
+
+class _Untold(Generic[T, R]):
+    """Work of many threads, and what it has brought that nobody was told yet: not to be lost when one of them fails."""
+
+    def __init__(self, work: Callable[[T], R]) -> None:
+        self._work = work
+        self._results: dict[int, R] = {}
+
+    def __call__(self, item: T) -> R:
+        result = self._work(item)
+        self._results[id(result)] = result
+        return result
+
+    def handful(self, items: Iterable[T]) -> list[R]:
+        return [self(item) for item in items]
+
+    def tell(self, result: R) -> R:
+        self._results.pop(id(result), None)
+        return result
+
+    def rest(self) -> list[R]:
+        return list(self._results.values())
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -360,6 +401,28 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
+
+
+def gathered(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield lists of results, each of up to `most`, or of not many more bytes than are done again without regret.
+
+    What came before an error or a signal is yielded before that is raised: it need not be done again.
+    """
+    some: list[T] = []
+    weight = 0
+    try:
+        for one in results:
+            some.append(one)
+            weight += size(one)
+            if len(some) == most or weight >= _HEAVY:
+                full, some, weight = some, [], 0  # before it is told: no signal makes it be told twice
+                yield full
+    except (Exception, KeyboardInterrupt):
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
 
 
 def _as_it_is(path: str, flags: int) -> int:

@@ -20,7 +20,7 @@ from bayou.sync import base, files, journal, rows
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
 from bayou.sync.intents import ProofLost
-from bayou.sync.mover import Arrived, batches, failure
+from bayou.sync.mover import Arrived, failure, gathered
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Why
 from bayou.sync.push import per_transaction
@@ -69,18 +69,22 @@ def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = No
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
-    for batch in batches(_arrivals(context, items), per_transaction(len(items))):
-        staged: list[Staged] = []
-        for item, result in batch:
-            match result:
-                case Staged():
-                    staged.append(result)
-                case Failure():
-                    context.report.failed.append(result)
-                case None:
-                    context.report.missing.append(item.path)
-        moved |= place(context, staged, beside)
-        context.progress.advance(files=len(batch), bytes=sum(item.entry.size for item, _ in batch if item.entry))
+    try:
+        for batch in gathered(_arrivals(context, items), per_transaction(len(items)), _size):
+            staged: list[Staged] = []
+            for item, result in batch:
+                match result:
+                    case Staged():
+                        staged.append(result)
+                    case Failure():
+                        context.report.failed.append(result)
+                    case None:
+                        context.report.missing.append(item.path)
+            moved |= place(context, staged, beside)
+            context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
+    except (Exception, KeyboardInterrupt):
+        context.incoming.forget()
+        raise
     # V3: names that a power cut could still take away are durable before anybody records "in sync".
     context.incoming.sync_directories()
     context.progress.end()
@@ -88,6 +92,11 @@ def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = No
 
 
 Arrival = tuple[Incoming, Staged | Failure | None]
+
+
+def _size(arrival: Arrival) -> int:
+    entry = arrival[0].entry
+    return entry.size if entry is not None else 0
 
 
 def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:

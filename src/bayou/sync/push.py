@@ -20,7 +20,7 @@ from bayou.index.head import Gc
 from bayou.quick import dataclass
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
-from bayou.sync.mover import Sending, Upload, batches
+from bayou.sync.mover import Sending, Upload, batches, gathered
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 from bayou.tree.content import Content, read_content
@@ -73,7 +73,7 @@ def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
 def finish(context: Context, underway: Underway) -> dict[str, Entry]:
     """Wait for uploads, and record each; return the entry of every path that made it."""
     entries = underway.entries
-    for batch in batches(underway.results, _NOTED):
+    for batch in gathered(underway.results, _NOTED, _bytes):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
@@ -193,6 +193,10 @@ class _Intending:
         if upload is None:
             self.context.progress.advance(files=1, bytes=_size(one))
         return upload
+
+
+def _bytes(result: Upload | Failure) -> int:
+    return result.size if isinstance(result, Upload) else 0
 
 
 def _size(one: Upload | Observed) -> int:

@@ -129,6 +129,13 @@ class Incoming:
             self._touch(touched)  # still to be done
             raise
 
+    def forget(self) -> None:
+        """Remove what this run has staged and nobody will place: it ends early. Who still writes does so in vain."""
+        with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
+            for entry in entries:
+                if entry.name.startswith(self._name):
+                    os.unlink(entry.path)
+
     def clear(self) -> None:
         """Remove what earlier runs left in the staging directory. No other run may be under way."""
         with (

@@ -51,8 +51,8 @@ def scan_by_two(root: Path, temporaries: list[str], known: Known) -> Iterator[Fo
     # Every other one: they are of two levels, of which the upper is most of the work.
     mine, theirs = (deque(list(waiting)[at::2]) for at in range(2))
     child = _Child(theirs, known) if theirs else None
-    begin = time.monotonic()
     try:
+        begin = time.monotonic()
         yield from walk(mine, temporaries, known)
         taken = time.monotonic() - begin
         yield from child.found(temporaries, max(_AT_LEAST_S, _PATIENCE * taken)) if child else ()
@@ -84,6 +84,10 @@ class _Child:
                 self._work(writing)
         except OSError:
             self._pid = -1  # no room for another process
+        except BaseException:
+            # A signal that another thread received: of the child nobody knows yet. It ends when it cannot answer.
+            os.close(self._reading)
+            raise
         finally:
             os.close(writing)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -131,7 +135,7 @@ class _Child:
         code = 1
         try:
             gc.disable()  # nothing of ours is finalised by it: it would close a database that is not its own
-            os.closerange(3, writing)
+            os.closerange(0, writing)
             os.closerange(writing + 1, _DESCRIPTORS)
             made: list[str] = []
             files: list[tuple[str, tuple[int, ...]]] = []

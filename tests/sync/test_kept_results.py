@@ -1,0 +1,154 @@
+"""What was moved before a sync ended early is not moved again; and nothing of it is left lying about (V14, V17)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bayou.errors import DeadlinePassed, Unavailable
+from bayou.sync import mover
+from bayou.sync.mover import gathered
+from tests.sync.conftest import Clone, Team
+
+FILES = {f"files/{number:03}": b"%d" % number for number in range(200)}
+GOOD = 150
+
+
+class Cut:
+    """Lets some calls through, and makes the others fail; says how many were made."""
+
+    def __init__(self, real: Callable[..., Any], error: Callable[[], None], good: int = GOOD) -> None:
+        self._real, self._error, self._good = real, error, good
+        self._lock = threading.Lock()
+        self.calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self._lock:
+            self.calls += 1
+            number = self.calls
+        if number > self._good:
+            self._error()
+        return self._real(*arguments)
+
+
+def fail() -> None:
+    raise DeadlinePassed("not finished")
+
+
+@pytest.fixture
+def there(team: Team) -> Clone:
+    """A clone that has everything."""
+    clone = team.clone("there")
+    clone.write_all(FILES)
+    return clone
+
+
+def staged(clone: Clone) -> list[str]:
+    folder = clone.repo.state / "incoming"
+    return os.listdir(folder) if folder.exists() else []
+
+
+def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_there(
+    team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.push()
+    here = team.clone("here")
+    fetch = mover.fetch
+    monkeypatch.setattr(mover, "fetch", Cut(fetch, fail))
+
+    with pytest.raises(DeadlinePassed):
+        here.pull()
+    assert len(here.files) == GOOD
+    assert staged(here) == []
+
+    rest = Cut(fetch, fail, len(FILES))
+    monkeypatch.setattr(mover, "fetch", rest)
+    assert here.pull().pulled.files == rest.calls == len(FILES) - GOOD
+    assert here.files == there.files
+
+
+def test_f086_a_push_that_runs_out_of_time_does_not_send_again_what_arrived(
+    there: Clone, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = mover.send
+    monkeypatch.setattr(mover, "send", Cut(send, fail))
+    with pytest.raises(DeadlinePassed):
+        there.push()
+
+    rest = Cut(send, fail, len(FILES))
+    monkeypatch.setattr(mover, "send", rest)
+    assert there.push().pushed.files == len(FILES)
+    assert rest.calls == len(FILES) - GOOD
+    assert len(team.payload_keys()) == len(FILES)
+
+
+def test_a_pull_that_is_interrupted_keeps_what_came(team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.push()
+    here = team.clone("here")
+    interrupted, sent = threading.Event(), threading.Lock()
+
+    def interrupt() -> None:
+        if sent.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.wait(30)
+
+    monkeypatch.setattr(mover, "fetch", Cut(mover.fetch, interrupt))
+    threading.Timer(5, interrupted.set).start()  # by then nobody waits for them any more
+    with pytest.raises(KeyboardInterrupt):
+        here.pull()
+    assert len(here.files) >= GOOD - 2 * 32, "but for what was handed over at that very moment"
+    assert here.files.items() <= there.files.items()
+    interrupted.set()
+    assert here.pull().exit_code == 0
+    assert here.files == there.files
+
+
+def test_a_full_disk_leaves_no_half_of_a_download(team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.push()
+    here = team.clone("here")
+    write = os.write
+
+    def full(descriptor: int, data: Any) -> int:
+        if "incoming" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(Exception, match="cannot store a download"):
+            here.pull()
+    assert staged(here) == []
+    assert here.pull().exit_code == 0
+    assert here.files == there.files
+
+
+def numbers(error: BaseException | None = None) -> Iterator[int]:
+    yield from range(10)
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), KeyboardInterrupt()])
+def test_results_before_an_error_are_told_before_it(error: BaseException) -> None:
+    found: list[list[int]] = []
+    with pytest.raises(type(error)):
+        found.extend(gathered(numbers(error), 4, lambda _: 0))
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "_HEAVY", 10)
+    assert list(gathered(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
+
+
+def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
+    """Python raises it where the generator goes on, right after somebody was told."""
+    results = gathered(numbers(), 4, lambda _: 0)
+    assert next(results) == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        results.throw(KeyboardInterrupt())
