@@ -3,9 +3,9 @@
     ./dev bench bulk [--files N] [--warm-files N] [--size BYTES] [--rounds 3]
 
 Cold: no Spark server runs when a command begins (its class archive is there, as on any machine that has used Spark
-before). Warm: one does. Interpreter start and all else included. A ratio is of times of one round, and the median of the
-rounds' counts, as in `sync`. Nothing is deleted before the end: after a mass delete ext4 takes ten times as long to make
-a file, for minutes.
+before). Warm: one does. Interpreter start and all else included. A ratio is of times of one round, and the median of
+the rounds' counts, as in `sync`. Nothing is deleted before the end: after a mass delete ext4 takes ten times as long to
+make a file, for minutes.
 """
 
 from __future__ import annotations
