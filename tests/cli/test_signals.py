@@ -57,6 +57,19 @@ STUCK = RUN.format(
 """
 )
 
+STAYS = RUN.format(
+    body="""
+    import bayou.cli.signals
+    bayou.cli.signals.GRACE_S = 0.1
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+"""
+)
+
 
 def signalled(process: subprocess.Popen[str], number: int) -> None:
     assert process.stdout.readline() == "ready\n"
@@ -152,17 +165,7 @@ def test_a_second_signal_ends_the_process_at_once_while_it_is_cleaning_up(proces
 
 def test_a_main_thread_that_does_not_come_back_is_not_waited_for(processes, tmp_path):
     init_repo(tmp_path)
-    body = """
-    import bayou.cli.signals
-    bayou.cli.signals.GRACE_S = 0.1
-    while True:
-        try:
-            print("ready", flush=True)
-            time.sleep(60)
-        except KeyboardInterrupt:
-            pass
-"""
-    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
+    process = processes.script(STAYS, "datastore", "sync", "--json")
 
     signalled(process, signal.SIGTERM)
     ran = processes.finish(process)
@@ -174,16 +177,6 @@ def test_a_main_thread_that_does_not_come_back_is_not_waited_for(processes, tmp_
 def test_a_process_ends_although_nobody_reads_what_it_says(processes, tmp_path, how):
     """Ctrl-C ends the `tee` behind it too; a pager may have stopped to read."""
     init_repo(tmp_path)
-    body = """
-    import bayou.cli.signals
-    bayou.cli.signals.GRACE_S = 0.1
-    while True:
-        try:
-            print("ready", flush=True)
-            time.sleep(60)
-        except KeyboardInterrupt:
-            pass
-"""
     reading, writing = os.pipe()
     if how == "gone":
         os.close(reading)
@@ -196,7 +189,7 @@ def test_a_process_ends_although_nobody_reads_what_it_says(processes, tmp_path, 
             while os.write(writing, b"x"):
                 pass
         os.set_blocking(writing, True)
-    process = processes.script(RUN.format(body=body), "datastore", "sync", stderr=writing)
+    process = processes.script(STAYS, "datastore", "sync", stderr=writing)
     os.close(writing)
 
     signalled(process, signal.SIGTERM)
