@@ -79,6 +79,7 @@
     │   ├── SparkLost               the server went away in the middle
     │   ├── SparkNotShared          workers elsewhere do not see a directory that the job needs
     │   └── SparkFailed             a job failed; the log that its hint names says why
+    ├── TrustNeeded                 a clone asks for what only this user can allow on this machine (V23)
     ├── StateError                  .bayou/state cannot be read or written
     ├── ContentChanged              a file is not (any more) what its hash says
     ├── DeadlinePassed              the whole operation took too long (exit 124)
@@ -458,6 +459,10 @@ class SparkNotShared(SparkError):
 
 class SparkFailed(SparkError):
     code = "spark_failed"
+
+
+class TrustNeeded(BayouError):
+    code = "trust_needed"
 
 
 class StateError(BayouError):

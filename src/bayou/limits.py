@@ -1,0 +1,44 @@
+"""Every limit on what Bayou reads from a store or a clone (V25): one place, checked before a parser runs.
+
+The limits are far above what Bayou itself writes, so that no honest store meets one, and low enough that a client
+reads anything up to them within seconds and a few hundred megabytes. `bayou.documents` applies those of JSON and YAML.
+"""
+
+from __future__ import annotations
+
+KIB, MIB = 1 << 10, 1 << 20
+
+HEAD_BYTES = 4 * MIB
+"""`head.json`: Bayou writes 10 to 25 KB."""
+PAGE_BYTES = 4 * MIB
+"""One page of the log: 50 rows of some 400 bytes."""
+LEASE_BYTES = 64 * KIB
+"""One lease: some 300 bytes."""
+NODE_BYTES = 16 * MIB
+"""One index node as stored: at most 4096 rows, whose paths have at most 1024 bytes, compressed."""
+NODE_MEMORY = 512 * MIB
+"""Address space that reading one node may take beyond what the parser itself needs."""
+METADATA_BYTES = 1 * MIB
+"""One `metadata.yaml`."""
+RECORD_BYTES = 16 * MIB
+"""One output, run or evaluated definition."""
+DEFINITION_BYTES = 4 * MIB
+"""One file of `models/` or `workflows/`, one input file."""
+CONFIG_BYTES = 1 * MIB
+"""`bayou.toml`."""
+
+DEPTH = 64
+"""How deep lists and mappings nest in a document."""
+VALUES = 1_000_000
+"""How many values a document has, once its aliases and merges are written out."""
+
+SIZE_MAX = 1 << 50
+"""The size of one object, in bytes: a thousand terabytes, above what any store takes."""
+COUNT_MAX = 1 << 53
+"""Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
+VERSION_MAX = 10**9
+"""The number of one version of an item."""
+LOG_PAGES_MAX = 100_000
+"""How many pages back a reader follows the log."""
+TTL_MAX = 24 * 3600.0
+"""How long a lease may be held without being renewed, in seconds."""
