@@ -14,6 +14,7 @@ from bayou import repo as repo_module
 from bayou.config import load_config
 from bayou.errors import AlreadyInitialized, ConfigInvalid, NotARepo, UsageError
 from bayou.repo import find_repo, init_repo, open_repo
+from tests.trusting import trust
 
 
 def everything(root: Path) -> dict[str, bytes | None]:
@@ -32,7 +33,6 @@ def test_a_new_repo_has_its_places_and_teaches(tmp_path):
 
 def test_git_ignores_local_state_and_sees_the_rest(tmp_path):
     repo = init_repo(tmp_path)
-    (repo.state).mkdir()
     (repo.state / "sync.db").write_text("local")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
 
@@ -170,6 +170,7 @@ def test_a_directory_datastore_is_the_tree(tmp_path, path, tree):
     repo = init_repo(tmp_path / "repo")
     repo.file.write_text(f'repo_id = "{repo.config.repo_id}"\n[datastore]\npath = "{path}"\n')
 
+    trust(repo.root)
     opened = open_repo(repo.root)
 
     assert opened.tree_root == Path(tree.format(root=repo.root, home=Path.home()))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
+from bayou.config.ownership import own_catalog, own_state
+from bayou.config.trust import Ask, Gate, extension_needs, link_needs
 from bayou.errors import AlreadyInitialized, NotARepo, UsageError
 from bayou.quick import dataclass
 
@@ -35,6 +38,11 @@ class Repo:
     root: Path
     config: Config
     offline: bool = False
+    runs_code: bool = False
+    """Whether the user asked for something that runs this repo's own code, and so allows that."""
+    links: Gate | None = field(default=None, compare=False, repr=False)
+    """What of `.bayou/` leads out of the repo."""
+    ask: Ask | None = field(default=None, compare=False, repr=False)
 
     @property
     def file(self) -> Path:
@@ -44,18 +52,42 @@ class Repo:
     @property
     def state(self) -> Path:
         """What this machine knows of the datastore. Never inside the tree, so it is never synced (V8)."""
-        return self.root / LOCAL / "state"
+        return own_state(self.local)  # V24
+
+    @property
+    def local(self) -> Path:
+        """The directory of everything that is this machine's; `TrustNeeded` if it leads out of the repo (V23)."""
+        if self.links is not None:
+            self.links.require()
+        return self.root / LOCAL
+
+    @property
+    def catalog(self) -> Path:
+        """The database of what data there is: derived, so one that came from elsewhere is not believed (V24)."""
+        return own_catalog(self.local)
 
     @property
     def conflicts(self) -> Path:
         """Copies that were kept when two sides changed one path."""
-        return self.root / LOCAL / "conflicts"
+        return self.local / "conflicts"
 
     @property
     def tree_root(self) -> Path:
         """The directory of payload: the cache of a store, or the directory that is the datastore."""
         path = self.config.datastore.path
-        return self.root / LOCAL / "tree" if path is None else self.root / Path(path).expanduser()
+        if path is None:
+            return self.local / "tree"
+        self.config.datastore.require_trust()
+        return self.root / Path(path).expanduser()
+
+    def running(self) -> Repo:
+        """Return this repo for a command that runs what its definitions say: whoever types that allows it (V23)."""
+        return replace(self, runs_code=True)
+
+    def require_extensions(self) -> None:
+        """Raise `TrustNeeded` unless this user allows the code of `extensions/` to be loaded (V23)."""
+        if not self.runs_code:
+            Gate(self.root, extension_needs(self.root), self.ask).require()
 
     def store(self) -> Store:
         """Open the configured store; `UsageError` where there is none. No request is sent."""
@@ -65,6 +97,7 @@ class Repo:
                 f"there is no store to talk to: the datastore is the directory {self.tree_root}",
                 hint="name one with `bayou datastore setup URL`",
             )
+        place.require_trust()
         from bayou.store import open_store  # noqa: PLC0415
 
         return open_store(
@@ -86,10 +119,15 @@ def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | 
     raise NotARepo(f"{directory} is not in a Bayou repo: no {MARKER} here or above", hint="make one with `bayou init`")
 
 
-def open_repo(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> Repo:
-    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`)."""
+def open_repo(path: str | os.PathLike[str] = ".", *, offline: bool = False, ask: Ask | None = None) -> Repo:
+    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`).
+
+    What the repo needs this user's permission for is asked with `ask`, when it is first used; without, it is an error.
+    """
     root = find_repo(path)
-    return Repo(root, load_config(root / MARKER), offline or told_offline())
+    config = load_config(root / MARKER, ask=ask)
+    links = link_needs(root)
+    return Repo(root, config, offline or told_offline(), links=Gate(root, links, ask) if links else None, ask=ask)
 
 
 def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
@@ -103,8 +141,9 @@ def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
     text = _TEMPLATE.format(repo_id=uuid.uuid4())
     repo = Repo(root, parse_config(text, MARKER, os.environ), told_offline())  # a bad environment changes nothing
     try:
-        for name in ("models", "workflows", LOCAL):
+        for name in ("models", "workflows"):
             (root / name).mkdir(parents=True, exist_ok=True)
+        (root / LOCAL).mkdir(mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"{error.filename} is in the way: not a directory", hint="choose another place") from None
     ignore = root / LOCAL / ".gitignore"

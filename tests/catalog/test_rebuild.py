@@ -29,6 +29,7 @@ from tests.catalog.scene import (
     write,
 )
 from tests.sync.conftest import Team, Wire, wire
+from tests.trusting import trust
 
 __all__ = ["wire"]
 
@@ -247,6 +248,7 @@ def test_another_datastore_has_another_catalog(team: Team, tmp_path: Path) -> No
     (tmp_path / "shared").mkdir()
     text = ours.repo.file.read_text()
     ours.repo.file.write_text(text.replace(f'url = "{team.url}"', f'path = "{tmp_path / "shared"}"'))
+    trust(ours.repo.root)
     there = open_repo(ours.repo.root)
     assert listed(there) == []
     write(there, metadata(REPORT, "summary", 1))
@@ -282,6 +284,7 @@ def test_a_new_repo_has_nothing_to_tell(repo: Repo) -> None:
 def test_a_catalog_that_cannot_be_written_is_an_error_that_says_so(directory_repo: Repo) -> None:
     from bayou.errors import StateError
 
+    assert directory_repo.catalog == database(directory_repo)  # which is this user's now
     database(directory_repo).mkdir()
     with catalog_of(directory_repo) as catalog, pytest.raises(StateError, match=r"catalog\.db"):
         catalog.refresh()

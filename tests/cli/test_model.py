@@ -113,7 +113,7 @@ def test_f094_definitions_are_made_and_read_without_a_request(repo, command, mon
     ]
 
     assert ran == [0, 0, 0, 2]
-    assert not repo.state.exists()
+    assert not (repo.root / ".bayou" / "state").exists()
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 2), ("\n", 2), ("y\n", 0)])

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tests.cli.test_data_shared import Person
 from tests.sync.conftest import Team, Wire
+from tests.trusting import trust
 
 from bayou.errors import AccessDenied
 from bayou.lease import model_key
@@ -62,6 +63,7 @@ def test_a_broken_extension_is_told_and_the_others_are_listed(repo, command):
     folder.mkdir(parents=True)
     (folder / "bad.py").write_text("import nonesuch\n")
     (folder / "good.py").write_text('class G:\n  """Good."""\n  type = "x/good"\n  def go(self): ...\n')
+    trust(repo.root)
 
     ran = command("model", "types", "--json")
     told = command("model", "types")
@@ -270,6 +272,7 @@ def test_models_end_to_end_on_s3(s3_team: Team, command):
     (root / "extensions" / "models" / "report.py").write_text(
         "class Report:\n  type = 'team/report'\n  def write(self, total: int) -> str:\n    return f'total {total}'\n"
     )
+    ann.does("trust", "allow", "--yes")
     ann.does("model", "create", "command/shell", "numbers", "--arg", "run=seq 4")
     ann.does("model", "create", "python/call", "sum", "--arg", "target=job:total")
     ann.does(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.trusting import trust
 
 from bayou.repo import init_repo
 
@@ -109,6 +110,7 @@ def test_a_signal_ends_a_command_that_waits_for_a_silent_server(processes, tmp_p
         options = f'endpoint = "http://127.0.0.1:{server.getsockname()[1]}"\n'
         with (tmp_path / "bayou.toml").open("a") as file:
             file.write(f'url = "s3://bucket"\n[datastore.options]\n{options}')
+        trust(tmp_path)
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         process = processes.script(STUCK, "datastore", "sync", "--json", **keys)
 

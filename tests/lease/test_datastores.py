@@ -12,6 +12,7 @@ from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync import api
 from bayou.tree.scan import Found, Skipped, scan
 from tests.sync.conftest import Team
+from tests.trusting import trust
 
 KEY = model_key("t", "m")
 
@@ -19,6 +20,7 @@ KEY = model_key("t", "m")
 def on_directory(root: Path, directory: Path) -> Repo:
     repo = init_repo(root)
     repo.file.write_text(f'{repo.file.read_text()}path = "{directory}"\n')
+    trust(repo.root)
     return open_repo(root)
 
 

@@ -12,6 +12,7 @@ from bayou.errors import TypeNotFound
 from bayou.model.types import find_type, load_types
 from bayou.records.records import Records
 from bayou.repo import Repo
+from tests.trusting import trust
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
@@ -24,6 +25,7 @@ def extension(repo: Repo):
         folder = repo.root / "extensions" / "models"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+        trust(repo.root)
 
     return write
 
@@ -201,6 +203,7 @@ def test_the_example_of_the_documentation_works(repo, define, go, read):
     path, text = example
     (repo.root / path).parent.mkdir(parents=True)
     (repo.root / path).write_text(text)
+    trust(repo.root)
     (repo.root / "notes").mkdir()
     (repo.root / "notes" / "a.txt").write_text("one two two\nthree three three\n")
 

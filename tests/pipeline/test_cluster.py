@@ -23,6 +23,7 @@ from bayou.sync import api, view
 from bayou.sync.bulk import Bulk
 from tests.pipeline.cluster import Cluster, can_be_apart, cluster
 from tests.sync.conftest import Clone, Team
+from tests.trusting import trust
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -51,6 +52,7 @@ def contents(store: Store) -> dict[str, bytes]:
 def on(cluster: Cluster, clone: Clone) -> Clone:
     """Give a clone this cluster for its Spark."""
     clone.repo.file.write_text(f'{clone.repo.file.read_text()}[spark]\nmaster = "{cluster.url}"\n')
+    trust(clone.repo.root)
     clone.reopen()
     return clone
 

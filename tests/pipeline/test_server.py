@@ -30,6 +30,7 @@ from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.record import ServerRecord, read_record, write_record
 from bayou.pipeline.server.spark_home import SparkHome
 from bayou.pipeline.server.terminate import terminate
+from tests.trusting import trust
 
 RECORD = ServerRecord(1, 2, "key:nonce", "token")
 
@@ -608,6 +609,7 @@ def test_a_repo_s_own_setting_counts(command, monkeypatch, tmp_path):
     command("init", str(tmp_path / "repo"))
     file = tmp_path / "repo" / "bayou.toml"
     file.write_text(file.read_text() + '\n[spark]\nmaster = "spark://127.0.0.1:7077"\n')
+    trust(tmp_path / "repo")
     monkeypatch.chdir(tmp_path / "repo")
 
     assert command("spark", "status", "--json").document["mode"] == "master"

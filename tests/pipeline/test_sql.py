@@ -19,6 +19,7 @@ from bayou.records.run import Run
 from bayou.repo import init_repo
 from tests.records.models import MODEL, OTHER
 from tests.sync.conftest import Clone, Team
+from tests.trusting import trust
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("warm")]
 
@@ -240,6 +241,7 @@ def test_ctrl_c_stops_the_job_on_the_server_too(s3_team, processes, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         two.repo.file.write_text(two.repo.file.read_text().replace(s3_team.options["endpoint"], address))
+        trust(two.repo.root)
         asked = ["data", "sql", "SELECT content FROM data", "--repo", str(two.repo.root), "-o", "out.parquet"]
         process = processes.start(["-m", "bayou", *asked])
 

@@ -10,6 +10,7 @@ import pytest
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.sync.conftest import Team, proxy, s3_env, s3_team, team
+from tests.trusting import trust
 
 __all__ = ["proxy", "s3_env", "s3_team", "team"]
 
@@ -20,6 +21,7 @@ def directory_repo(tmp_path: Path) -> Repo:
     (tmp_path / "shared").mkdir()
     repo = init_repo(tmp_path / "repo")
     repo.file.write_text(repo.file.read_text() + f'path = "{tmp_path / "shared"}"\n')
+    trust(repo.root)
     return open_repo(repo.root)
 
 

@@ -13,6 +13,7 @@ from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.records.models import MODEL, in_tree, leftovers, visible
 from tests.sync.conftest import Team
+from tests.trusting import trust
 
 
 def _together(repo: Repo, *work: str) -> list[list[int]]:
@@ -75,6 +76,7 @@ def test_f128_descriptors_do_not_pile_up(repo: Repo) -> None:
 def test_two_repos_on_one_directory_share_its_numbers(directory_repo: Repo) -> None:
     other = init_repo(directory_repo.root.parent / "other")
     other.file.write_text(other.file.read_text() + f'path = "{directory_repo.tree_root}"\n')
+    trust(other.root)
     other = open_repo(other.root)
     with Records(directory_repo) as one, Records(other) as two:
         for number in range(1, 4):

@@ -23,6 +23,7 @@ from bayou.testing.faulty import Fault, FaultyTransport, Seen
 from bayou.testing.gcs import GcsServer
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint
+from tests.trusting import trust
 
 
 @dataclass
@@ -98,6 +99,7 @@ class Team:
         if self.options:
             lines += ["[datastore.options]", *(f'{key} = "{value}"' for key, value in self.options.items())]
         repo.file.write_text(repo.file.read_text() + "\n".join(lines) + "\n")
+        trust(repo.root)
         return Clone(open_repo(repo.root))
 
     def store(self, namespace: str | None = None) -> Store:

@@ -22,6 +22,7 @@ from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
+from tests.trusting import trust
 
 RAW = "data/t/m/n/1/raw"
 
@@ -234,6 +235,7 @@ def test_f040_every_verb_touches_only_the_tree_of_its_own_repo(tmp_path: Path) -
         repo = init_repo(tmp_path / name)
         (tmp_path / f"data of {name}").mkdir()
         repo.file.write_text(f'{repo.file.read_text()}path = "{tmp_path}/data of {name}"\n')
+        trust(repo.root)
         (repo.root / ".bayou/tree").write_text("a trap: whoever takes it for a directory fails")
         clones.append(Clone(open_repo(repo.root)))
     one, two = clones

@@ -12,6 +12,7 @@ from bayou.sync.service import Datastore
 from bayou.tree.scan import scan
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
+from tests.trusting import trust
 
 FILES = {"files/a/x": b"1", "files/a/y": b"1", "files/b/x": b"1", "data/t/z": b"1"}
 
@@ -191,6 +192,7 @@ def test_a_delete_that_was_left_undone_is_not_meant_for_a_file_that_is_written_u
 def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team) -> None:
     clone = team.clone("a")
     clone.repo.file.write_text(clone.repo.file.read_text().replace(f'url = "{team.url}"', f'path = "{team.root}/dir"'))
+    trust(clone.repo.root)
     clone.reopen()
     with Datastore(clone.repo) as program:
         program.sync.mark_dirty().done()
@@ -198,7 +200,7 @@ def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team)
         program.tree.write("files/x", b"x")
     assert clone.files == {"files/x": b"x"}
     assert clone.status().in_sync
-    assert not clone.repo.state.exists()
+    assert not (clone.repo.root / ".bayou" / "state").exists()
 
 
 def test_t11_what_is_written_under_a_mark_that_came_after_the_journal_was_read_is_not_untracked_for_good(

@@ -42,6 +42,7 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         "data": "Keep versions of data: put, get, list, query, rename, delete, collect.",
         "workflow": "Run models' methods in order: create, validate, run, search runs, resume.",
         "datastore": "Share a repo's data: set up, sync, verify, collect.",
+        "trust": "Look at, allow and revoke what a cloned repo needs your permission for.",
         "spark": "Look at, start and stop the Spark that bulk work runs on.",
         "completion": "Print a script that completes commands in a shell.",
     },

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from bayou.cli.output import Output
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
+    from bayou.config.trust import Ask, Need
     from bayou.repo import Repo
 
 
@@ -41,7 +43,33 @@ class Common:
         """Open the repo that was named, else the nearest one."""
         from bayou.repo import find_repo, open_repo  # noqa: PLC0415
 
-        return open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline)
+        repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
+        if repo.links is None:
+            self._set_aside(repo)
+        return repo
+
+    def _ask(self) -> Ask | None:
+        """Return how to ask a person for permission (V23); None where there is nobody to ask."""
+        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return None
+
+        def ask(needs: Sequence[Need]) -> bool:
+            from bayou.cli.trust import ask  # noqa: PLC0415
+
+            return ask(self.output, needs)
+
+        return ask
+
+    def _set_aside(self, repo: Repo) -> None:
+        """Say it where the state that is here was made elsewhere, and so is not used (V24)."""
+        from bayou.config.ownership import set_aside_foreign  # noqa: PLC0415
+
+        moved = set_aside_foreign(repo.local)
+        if moved is not None:
+            self.output.tell(
+                "warning: .bayou/state was not made by you on this machine, so it is not used; it was moved to "
+                f"{moved.folder.relative_to(repo.root)} (`bayou trust show` says what it holds)"
+            )
 
 
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:

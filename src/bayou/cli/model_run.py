@@ -68,7 +68,7 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     from bayou.model.types.spec import find_method  # noqa: PLC0415
 
     model = find_model(repo, name)
-    wanted = find_method(find_type(repo, model.type), method)
+    wanted = find_method(find_type(repo.running(), model.type), method)
     inputs = {**given, **(coerce(named, wanted.arguments) if named else {})}
     prepared = prepare(repo, RunRequest(model, method, inputs))
     cancel = stop_event()

@@ -46,6 +46,7 @@ class Line:
         "warning": "yellow",
         "hint": "cyan",
         "note": "cyan",
+        "needs": "yellow",
     }
 
 

@@ -6,6 +6,7 @@ Precedence: flag, then environment, then file, then default. Flags are the calle
     BAYOU_NAMESPACE      BAYOU_HYDRATE      BAYOU_SYNC_TIMEOUT      BAYOU_CONCURRENCY      BAYOU_POINT_LIMIT
     BAYOU_SPARK_REMOTE   BAYOU_SPARK_MASTER: either, instead of what the file says of Spark
     BAYOU_OFFLINE        1: neither pull nor push
+    BAYOU_TRUST          1: allow whatever the repo asks for (`bayou.config.trust`)
 
 An empty variable is as good as none. No value of an option is ever part of a message.
 """

@@ -15,6 +15,7 @@ from bayou.config.place import check_place, moved
 from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
 from bayou.config.spark import check_spark, refuse_token
 from bayou.config.table import Table
+from bayou.config.trust import Ask, Gate, datastore_needs, spark_needs
 from bayou.errors import ConfigInvalid
 
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -25,9 +26,14 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 Number = TypeVar("Number", int, float)
 
 
-def load_config(file: Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read a file and put the environment over it. What can be wrong without a request is raised here."""
-    return parse_config(read_text(file), str(file), os.environ if environ is None else environ)
+def load_config(file: Path, environ: Mapping[str, str] | None = None, ask: Ask | None = None) -> Config:
+    """Read a file and put the environment over it. What can be wrong without a request is raised here.
+
+    V23: what the file says and this user must allow has a gate, which `ask`s a person if there is one; what the
+    environment says is this user's own word.
+    """
+    config = _gated(parse_config(read_text(file), str(file)), file.parent, ask)
+    return _with_environment(config, os.environ if environ is None else environ)
 
 
 def parse_config(text: str, source: str, environ: Mapping[str, str] | None = None) -> Config:
@@ -41,6 +47,15 @@ def parse_config(text: str, source: str, environ: Mapping[str, str] | None = Non
         raise ConfigInvalid(f"{source}: repo_id must be a UUID", hint="bring the line back as it was first committed")
     config = Config(repo_id, _datastore(top.table("datastore")), _sync(top.table("sync")), _spark(top.table("spark")))
     return _with_environment(config, environ or {})
+
+
+def _gated(config: Config, root: Path, ask: Ask | None) -> Config:
+    place, spark = config.datastore, config.spark
+    if needs := datastore_needs(root, place):
+        place = replace(place, gate=Gate(root, needs, ask))
+    if needs := spark_needs(spark):
+        spark = replace(spark, gate=Gate(root, needs, ask))
+    return replace(config, datastore=place, spark=spark)
 
 
 def told_offline(environ: Mapping[str, str] | None = None) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bayou.config.record import DatastoreConfig
+from bayou.config.trust import Gate
 from bayou.errors import ConfigInvalid, CredentialInConfig, UsageError
 
 _USER_IN_URL = re.compile(r"://[^/]*@")
@@ -37,14 +38,20 @@ def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
     """Return `place` elsewhere. Namespace and options were meant for its own store, and stay behind with it (V9)."""
     if "://" not in target:
         directory = str(Path(target).expanduser().absolute())
-        return replace(place, url=None, path=directory, namespace=None, options={})
+        return replace(place, url=None, path=directory, namespace=None, options={}, gate=None)
     from bayou.store.url import parse_url  # noqa: PLC0415
 
     with _naming("BAYOU_DATASTORE"):
         there = parse_url(target)
     if place.path is None and (place.url is None or parse_url(place.url) == there):
-        return replace(place, url=target)
-    return replace(place, url=target, path=None, namespace=None, options={})
+        return replace(place, url=target, gate=_of_options(place.gate))
+    return replace(place, url=target, path=None, namespace=None, options={}, gate=None)
+
+
+def _of_options(gate: Gate | None) -> Gate | None:
+    """Return what is still the file's word where a person has named the store: its options."""
+    needs = tuple(need for need in gate.needs if need.what == "endpoint") if gate is not None else ()
+    return replace(gate, needs=needs) if gate is not None and needs else None
 
 
 def is_credential(name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from bayou.config.trust import Gate
 from bayou.quick import dataclass
 
 Hydrate = Literal["full", "lazy"]
@@ -21,6 +22,13 @@ class DatastoreConfig:
     hydrate: Hydrate = "full"
     exclude: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    gate: Gate | None = field(default=None, compare=False, repr=False)
+    """What of this a user must allow first, if a file says it; what a person typed has none (V23)."""
+
+    def require_trust(self) -> None:
+        """Raise `TrustNeeded` unless this user has allowed the servers and directories that this names."""
+        if self.gate is not None:
+            self.gate.require()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,12 @@ class SparkConfig:
 
     remote: str | None = None
     master: str | None = None
+    gate: Gate | None = field(default=None, compare=False, repr=False)
+
+    def require_trust(self) -> None:
+        """Raise `TrustNeeded` unless this user has allowed the server or cluster that this names (V23)."""
+        if self.gate is not None:
+            self.gate.require()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bayou.config.load import parse_config, read_text
 from bayou.config.place import check_place
 from bayou.config.record import DatastoreConfig, Hydrate
+from bayou.config.trust import allow, datastore_needs
 from bayou.errors import ConfigInvalid
 from bayou.ids import ulid
 
@@ -38,6 +39,8 @@ def write_datastore(
         url, path, namespace, hydrate or before.datastore.hydrate, before.datastore.exclude, dict(options or {})
     )
     check_place(wanted, str(file))
+    # V23: whoever has this written allows it. Before the file names it, so that no crash leaves it unallowed.
+    allow(file.parent, datastore_needs(file.parent, wanted))
     if wanted == before.datastore:
         return
     import tomlkit  # noqa: PLC0415  (30 ms: only when the configuration changes)

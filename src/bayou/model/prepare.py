@@ -76,7 +76,7 @@ def prepare(repo: Repo, request: RunRequest) -> Prepared:
 
     `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid`, `ExpressionInvalid`: each names the place.
     """
-    kind = find_type(repo, request.model.type)
+    kind = find_type(repo.running(), request.model.type)
     method = find_method(kind, request.method)
     check_definition(request.model, kind)
     said = _said(request.model, method)

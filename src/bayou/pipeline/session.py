@@ -69,6 +69,7 @@ def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Sp
 
     `JavaMissing` or `JavaTooOld` where Spark cannot run, `SparkUnavailable` where it does not; each says what to do.
     """
+    config.require_trust()
     _quieten()
     if config.remote is not None:
         return _open_remote(config.remote)

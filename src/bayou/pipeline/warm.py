@@ -52,6 +52,7 @@ class Warmed:
 
 def status(config: SparkConfig) -> SparkStatus:
     """Say which Spark is configured and whether it runs: by files and a socket, without a JVM or a request."""
+    config.require_trust()
     if config.remote is not None:
         return _remote_status(config.remote)
     mode: Mode = "local" if config.master is None else "master"

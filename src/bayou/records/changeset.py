@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from bayou.config.ownership import OWNER, owner_ids
+from bayou.config.trust import trusts_all
 from bayou.errors import StateError
 from bayou.quick import dataclass
 from bayou.repo import Repo
@@ -47,7 +49,7 @@ def note(file: Path, place: list[str | None], wanted: ChangeSet) -> None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "w", encoding="utf-8") as opened:
-                json.dump({"place": place, **asdict(wanted)}, opened)
+                json.dump({"owner": _owners(file)[:1], "place": place, **asdict(wanted)}, opened)
                 opened.flush()
                 os.fsync(opened.fileno())
             os.replace(temporary, file)
@@ -65,6 +67,7 @@ def forget(file: Path) -> None:
 def load(file: Path) -> tuple[list[str | None], ChangeSet]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
+        _check_owner(file, found["owner"])
         return found["place"], ChangeSet(
             tuple(Placement(**{**one, "clears": tuple(one["clears"])}) for one in found["placements"]),
             tuple((path, text) for path, text in found["writes"]),
@@ -74,6 +77,20 @@ def load(file: Path) -> tuple[list[str | None], ChangeSet]:
         raise StateError(
             f"the change in {file.name} cannot be read", hint=f"remove .bayou/state/changes/{file.name}: it is lost"
         ) from None
+
+
+def _owners(file: Path) -> list[str]:
+    return owner_ids(file.parent.with_name(OWNER))
+
+
+def _check_owner(file: Path, found: list[str]) -> None:
+    """Raise unless a change set was written with the state that it lies in: Git may have put it there (V24)."""
+    ids = _owners(file)
+    if ids and not set(ids) & set(found) and not trusts_all():
+        raise StateError(
+            f"the change in {file.name} was not noted by you on this machine, so it is not made",
+            hint=f"look at .bayou/state/changes/{file.name}, and remove it",
+        )
 
 
 def _sync(folder: Path) -> None:

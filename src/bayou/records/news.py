@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bayou.errors import BayouError
-from bayou.repo import LOCAL, Repo
+from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.records.engine import Choice
@@ -17,7 +17,7 @@ def tell_catalog(repo: Repo, engine: Choice = "auto") -> None:
 
     It is derived (V20): what it cannot take in now, it takes in when it is next asked, and says so then.
     """
-    if not (repo.root / LOCAL / "catalog.db").exists():
+    if not repo.catalog.exists():
         return
     from bayou.records.engine import Engine  # noqa: PLC0415
     from bayou.records.records import Records  # noqa: PLC0415

@@ -64,6 +64,7 @@ class Bulk:
         from bayou.pipeline.session import spark_session  # noqa: PLC0415
         from bayou.pipeline.shared import require_store  # noqa: PLC0415
 
+        place.require_trust()
         recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
         try:
             with spark_session(self.spark, deadline=self.deadline) as spark:

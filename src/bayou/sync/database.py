@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from bayou.config.ownership import OWNER, owner_ids
+from bayou.config.trust import trusts_all
 from bayou.errors import StateError
 from bayou.sync.lock import FileLock
 
 _SCHEMA = """
+CREATE TABLE owner (
+    id TEXT NOT NULL
+);
 CREATE TABLE place (
     id INTEGER PRIMARY KEY,
     url TEXT NOT NULL,
@@ -107,7 +112,7 @@ CREATE TABLE pending (
     rows TEXT NOT NULL
 );
 """
-_VERSION = 1
+_VERSION = 2
 
 IN_SPAN = "path >= ? AND path < ?"
 """A condition on paths that takes the `bounds` of a `Span`; SQLite compares text by its UTF-8 bytes, as spans do."""
@@ -145,14 +150,27 @@ class Database:
         if version == 0:
             # A number of its own, so that whoever follows the journal notices when the state was made anew.
             own = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {own} COMMIT;")
+            whose = [f"INSERT INTO owner VALUES ('{one}');" for one in owner_ids(self.path.with_name(OWNER))[:1]]
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {''.join(whose)} {own} COMMIT;")
         elif version != _VERSION:
             connection.close()
             raise StateError(
                 f"{self.path.name} was written by another version of Bayou (format {version})",
                 hint="use that version, or remove .bayou/state: the next sync finds out anew what is here",
             )
+        self._check_owner(connection)
         return connection
+
+    def _check_owner(self, connection: sqlite3.Connection) -> None:
+        """Raise unless this file was made with the state that it lies in: Git may have replaced it since (V24)."""
+        ids = owner_ids(self.path.with_name(OWNER))
+        found = [one for (one,) in connection.execute("SELECT id FROM owner")]
+        if ids and not set(ids) & set(found) and not trusts_all():
+            connection.close()
+            raise StateError(
+                f"{self.path.name} is not the one that you made here: something has replaced it",
+                hint="move .bayou/state away, and find out what did: the next sync finds out anew what is here",
+            )
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -104,7 +104,7 @@ def new_run(
     Whatever is wrong with the workflow or its inputs is raised here, with its place; nothing has been written then.
     """
     workflow = find_workflow(repo, name)
-    check_workflow(repo, workflow)
+    check_workflow(repo.running(), workflow)
     inputs = resolve_inputs(workflow, given or {}, texts)
     run = Run(
         run_id=ulid(),
@@ -135,7 +135,7 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
     earlier = records.runs.get(run_id)
     _check_resumable(earlier, abandoned=abandoned)
     workflow = find_workflow(repo, earlier.workflow_id)
-    check_workflow(repo, workflow)
+    check_workflow(repo.running(), workflow)
     inputs = resolve_inputs(workflow, earlier.inputs)
     run = replace(earlier, status=RUNNING, finished_at=None, failed_step=None, inputs=inputs, by=identity())
     records.runs.save(run)

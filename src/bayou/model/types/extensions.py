@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 import threading
 import traceback
@@ -90,14 +91,19 @@ def _from_file(file: Path, source: str, root: Path) -> Iterator[Offered | TypeIn
 
 
 def _import(file: Path, root: Path) -> ModuleType:
-    """Run a file as a module; what it prints is no result of ours."""
+    """Run a file as a module; what it prints is no result of ours.
+
+    V23: its source is what a user can look at and allow. Python would run a compiled file of `__pycache__` instead, and
+    one that says so needs not even match the source, so none of those is read or written here.
+    """
     name = f"bayou_extension_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"not a Python file: {file}")
     module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
+    before, cache, writes_none = list(sys.path), sys.pycache_prefix, sys.dont_write_bytecode
     sys.path.insert(0, str(root))
+    sys.pycache_prefix, sys.dont_write_bytecode = os.path.join(os.devnull, "none"), True
     sys.modules[name] = module
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -107,6 +113,7 @@ def _import(file: Path, root: Path) -> ModuleType:
         raise
     finally:
         sys.path[:] = before
+        sys.pycache_prefix, sys.dont_write_bytecode = cache, writes_none
     return module
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from bayou.errors import BayouError, TypeInvalid, TypeNotFound
+from bayou.config.trust import EXTENSIONS
+from bayou.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
 from bayou.model.types.call import PythonCall
 from bayou.model.types.shell import Shell
 from bayou.model.types.spec import ModelType
@@ -40,7 +41,12 @@ def load_types(repo: Repo) -> Types:
 
     found: dict[str, ModelType] = dict(BUILT_IN)
     bad: list[TypeInvalid] = []
-    for offered in (from_extensions(repo.root), from_entry_points()):
+    try:
+        repo.require_extensions()
+        own = from_extensions(repo.root)
+    except TrustNeeded as error:
+        own = iter([TypeInvalid(f"types of {EXTENSIONS}/ are not shown: {error.message}", hint=error.hint)])
+    for offered in (own, from_entry_points()):
         for one in offered:
             if isinstance(one, TypeInvalid):
                 bad.append(one)
@@ -52,11 +58,15 @@ def load_types(repo: Repo) -> Types:
 
 
 def find_type(repo: Repo, name: str) -> ModelType:
-    """Return a type; `TypeNotFound` if there is none. Looks no further than to where it is found."""
+    """Return a type; `TypeNotFound` if there is none. Looks no further than to where it is found.
+
+    `TrustNeeded` where code would be loaded that this user neither asked to run nor allows (V23).
+    """
     from bayou.model.types.extensions import Offered, from_extensions  # noqa: PLC0415
 
     if name in BUILT_IN:
         return BUILT_IN[name]
+    repo.require_extensions()
     for one in from_extensions(repo.root):
         if isinstance(one, Offered) and one.kind.name == name:
             return one.kind

@@ -43,6 +43,7 @@ class Warm:
     @classmethod
     def of(cls, config: SparkConfig) -> Warm:
         """Return the server that `config` asks for; starts nothing."""
+        config.require_trust()
         java, spark = find_java(), find_spark()
         return cls(cache(), identify(config.master or LOCAL, java, spark), java, spark)
 

@@ -32,6 +32,7 @@ def grant_for(repo: Repo) -> Grant:
     if repo.offline:
         return Grant(refused="this is offline")
     try:
+        place.require_trust()
         return Grant(Recipe.of(place.url, place.namespace, place.options, repo.config.sync.concurrency))
     except BayouError as error:
         return Grant(refused=f"{error.message}; {error.hint}" if error.hint else error.message)

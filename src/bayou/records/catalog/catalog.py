@@ -15,7 +15,7 @@ from bayou.records.catalog.file import CatalogFile
 from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
 from bayou.records.catalog.refreshed import Refreshed, is_current
 from bayou.records.engine import Engine
-from bayou.repo import LOCAL, Repo
+from bayou.repo import Repo
 from bayou.sync.feed import open_feed
 from bayou.tree.tree import Tree
 
@@ -46,7 +46,7 @@ class Catalog:
         self._repo = repo
         self._engine = engine or Engine()
         self._root = tree.root
-        self._file = CatalogFile(repo.root / LOCAL / "catalog.db")
+        self._file = CatalogFile(repo.catalog)
 
     def refresh(self) -> Refreshed:
         """Catch up with the tree, or rebuild what is missing, damaged or of another Bayou; say what was done.

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from bayou.config.ownership import OWNER, owner_ids
 from bayou.errors import StateError
 from bayou.records.catalog import carry
-from bayou.records.catalog.schema import SCHEMA, VERSION, tell
+from bayou.records.catalog.schema import SCHEMA, VERSION, tell, told
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -104,10 +105,13 @@ class CatalogFile:
                 f"{self.path.name} is being made anew by another process, and takes too long",
                 hint="wait for that process, or end it",
             )
+        if (why := self._foreign()) is not None:
+            self._replace(why)
+            return
         self._connection = _connection(self.path)
         self._inode = _inode(self.path)
         if _format(self._connection) != VERSION:
-            _transaction(self._connection, "BEGIN IMMEDIATE", _renew)
+            _transaction(self._connection, "BEGIN IMMEDIATE", lambda db: _renew(db, self._owner()))
 
     def _replace(self, why: str) -> None:
         """Make a new file, alone; it keeps what can be read of the old one (V20).
@@ -119,19 +123,42 @@ class CatalogFile:
         if not self._acquire(fcntl.LOCK_EX, _ALONE_WITHIN_S):
             self._inode = _inode(self.path)
             self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            _transaction(self._connection, "BEGIN", lambda db: _make(db, why, carry.salvage(self.path)))
+            old = carry.salvage(self.path) if self._foreign() is None else carry.Old()
+            _transaction(self._connection, "BEGIN", lambda db: _make(db, why, old, self._owner()))
             return
         try:
-            if not _is_well(self.path):  # else somebody was faster
-                old = carry.salvage(self.path)
+            ours = self._foreign() is None
+            if not (ours and _is_well(self.path)):  # else somebody was faster
+                old = carry.salvage(self.path) if ours else carry.Old()
                 for end in ("", "-wal", "-shm"):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(f"{self.path}{end}")
                 with contextlib.closing(_connection(self.path)) as db:
-                    _transaction(db, "BEGIN IMMEDIATE", lambda db: _make(db, why, old))
+                    _transaction(db, "BEGIN IMMEDIATE", lambda db: _make(db, why, old, self._owner()))
         finally:
             self.close()
         self._connect()
+
+    def _owner(self) -> list[str]:
+        return owner_ids(self.path.with_name(f"{self.path.name}.{OWNER}"))
+
+    def _foreign(self) -> str | None:
+        """Say why the file that is there may not be one that this user made here; None if it is, or there is none.
+
+        Git may have put it there, and what it says decides what is deleted (V24).
+        """
+        ids = self._owner()
+        if not ids or not _inode(self.path):
+            return None
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=_WITHIN_S, isolation_level=None)) as db:
+                tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                if not tables:
+                    return "was empty"
+                # Only of a table: a view could take for ever.
+                return None if "meta" in tables and told(db, "owner") in ids else "was not made here"
+        except sqlite3.DatabaseError:
+            return "was damaged"
 
     def _acquire(self, kind: int, within: float) -> bool:
         """Take the lock of all users of the file, shared or alone; return whether that came about."""
@@ -176,15 +203,16 @@ def _connection(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _make(db: sqlite3.Connection, why: str, old: carry.Old) -> None:
+def _make(db: sqlite3.Connection, why: str, old: carry.Old, owner: list[str]) -> None:
     for statement in SCHEMA.split(";"):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {VERSION}")
     tell(db, "why", why)
+    tell(db, "owner", owner[0] if owner else None)
     carry.take_over(db, old)
 
 
-def _renew(db: sqlite3.Connection) -> None:
+def _renew(db: sqlite3.Connection, owner: list[str]) -> None:
     """Empty a file of another Bayou, and fill it with what can be read of it."""
     found = _format(db)
     if found == VERSION:
@@ -195,7 +223,7 @@ def _renew(db: sqlite3.Connection) -> None:
         if not name.startswith("sqlite_"):
             db.execute(f'DROP {kind} "{name}"')
     whose = "an older" if found < VERSION else "a newer"
-    _make(db, f"was of {whose} Bayou" if things else "was empty", old)
+    _make(db, f"was of {whose} Bayou" if things else "was empty", old, owner)
 
 
 def _format(db: sqlite3.Connection) -> int:

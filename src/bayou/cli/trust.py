@@ -1,0 +1,160 @@
+"""`bayou trust`: what in this repo needs this user's permission, and giving or taking it (V23, V24)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bayou.cli.common import Common, Group
+from bayou.cli.output import Line, Output, Part, clean, hint, say, show, warn
+from bayou.errors import NotConfirmed
+from bayou.quick import dataclass
+
+if TYPE_CHECKING:
+    from bayou.config.trust import Need
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a repo needs, what of it is allowed, and state that was set aside."""
+
+    root: Path
+    needs: list[Need]
+    missing: list[Need]
+    aside: list[Path]
+
+    @property
+    def allowed(self) -> bool:
+        return not self.missing
+
+
+@click.group(cls=Group)
+def trust() -> None:
+    """Look at, allow and revoke what a cloned repo needs your permission for.
+
+    A clone is data: until you allow it on this machine, it sends no credential anywhere, runs no code and touches
+    nothing outside itself. Permissions are kept in your own configuration folder. BAYOU_TRUST=1 allows everything
+    for one command, as CI needs it.
+    """
+
+
+@trust.command("show")
+@click.pass_obj
+def show_(common: Common) -> None:
+    """Say in plain sentences what in this repo needs your permission, and what of it you have allowed."""
+    found = _standing(common)
+    common.output.emit(_document(found), _told(found))
+
+
+@trust.command()
+@click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def allow(common: Common, yes: bool) -> None:
+    """Allow, on this machine, everything that `trust show` lists, as it is now.
+
+    What changes later is asked about anew. State of .bayou/ that was made elsewhere is taken over.
+    """
+    from bayou.config import trust as permissions  # noqa: PLC0415
+
+    found = _standing(common)
+    if found.missing and not yes:
+        _check_can_ask(common)
+        if not ask(common.output, found.missing):
+            raise NotConfirmed("nothing was allowed")
+    permissions.allow(found.root, [need for need in found.missing if need.what != "state"])
+    if found.aside and any(need.what == "state" for need in found.missing):
+        from bayou.sync.foreign import take_over  # noqa: PLC0415
+
+        take_over(found.root / ".bayou", found.aside[0])
+    now = _standing(common)
+    common.output.emit(_document(now), _told(now))
+
+
+@trust.command()
+@click.pass_obj
+def revoke(common: Common) -> None:
+    """Forget what was allowed for this repo on this machine."""
+    from bayou.config import trust as permissions  # noqa: PLC0415
+
+    found = _standing(common)
+    had = permissions.revoke(found.root)
+    now = _standing(common)
+    text = "what you had allowed for this repo is forgotten" if had else "nothing was allowed for this repo"
+    common.output.emit(_document(now), [say(text)])
+
+
+def ask(output: Output, needs: Sequence[Need]) -> bool:
+    """Ask the person at the terminal whether these are allowed on this machine; whatever is no yes is a no."""
+    output.emit({}, [Line(f"{need.why}\n  ({need.where}, sha256 {need.digest[:12]})", "needs") for need in needs])
+    return click.confirm(clean("allow this on this machine?"), default=False, err=True)
+
+
+def _check_can_ask(common: Common) -> None:
+    if common.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise NotConfirmed(
+            "there is nobody to ask", hint="look with `bayou trust show`, then `bayou trust allow --yes`"
+        )
+
+
+def _standing(common: Common) -> _Standing:
+    """Look at the file itself: what the environment puts over it needs no permission, and hides nothing here."""
+    from bayou.config import parse_config  # noqa: PLC0415
+    from bayou.config.load import read_text  # noqa: PLC0415
+    from bayou.config.ownership import set_aside_folders  # noqa: PLC0415
+    from bayou.config.trust import datastore_needs, extension_needs, link_needs, spark_needs, unallowed  # noqa: PLC0415
+
+    repo = common.open_repo()
+    config = parse_config(read_text(repo.file), str(repo.file))
+    needs = [
+        *datastore_needs(repo.root, config.datastore),
+        *spark_needs(config.spark),
+        *link_needs(repo.root),
+        *extension_needs(repo.root),
+    ]
+    missing = unallowed(repo.root, needs)
+    aside = set_aside_folders(repo.local) if repo.links is None else []
+    if aside:
+        from bayou.sync.foreign import state_need  # noqa: PLC0415
+
+        held = [state_need(repo.root, folder) for folder in aside]
+        needs += held
+        missing += held
+    return _Standing(repo.root, needs, missing, aside)
+
+
+def _document(found: _Standing) -> dict[str, object]:
+    missing = {need.digest for need in found.missing}
+    return {
+        "repo": str(found.root),
+        "allowed": found.allowed,
+        "needs": [
+            {
+                "what": need.what,
+                "where": need.where,
+                "value": need.value,
+                "why": need.why,
+                "digest": need.digest,
+                "allowed": need.digest not in missing,
+            }
+            for need in found.needs
+        ],
+    }
+
+
+def _told(found: _Standing) -> Iterator[Part]:
+    if not found.needs:
+        yield show("nothing in this repo needs your permission")
+        return
+    missing = {need.digest for need in found.missing}
+    for need in found.needs:
+        state = "not allowed" if need.digest in missing else "allowed"
+        yield show(f"{state}: {need.why}")
+        yield show(f"    {need.where}, sha256 {need.digest[:12]}")
+    if found.aside:
+        yield warn("remove .bayou/set-aside to be rid of state that you do not want")
+    if not found.allowed:
+        yield hint("allow it on this machine, as it is now, with `bayou trust allow`")

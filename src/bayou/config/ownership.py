@@ -1,0 +1,252 @@
+"""Whose `.bayou/` this is (V24): state that was made elsewhere is set aside, and never applied.
+
+State made here holds a random id, in its file `owner`; the same id lies in this user's own folder. A clone, an unpacked
+archive or another user's directory cannot know such an id. Foreign state is moved to `.bayou/set-aside/<id>/`, where
+`bayou trust show` says what it would have done and `bayou trust allow` takes it over. Payload is never moved: `tree/`
+and `conflicts/` stay where they are.
+
+Containers and restored backups are everyday cases. A state can have several owners: taking it over adds an id to it, so
+that both sides of a mounted directory go on using one state.
+
+Git overwrites ignored files without a word, so a later commit of a hostile repo could replace single files of a state
+that is ours. Whatever is acted upon therefore holds the id itself: `sync.db`, change sets, the catalog (`owner_ids`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder
+from bayou.errors import StateError
+from bayou.ids import ulid
+from bayou.quick import dataclass
+
+OWNER = "owner"
+ASIDE = "set-aside"
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_BYTES = 4096
+_CATALOG = (
+    "catalog.db",
+    "catalog.db-wal",
+    "catalog.db-shm",
+    "catalog.db-journal",
+    "catalog.db.lock",
+    "catalog.db.owner",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Foreign state that was found and moved: where it lies now."""
+
+    folder: Path
+
+
+_proved: dict[str, tuple[int, int, int]] = {}
+"""Owner files that this process has proved to be this user's: device, inode and time of change, by path."""
+
+
+def own_state(local: Path) -> Path:
+    """Return `.bayou/state`, proved to be this user's: made if it is not there, set aside if it is foreign."""
+    state = local / "state"
+    if not _is_proved(state / OWNER):
+        set_aside_foreign(local)
+        if not state.is_dir():
+            _make(local, state)
+    return state
+
+
+def own_catalog(local: Path) -> Path:
+    """Return `.bayou/catalog.db`; one that this user did not make is set aside, and rebuilt: it is derived (V20)."""
+    catalog = local / _CATALOG[0]
+    owner = local / _CATALOG[-1]
+    if _is_proved(owner):
+        return catalog
+    if not _is_ours(owner) and not trusts_all():
+        if any(os.path.lexists(local / name) for name in _CATALOG):
+            _move(local, _CATALOG)
+        _prepare(local)
+        _put(owner, register(local))
+    _prove(owner)
+    return catalog
+
+
+def owner_ids(owner: Path) -> list[str]:
+    """Return the ids in an owner file; none where there is none, as in a directory that is no repo's state."""
+    return _read_ids(owner)
+
+
+def set_aside_foreign(local: Path) -> SetAside | None:
+    """Move `.bayou/state` away if this user did not make it; say where it lies now. What is ours stays."""
+    state = local / "state"
+    if not os.path.lexists(state):
+        return None
+    if trusts_all():
+        return None
+    if stat.S_ISDIR(os.lstat(state).st_mode) and _is_ours(state / OWNER):
+        _prove(state / OWNER)
+        return None
+    # The catalog follows what the state says, so the two go together.
+    return SetAside(_move(local, ("state", *_CATALOG)))
+
+
+def take_over(local: Path, folder: Path) -> None:
+    """Make state that was set aside the state of this repo again, with this user as an owner.
+
+    `StateError` if the state that is in use by now has changes of its own: both cannot be kept.
+    """
+    state = local / "state"
+    source = folder / "state"
+    if not stat.S_ISDIR(os.lstat(source).st_mode):
+        raise StateError(f"{source} is no directory", hint="remove it")
+    if os.path.lexists(state):
+        _move(local, ("state", *_CATALOG))
+    ids = _read_ids(source / OWNER)
+    _put(source / OWNER, *ids[: _MOST_BYTES // 64], register(local))
+    os.rename(source, state)
+    _proved.pop(str(state / OWNER), None)
+
+
+def set_aside_folders(local: Path) -> list[Path]:
+    """Return what was set aside and still lies there, newest first."""
+    folder = local / ASIDE
+    try:
+        names = sorted(os.listdir(folder), reverse=True)
+    except OSError:
+        return []
+    return [folder / name for name in names if os.path.isdir(folder / name / "state")]
+
+
+def register(local: Path) -> str:
+    """Make a new id and remember it in this user's own folder."""
+    made = os.urandom(16).hex()
+    folder = _ids()
+    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
+        raise StateError(
+            f"{folder} lies in the repo itself, so it proves nothing",
+            hint=f"set XDG_CONFIG_HOME to a directory outside of it, or {VARIABLE}=1",
+        )
+    try:
+        make_private(folder)
+        _put(folder / made, os.path.realpath(local.parent))
+    except OSError as error:
+        if trusts_all():
+            return made
+        raise StateError(
+            f"cannot write to {folder}, where Bayou notes which state is yours: {error.strerror}",
+            hint=f"make it writable, set XDG_CONFIG_HOME to another directory, or {VARIABLE}=1",
+        ) from None
+    return made
+
+
+def _make(local: Path, state: Path) -> None:
+    """Make an empty state that is ours; of several processes that try at once, one succeeds."""
+    _prepare(local)
+    temporary = local / f".bayou-{ulid()}.tmp"
+    os.mkdir(temporary, 0o700)
+    try:
+        _put(temporary / OWNER, register(local))
+        os.rename(temporary, state)
+    except OSError as error:
+        if not state.is_dir():
+            raise StateError(f"cannot make {state}: {error.strerror}") from None
+        # Another process was faster, so its state is used.
+    finally:
+        if temporary.is_dir():
+            (temporary / OWNER).unlink(missing_ok=True)
+            temporary.rmdir()
+    if not _is_ours(state / OWNER) and not trusts_all():
+        raise StateError(f"{state} was replaced while it was made", hint="try again")
+    _prove(state / OWNER)
+
+
+def _prepare(local: Path) -> None:
+    """Make `.bayou/`, for this user only, if it is not there."""
+    try:
+        local.mkdir(mode=0o700, exist_ok=True)
+        if stat.S_IMODE(local.stat().st_mode) & 0o077 and local.stat().st_uid == os.geteuid():
+            local.chmod(0o700)  # no other user reads what is kept here
+        ignore = local / ".gitignore"
+        if not os.path.lexists(ignore):
+            ignore.write_text("*\n")
+    except OSError as error:
+        raise StateError(
+            f"cannot write to {local}: {error.strerror}", hint="check that this user may write to it"
+        ) from None
+
+
+def _move(local: Path, names: tuple[str, ...]) -> Path:
+    folder = local / ASIDE / ulid()
+    try:
+        _prepare(local)
+        (local / ASIDE).mkdir(mode=0o700, exist_ok=True)
+        if os.path.islink(local / ASIDE):
+            raise StateError(f"{local / ASIDE} is a link", hint="remove it")
+        folder.mkdir(mode=0o700)
+        for name in names:
+            if os.path.lexists(local / name):
+                os.rename(local / name, folder / name)
+    except OSError as error:
+        raise StateError(
+            f"{local} was made elsewhere, and its state cannot be set aside: {error.strerror}",
+            hint="check that this user may write to it",
+        ) from None
+    for name in ("state", "catalog.db.owner"):
+        _proved.pop(str(local / name / OWNER if name == "state" else local / name), None)
+    return folder
+
+
+def _ids() -> Path:
+    return user_folder() / "state"
+
+
+def _read_ids(owner: Path) -> list[str]:
+    try:
+        descriptor = os.open(owner, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return []
+    with open(descriptor, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return []
+        text = opened.read(_MOST_BYTES).decode(errors="replace")
+    return [one for one in text.split() if _ID.fullmatch(one)]
+
+
+def _is_ours(owner: Path) -> bool:
+    folder = _ids()
+    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(owner.parents[1])):
+        return False  # the clone brought along what should prove it
+    return any((folder / one).is_file() for one in _read_ids(owner))
+
+
+def _prove(owner: Path) -> None:
+    if (found := _look(owner)) is not None:
+        _proved[str(owner)] = found
+
+
+def _is_proved(owner: Path) -> bool:
+    known = _proved.get(str(owner))
+    return known is not None and known == _look(owner)
+
+
+def _look(owner: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.lstat(owner)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _put(file: Path, *lines: str) -> None:
+    temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.writelines(f"{line}\n" for line in lines)
+            opened.flush()
+            os.fsync(opened.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,325 @@
+"""What a cloned repo asks for, and what this user has allowed on this machine (V23).
+
+A clone is data: some of its values would send credentials or data somewhere, run code, or touch files outside the
+repo. Each of them is a `Need`. A user allows the needs of a repo with `bayou trust allow`, or by answering a question
+at a terminal; a command that writes such a value (`datastore setup`) allows what it writes.
+
+Permissions lie in the user's own folder, never in the repo: one file for each repo, named by the hash of its real path,
+with the digest of every value or set of files that was allowed. Another value has another digest, and is asked about
+anew. `BAYOU_TRUST=1` allows everything for one process: CI runs code of the repo anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bayou import limits
+from bayou.documents import Unreadable, read_json
+from bayou.errors import ConfigInvalid, TrustNeeded
+from bayou.ids import ulid
+from bayou.quick import dataclass
+
+if TYPE_CHECKING:
+    from bayou.config.record import DatastoreConfig, SparkConfig
+
+What = Literal["spark", "endpoint", "directory", "extensions", "state"]
+
+EXTENSIONS = "extensions"
+VARIABLE = "BAYOU_TRUST"
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+_MAX_FILES = 10_000
+_MAX_FILE_BYTES = 64 * limits.MIB
+_HINT = "look at it with `bayou trust show`; allow it on this machine with `bayou trust allow`"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that needs this user's permission: what it is, where it stands, and what it would do."""
+
+    what: What
+    where: str
+    value: str
+    why: str
+    digest: str
+
+    @classmethod
+    def of(cls, what: What, where: str, value: str, why: str, content: str | None = None) -> Need:
+        """Make a need; its digest covers `what`, `where` and the content, which is the value unless given."""
+        from hashlib import sha256  # noqa: PLC0415  (only for what needs permission)
+
+        text = json.dumps([what, where, value if content is None else content])
+        return cls(what, where, value, why, sha256(text.encode(errors="surrogatepass")).hexdigest())
+
+
+Ask = Callable[[Sequence[Need]], bool]
+"""Ask a person whether these needs are allowed; only a caller at a terminal has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The needs of one part of a repo's configuration. Whoever is about to use that part calls `require` first."""
+
+    root: Path
+    needs: tuple[Need, ...] = ()
+    ask: Ask | None = None
+    passed: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once everything was found to be allowed: it is looked up once."""
+
+    def require(self) -> None:
+        """Return if this user has allowed every need, now or before; else raise `TrustNeeded`."""
+        if self.passed:
+            return
+        missing = unallowed(self.root, self.needs)
+        if missing:
+            if self.ask is None or not self.ask(missing):
+                raise needed(missing)
+            allow(self.root, missing)
+        self.passed.append(True)
+
+
+def needed(missing: Sequence[Need]) -> TrustNeeded:
+    """Return the error for needs that nobody has allowed; it says what would happen."""
+    more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    return TrustNeeded(f"this repo needs your permission: {missing[0].why}{more}", hint=_HINT)
+
+
+def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
+    """Say whether BAYOU_TRUST allows everything for this process."""
+    told = (os.environ if environ is None else environ).get(VARIABLE, "").strip().lower()
+    if told not in _YES + _NO:
+        raise ConfigInvalid(f"{VARIABLE} is neither yes nor no: {told!r}", hint="use 1 or 0")
+    return told in _YES
+
+
+# ---- what a repo asks for ----
+
+
+def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
+    """Return what needs permission in the [spark] table of a file: whatever is not this machine's own Spark."""
+    if config.remote is not None:
+        why = (
+            f"its bayou.toml sends bulk jobs and queries, with the store's credentials and data, "
+            f"to the Spark server {config.remote}"
+        )
+        if "use_ssl=true" not in config.remote.lower():
+            why += ", unencrypted"
+        return (Need.of("spark", "bayou.toml: spark.remote", config.remote, why),)
+    if config.master is not None and not _is_local_master(config.master):
+        why = (
+            "its bayou.toml sends bulk jobs and queries, with the store's credentials and data, "
+            f"to the Spark cluster {config.master}"
+        )
+        return (Need.of("spark", "bayou.toml: spark.master", config.master, why),)
+    return ()
+
+
+def datastore_needs(root: Path, place: DatastoreConfig) -> tuple[Need, ...]:
+    """Return what needs permission in the [datastore] table of a file: other servers, directories outside the repo."""
+    found: list[Need] = []
+    if (endpoint := place.options.get("endpoint")) is not None:
+        plain = ", unencrypted" if endpoint.lower().startswith("http:") else ""
+        why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {endpoint}{plain}"
+        found.append(Need.of("endpoint", "bayou.toml: datastore.options.endpoint", endpoint, why))
+    if place.path is not None:
+        target = Path(os.path.realpath(root / Path(place.path).expanduser()))
+        if not target.is_relative_to(os.path.realpath(root)):
+            why = f"its bayou.toml keeps data in a directory outside the repo: it reads, writes and deletes in {target}"
+            found.append(Need.of("directory", "bayou.toml: datastore.path", place.path, why, str(target)))
+    if place.url is not None and place.url.lower().startswith("file:"):
+        found += _file_store(root, place, place.url)
+    return tuple(found)
+
+
+def link_needs(root: Path) -> tuple[Need, ...]:
+    """Return what needs permission because part of `.bayou/` is a link out of the repo: Git keeps links."""
+    inside = os.path.realpath(root)
+    for name in (".bayou", ".bayou/tree", ".bayou/state", ".bayou/conflicts"):
+        if os.path.islink(root / name):
+            target = Path(os.path.realpath(root / name))
+            if not target.is_relative_to(inside):
+                why = f"its {name} is a link out of the repo: data is read, written and deleted in {target}"
+                return (Need.of("directory", name, str(target), why),)
+    return ()
+
+
+def extension_needs(root: Path) -> tuple[Need, ...]:
+    """Return what needs permission because it is code: the files of `extensions/`, taken together."""
+    folder = root / EXTENSIONS
+    if not os.path.isdir(folder):
+        return ()
+    files = _python_files(folder)
+    if not files:
+        return ()
+    from hashlib import sha256  # noqa: PLC0415
+
+    digest = sha256()
+    total = 0
+    for file in files:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            data = f"cannot be read: {error.strerror}".encode()
+        total += len(data)
+        if total > _MAX_FILE_BYTES or len(files) > _MAX_FILES:
+            raise ConfigInvalid(f"{EXTENSIONS}/ is too large to be looked through: {len(files)} files")
+        name = os.fsencode(str(file.relative_to(root)))
+        digest.update(len(name).to_bytes(8, "big") + name + len(data).to_bytes(8, "big") + data)
+    names = [file.relative_to(root).as_posix() for file in files]
+    value = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    why = f"its {EXTENSIONS}/ has Python code ({value}), which this command would run to see what it offers"
+    return (Need.of("extensions", f"{EXTENSIONS}/", value, why, digest.hexdigest()),)
+
+
+def _python_files(folder: Path) -> list[Path]:
+    found = []
+    for directory, names, files in os.walk(folder):
+        names[:] = [name for name in names if name != "__pycache__"]  # never loaded: see model/types/extensions.py
+        found += [Path(directory, name) for name in files]
+    return sorted(found)
+
+
+def _file_store(root: Path, place: DatastoreConfig, url: str) -> Iterable[Need]:
+    """Return a need for a `file://` store that would be made among files outside the repo.
+
+    A directory that is a store already is shared on purpose, as a bucket is; an empty or missing one holds nothing of
+    anybody's.
+    """
+    from bayou.store.url import parse_url  # noqa: PLC0415
+
+    there = parse_url(url)
+    target = Path(os.path.realpath(Path(there.bucket, there.prefix, place.namespace or "")))
+    if target.is_relative_to(os.path.realpath(root)) or (target / ".bayou" / "head.json").is_file():
+        return ()
+    try:
+        if all(name.startswith(".bayou") for name in os.listdir(target)):
+            return ()
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        pass  # whatever it is, the store says so when it is opened
+    why = f"its bayou.toml makes a store of a directory outside the repo: it reads, writes and deletes in {target}"
+    return (Need.of("directory", "bayou.toml: datastore.url", url, why, str(target)),)
+
+
+def _is_local_master(master: str) -> bool:
+    """Whether Spark runs inside the server that Bayou starts on this machine; `local-cluster` starts others."""
+    import re  # noqa: PLC0415
+
+    return re.fullmatch(r"local(\[[0-9*, ]+\])?", master) is not None
+
+
+# ---- what this user has allowed ----
+
+
+def user_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Return this user's own folder for Bayou's settings: `$XDG_CONFIG_HOME/bayou`, else `~/.config/bayou`."""
+    told = (os.environ if environ is None else environ).get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(told):
+        return Path(told, "bayou")
+    try:
+        return Path.home() / ".config" / "bayou"
+    except RuntimeError:  # no HOME, and no such user
+        raise TrustNeeded(
+            "there is no home directory to keep permissions in",
+            hint=f"set XDG_CONFIG_HOME to a directory, or {VARIABLE}=1 for this command",
+        ) from None
+
+
+def unallowed(root: Path, needs: Sequence[Need]) -> list[Need]:
+    """Return the needs that this user has not allowed for the repo at `root`."""
+    if not needs or trusts_all():
+        return []
+    allowed = read_allowed(root)
+    return [need for need in needs if need.digest not in allowed]
+
+
+def read_allowed(root: Path) -> dict[str, dict[str, str]]:
+    """Return what was allowed for a repo, by digest; nothing where the file is missing, or is none of ours."""
+    file = _file(root)
+    if _lies_in(file, root):
+        return {}  # the clone brought it along
+    try:
+        with open(file, "rb") as opened:
+            found = read_json(opened.read(limits.CONFIG_BYTES + 1), limits.CONFIG_BYTES)
+    except (OSError, Unreadable):
+        return {}
+    if not isinstance(found, dict) or found.get("repo") != os.path.realpath(root):
+        return {}
+    allowed = found.get("allowed")
+    return allowed if isinstance(allowed, dict) else {}
+
+
+def allow(root: Path, needs: Iterable[Need]) -> None:
+    """Remember that this user allows these needs of the repo at `root`, besides those that were allowed before."""
+    new = {need.digest: {"what": need.what, "where": need.where, "value": need.value, "at": _now()} for need in needs}
+    if not new:
+        return
+    allowed = read_allowed(root)
+    if new.keys() <= allowed.keys():
+        return
+    file = _file(root)
+    if _lies_in(file, root):
+        raise TrustNeeded(
+            f"permissions cannot be kept in {file.parent}: it lies in the repo itself",
+            hint=f"set XDG_CONFIG_HOME to a directory outside of it, or {VARIABLE}=1 for this command",
+        )
+    document = {"repo": os.path.realpath(root), "allowed": {**allowed, **new}}
+    _write(file, json.dumps(document, indent=2) + "\n")
+
+
+def revoke(root: Path) -> bool:
+    """Forget whatever was allowed for the repo at `root`; say whether anything was."""
+    try:
+        _file(root).unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise TrustNeeded(f"cannot forget what was allowed: {error.strerror}: {_file(root)}") from None
+    return True
+
+
+def make_private(folder: Path) -> None:
+    """Create a directory, and those above it, that only this user can enter."""
+    for one in reversed([folder, *folder.parents]):
+        if not one.is_dir():
+            os.makedirs(one, mode=0o700, exist_ok=True)
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
+    try:
+        make_private(file.parent)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        raise TrustNeeded(
+            f"cannot remember what was allowed: {error.strerror}: {error.filename}",
+            hint=f"make it writable, set XDG_CONFIG_HOME to another directory, or {VARIABLE}=1 for this command",
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _file(root: Path) -> Path:
+    from hashlib import sha256  # noqa: PLC0415
+
+    name = sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]
+    return user_folder() / "trust" / f"{name}.json"
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def _now() -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
