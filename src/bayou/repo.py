@@ -148,6 +148,7 @@ def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
         raise UsageError(f"{error.filename} is in the way: not a directory", hint="choose another place") from None
     ignore = root / LOCAL / ".gitignore"
     if not ignore.exists():
+        ignore.touch(mode=0o600)
         ignore.write_text("*\n")
     try:
         write_file(repo.file, text, create=True)

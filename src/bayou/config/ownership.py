@@ -65,7 +65,7 @@ def own_catalog(local: Path) -> Path:
     owner = local / _CATALOG[-1]
     if _is_proved(owner):
         return catalog
-    if not _is_ours(owner) and not trusts_all():
+    if not _is_ours(local, owner) and not trusts_all():
         if any(os.path.lexists(local / name) for name in _CATALOG):
             _move(local, _CATALOG)
         _prepare(local)
@@ -86,7 +86,7 @@ def set_aside_foreign(local: Path) -> SetAside | None:
         return None
     if trusts_all():
         return None
-    if stat.S_ISDIR(os.lstat(state).st_mode) and _is_ours(state / OWNER):
+    if stat.S_ISDIR(os.lstat(state).st_mode) and _is_ours(local, state / OWNER):
         _prove(state / OWNER)
         return None
     # The catalog follows what the state says, so the two go together.
@@ -158,7 +158,7 @@ def _make(local: Path, state: Path) -> None:
         if temporary.is_dir():
             (temporary / OWNER).unlink(missing_ok=True)
             temporary.rmdir()
-    if not _is_ours(state / OWNER) and not trusts_all():
+    if not _is_ours(local, state / OWNER) and not trusts_all():
         raise StateError(f"{state} was replaced while it was made", hint="try again")
     _prove(state / OWNER)
 
@@ -171,7 +171,7 @@ def _prepare(local: Path) -> None:
             local.chmod(0o700)  # no other user reads what is kept here
         ignore = local / ".gitignore"
         if not os.path.lexists(ignore):
-            ignore.write_text("*\n")
+            _put(ignore, "*")
     except OSError as error:
         raise StateError(
             f"cannot write to {local}: {error.strerror}", hint="check that this user may write to it"
@@ -215,9 +215,9 @@ def _read_ids(owner: Path) -> list[str]:
     return [one for one in text.split() if _ID.fullmatch(one)]
 
 
-def _is_ours(owner: Path) -> bool:
+def _is_ours(local: Path, owner: Path) -> bool:
     folder = _ids()
-    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(owner.parents[1])):
+    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
         return False  # the clone brought along what should prove it
     return any((folder / one).is_file() for one in _read_ids(owner))
 

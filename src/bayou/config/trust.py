@@ -171,7 +171,7 @@ def extension_needs(root: Path) -> tuple[Need, ...]:
         digest.update(len(name).to_bytes(8, "big") + name + len(data).to_bytes(8, "big") + data)
     names = [file.relative_to(root).as_posix() for file in files]
     value = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    why = f"its {EXTENSIONS}/ has Python code ({value}), which this command would run to see what it offers"
+    why = f"its {EXTENSIONS}/ has Python code ({value}), which would run to see what types of models it has"
     return (Need.of("extensions", f"{EXTENSIONS}/", value, why, digest.hexdigest()),)
 
 

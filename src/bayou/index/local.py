@@ -36,13 +36,14 @@ class NodeFiles:
 
     def write(self, files: Sequence[NodeFile], *, durable: bool) -> None:
         """Write nodes, each whole or not at all; if `durable`, they survive a power cut once this returns."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         made: list[tuple[Path, Path]] = []
         try:
             for file in files:
                 temporary = self._directory / f".bayou-{ulid()}.tmp"
                 made.append((temporary, self._path(file.level, file.name)))
-                temporary.write_bytes(file.data)
+                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+                    opened.write(file.data)
             if durable:
                 # After all of them are written: then the first call does most of the work for the others.
                 for temporary, _ in made:

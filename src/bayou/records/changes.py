@@ -36,7 +36,7 @@ def turn(context: Context) -> Iterator[None]:
     """Have the existing versions of this repo's datastore to oneself; what a dead process left undone is done first."""
     lock = FileLock(context.repo.state / _LOCK)
     with explained():
-        context.repo.state.mkdir(parents=True, exist_ok=True)
+        context.repo.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = lock.acquire(_WAIT_S)
     if not held:
         raise StateError(

@@ -27,8 +27,11 @@ class Conflicts:
     def keep(self, source: Path, path: str) -> Path:
         """Copy a file aside, durably, and return where. Copies of one sync share a directory."""
         target = self._directory / self._stamp / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        for one in reversed((target.parent, *target.parent.parents)):
+            if self._directory in (one, *one.parents):
+                one.mkdir(mode=0o700, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
+        target.chmod(0o600)
         made = [target, *(parent for parent in target.parents if self._directory in (parent, *parent.parents))]
         for name in (*made, self._directory.parent):
             descriptor = os.open(name, os.O_RDONLY)

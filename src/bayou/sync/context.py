@@ -123,7 +123,7 @@ def open_context(
     """Open the state of a repo and its store for one sync; one process at a time."""
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     bounded = (store or repo.store()).within(deadline)
-    repo.tree_root.mkdir(parents=True, exist_ok=True)
+    repo.tree_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with Database(repo.state / "sync.db") as database, _alone(repo.state / "sync.lock", deadline):
         cache = NodeFiles(repo.state / "nodes")
         nodes = BaseNodes(cache, ulid())

@@ -131,7 +131,7 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Ten processes may open it for the first time at once; only one makes it.
             lock = FileLock(path.with_name(f"{path.name}.lock"))
             lock.acquire(_OPEN_WITHIN_S)
@@ -143,6 +143,7 @@ class Database:
             raise _state_error(path, error) from None
 
     def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # its log gets the mode that it has
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         for pragma in self.pragmas:
             connection.execute(f"PRAGMA {pragma}")

@@ -167,7 +167,7 @@ class Journal:
 
     def _presence(self) -> str:
         if self._lock is None:
-            self._owners.mkdir(parents=True, exist_ok=True)
+            self._owners.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._owner = ulid()
             self._lock = FileLock(self._owners / self._owner)
             self._lock.acquire()

@@ -72,7 +72,7 @@ def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: Vie
 def _folder(path: Path) -> Iterator[Path]:
     """Give an empty directory, and leave none (V14). One process at a time syncs a repo: what is there is nobody's."""
     shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+    path.mkdir(mode=0o700, parents=True)
     try:
         yield path
     finally:

@@ -69,6 +69,6 @@ def _open(spot: Spot) -> tuple[int, bool]:
     except FileNotFoundError:
         pass
     try:
-        return os.open(spot.name, _APPEND | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=spot.directory), True
+        return os.open(spot.name, _APPEND | os.O_CREAT | os.O_EXCL, spot.file_mode, dir_fd=spot.directory), True
     except FileExistsError:
         raise FileNotFoundError(errno.ENOENT, "made by somebody else meanwhile", spot.path) from None

@@ -19,6 +19,7 @@ from bayou.tree.failure import explained
 from bayou.tree.ground import Ground
 from bayou.tree.journal import Journal
 from bayou.tree.spot import DIRECTORY, Spot
+from bayou.tree.trail import is_private
 
 _BUFFER = 1 << 17
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -67,7 +68,9 @@ class Assembly:
         what = f"cannot write {self.parent}/{name}"
         with self._inside(what) as directory:
             with explained(what):
-                descriptor = os.open(name, _CREATE, 0o666, dir_fd=directory)
+                # The directory was made here, for this user alone or for others too: so is what lies in it.
+                mode = 0o600 if is_private(os.fstat(directory).st_mode) else 0o666
+                descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
             try:
                 with io.BufferedWriter(OutFile(descriptor, what, closefd=False), _BUFFER) as file:
                     yield file
@@ -173,4 +176,4 @@ class Assembly:
 
 
 def _make_directory(spot: Spot) -> None:
-    os.mkdir(spot.name, dir_fd=spot.directory)
+    os.mkdir(spot.name, 0o700 if spot.private else 0o777, dir_fd=spot.directory)

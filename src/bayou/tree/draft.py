@@ -104,7 +104,7 @@ class Draft:
 
     def _create(self, spot: Spot) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        return os.open(self._temporary, flags, 0o666, dir_fd=spot.directory)
+        return os.open(self._temporary, flags, spot.file_mode, dir_fd=spot.directory)
 
     def _discard(self) -> None:
         """Remove what there is; what cannot be removed is a temporary that everybody ignores."""

@@ -79,7 +79,7 @@ class Incoming:
             try:
                 descriptor = _create(path)
             except FileNotFoundError:
-                self.staging.mkdir(parents=True, exist_ok=True)
+                self.staging.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = _create(path)
         return path, Arriving(descriptor)
 
@@ -159,7 +159,7 @@ class Incoming:
 
 
 def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
 def _rename(staged: Path, spot: Spot) -> int:

@@ -24,6 +24,13 @@ class Spot(NamedTuple):
     """Whether the file system takes names that differ by case only for one."""
     made: bool = False
     """Whether the directory was made on the way here, this very moment."""
+    private: bool = False
+    """Whether only this user can enter the tree: then nobody else can read what is made in it."""
+
+    @property
+    def file_mode(self) -> int:
+        """The mode of a new file, before the umask."""
+        return 0o600 if self.private else 0o666
 
     def look(self) -> os.stat_result:
         """Look at what has the name, itself and not what it points to; `FileNotFoundError` if nothing has."""

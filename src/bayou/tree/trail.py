@@ -29,6 +29,7 @@ class Trail:
         self._made: list[bool] = []
         """Of each open directory, whether we have made it: then nothing is in it but what came since."""
         self._folds = False
+        self._private = False
 
     def to(self, path: str, gained: set[str] | None = None) -> Spot:
         """Open the directory that holds `path`, valid until the next call.
@@ -41,6 +42,7 @@ class Trail:
         if not self._descriptors:
             self._descriptors.append(_open_root(self._root, make=gained is not None))
             self._made.append(False)
+            self._private = is_private(os.fstat(self._descriptors[0]).st_mode)
         kept = 0
         for ours, theirs in zip(self._names, directories, strict=False):
             if ours != theirs:
@@ -52,7 +54,7 @@ class Trail:
             made = self._enter(segment, path, gained)
         if not directories:
             self._folds = folds_case(self._descriptors[0], name)
-        return Spot(self._descriptors[-1], name, path, self._folds, made)
+        return Spot(self._descriptors[-1], name, path, self._folds, made, self._private)
 
     def close(self) -> None:
         self._cut(0)
@@ -92,10 +94,15 @@ class Trail:
         """Make a directory in the last one; False if there is one already."""
         gained.add("/".join(self._names))
         try:
-            os.mkdir(segment, dir_fd=self._descriptors[-1])
+            os.mkdir(segment, 0o700 if self._private else 0o777, dir_fd=self._descriptors[-1])
         except FileExistsError:
             return False
         return True
+
+
+def is_private(mode: int) -> bool:
+    """Say whether a directory of this mode is closed to other users: `.bayou/` is, a shared datastore need not be."""
+    return not mode & 0o077
 
 
 def no_link(root: Path) -> None:
@@ -115,7 +122,7 @@ def _open_root(root: Path, *, make: bool) -> int:
     try:
         # Not its parents: a file system that is not mounted is not to be written beside.
         with contextlib.suppress(FileExistsError):
-            os.mkdir(root)
+            os.mkdir(root, 0o700 if is_private(os.stat(root.parent).st_mode) else 0o777)
         above = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             sync_directory(above)

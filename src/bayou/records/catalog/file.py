@@ -164,7 +164,7 @@ class CatalogFile:
         """Take the lock of all users of the file, shared or alone; return whether that came about."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f"{self.path.name}.lock")
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         end = time.monotonic() + within
         while True:
             try:
@@ -192,6 +192,7 @@ def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # its log gets the mode that it has
     db = sqlite3.connect(path, timeout=_WITHIN_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
