@@ -211,12 +211,13 @@ def test_a_change_set_that_git_put_among_ours_is_not_carried_out(shared: Repo, c
 
     synced = command("datastore", "sync", "--repo", str(shared.root), "--json").document
     command("model", "create", "net", "m", "--repo", str(shared.root))
-    put = command("data", "put", "m", "x", str(shared.file), "--repo", str(shared.root), "--json")
+    command("data", "put", "m", "x", str(shared.file), "--repo", str(shared.root))
+    renamed = command("data", "rename", "m", "x", "y", "--repo", str(shared.root), "--json")
 
     assert synced["pushed"]["deleted"] == 0
     assert (shared.tree_root / "files" / "a").exists()
-    assert (put.code, put.error["code"]) == (1, "state_error")
-    assert "not noted by you" in put.error["message"]
+    assert (renamed.code, renamed.error["code"]) == (1, "state_error")
+    assert "not noted by you" in renamed.error["message"]
 
 
 @pytest.mark.parametrize("way", ["at first", "later"])
