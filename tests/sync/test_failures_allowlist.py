@@ -113,6 +113,8 @@ def test_f045_secrets_stay_where_they_are(team: Team) -> None:
 def test_f046_the_programs_own_files_stay_local(team: Team) -> None:
     lay_remotely(team, catalog_db="old", **{".bayou__catalog.db": "old", "data___catalog.db": "old"})
     a = newcomer(team, "a")
+    assert a.repo.state.is_dir()  # made by this program, and so its own
+    assert not a.repo.catalog.exists()
     own = ["models/m.yaml", "extensions/e.py", ".bayou/catalog.db", ".bayou/state/kept"]
     for name in own:
         file = a.repo.root / name
