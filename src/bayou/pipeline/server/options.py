@@ -122,6 +122,11 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
         found |= {
             "spark.driver.bindAddress": LOCAL_ADDRESS,
             "spark.driver.host": LOCAL_ADDRESS,
+            # V26: blocks hold kernels, and kernels hold credentials. With a local master Spark makes up a secret, keeps
+            # it in its memory, and obeys nobody on either of its ports (RPC and blocks) who does not know it.
+            "spark.authenticate": "true",
+            "spark.network.crypto.enabled": "true",
+            "spark.network.crypto.saslFallback": "false",
             "spark.python.daemon.module": DAEMON,
             # Over TCP every task waits for 40 ms: what the JVM writes in small pieces is held back until the first is
             # acknowledged, and nobody hurries to do that.
