@@ -463,6 +463,9 @@ def test_settings_are_written_for_this_user_alone_and_bind_to_loopback(place):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert lines["spark.connect.authenticate.token"] == "t0ken"
     assert lines["spark.bayou.identity"] == "key:nonce"
+    assert (lines["spark.authenticate"], lines["spark.network.crypto.enabled"]) == ("true", "true")
+    again = options.write_spark(place, "local[*]", token="t0ken", identity="key:nonce").read_text()
+    assert lines["spark.authenticate.secret"] not in again, "a secret is good for one server"
     assert {lines[f"spark.{key}"] for key in ("connect.grpc.binding.address", "driver.bindAddress", "driver.host")} == {
         "127.0.0.1"
     }
@@ -479,6 +482,7 @@ def test_a_cluster_reaches_the_driver_where_spark_says_so(place):
     file = options.write_spark(place, "spark://host:7077", token="t", identity="i")
 
     assert "spark.driver." not in file.read_text()
+    assert "spark.authenticate" not in file.read_text(), "whether a cluster authenticates is its administrator's to say"
     assert "spark.connect.grpc.binding.address=127.0.0.1" in file.read_text()
 
 

@@ -1,4 +1,4 @@
-"""What another local process gets from the warm server: nothing, on none of its sockets, and in none of its files (17.3).
+"""What another local process gets from the warm server: nothing, on none of its sockets and in none of its files (17.3).
 
 Spark's own transport is spoken here by hand: a frame is its length, a type, a header and a body.
 """
@@ -244,7 +244,7 @@ def test_17_3_a_stranger_s_request_is_refused_before_it_is_read(working: Warm) -
 
 
 def test_17_3_the_file_server_has_nothing_to_give(working: Warm) -> None:
-    """Spark answers requests for files before it knows who asks. So there must be none, and it must not go elsewhere."""
+    """Spark answers requests for files before it knows who asks. So there must be none, nor a way to others."""
     up = "../" * 20
     names = ["/files/a", "/jars/a", "/artifacts/a", f"/artifacts/{up}etc/passwd", "/artifacts/../../server.json"]
     names += ["1_0", "/artifacts//etc/passwd", f"/classes/{up}etc/passwd"]
@@ -265,9 +265,20 @@ def test_17_3_connect_answers_nobody_without_the_token(working: Warm, headers: t
     record = working.running()
     assert record is not None
     service = "/spark.connect.SparkConnectService/"
-    methods = ("ExecutePlan", "AnalyzePlan", "Config", "ArtifactStatus", "Interrupt", "ReattachExecute", "FetchErrorDetails")
+    methods = (
+        "ExecutePlan",
+        "AnalyzePlan",
+        "Config",
+        "ArtifactStatus",
+        "Interrupt",
+        "ReattachExecute",
+        "FetchErrorDetails",
+    )
     with grpc.insecure_channel(f"127.0.0.1:{record.port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-        for method in (*(service + name for name in methods), "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"):
+        for method in (
+            *(service + name for name in methods),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ):
             with pytest.raises(grpc.RpcError) as refused:
                 list(channel.unary_stream(method)(b"", metadata=headers, timeout=30))
             assert refused.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED)
@@ -276,6 +287,11 @@ def test_17_3_connect_answers_nobody_without_the_token(working: Warm, headers: t
 def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: Warm) -> None:
     record = working.running()
     assert record is not None
+    with spark_session(SparkConfig()) as spark:
+        for name in ("spark.authenticate.secret", "spark.connect.authenticate.token"):
+            assert spark.conf.get(name, None) is None, "not even a session sees it"
+    assert not (working.place.root / "spark.properties").exists(), "what told the server its secrets is gone"
+    secrets = [secret.encode() for secret in (SECRET, IN_KERNEL, record.token)]
     seen = processes_of(working)
     assert record.pid in seen
     assert len(seen) >= 4, "the server, the nursery, a daemon and workers at least"
@@ -284,13 +300,11 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: W
             told = Path(f"/proc/{process}/environ").read_bytes() + Path(f"/proc/{process}/cmdline").read_bytes()
         except FileNotFoundError:
             continue
-        for secret in (SECRET, IN_KERNEL, record.token):
-            assert secret.encode() not in told
+        assert not [secret for secret in secrets if secret in told]
     for file in working.place.root.rglob("*"):
         if file.is_file() and file != working.place.record:
             data = file.read_bytes()
-            for secret in (SECRET, IN_KERNEL, record.token):
-                assert secret.encode() not in data, file
+            assert not [secret for secret in secrets if secret in data], file
 
 
 def test_17_3_a_job_that_fails_logs_no_credential(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:

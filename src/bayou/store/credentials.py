@@ -144,7 +144,7 @@ _given: ContextVar[Granted | None] = ContextVar("given", default=None)
 
 @contextmanager
 def given(granted: Granted | None) -> Iterator[None]:
-    """Let the stores that this thread opens meanwhile have these credentials, whatever profile they name, and keep them."""
+    """Give the stores that this thread opens meanwhile these credentials for good, whatever profile they name."""
     before = _given.set(granted)
     try:
         yield

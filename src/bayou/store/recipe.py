@@ -25,6 +25,7 @@ def _names(prefix: str, words: str) -> frozenset[str]:
 
 
 _CLIENT = "ALLOW_INVALID_CERTIFICATES DEFAULT_CONTENT_TYPE HTTP1_ONLY HTTP2_ONLY PROXY_CA_CERTIFICATE PROXY_EXCLUDES PROXY_URL"
+"""What every client reads, behind the prefix of its provider."""
 
 SETTINGS: Mapping[str, frozenset[str]] = {
     "s3": _names(
