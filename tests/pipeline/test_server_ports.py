@@ -1,4 +1,4 @@
-"""What another local process gets from the warm server: nothing, on none of its sockets and in none of its files (17.3).
+"""What another local process gets from the warm server: nothing, on no socket of it and in no file of it (17.3).
 
 Spark's own transport is spoken here by hand: a frame is its length, a type, a header and a body.
 """

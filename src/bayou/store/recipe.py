@@ -24,7 +24,10 @@ def _names(prefix: str, words: str) -> frozenset[str]:
     return frozenset(prefix + word for word in words.split())
 
 
-_CLIENT = "ALLOW_INVALID_CERTIFICATES DEFAULT_CONTENT_TYPE HTTP1_ONLY HTTP2_ONLY PROXY_CA_CERTIFICATE PROXY_EXCLUDES PROXY_URL"
+_CLIENT = (
+    "ALLOW_INVALID_CERTIFICATES DEFAULT_CONTENT_TYPE HTTP1_ONLY HTTP2_ONLY"
+    " PROXY_CA_CERTIFICATE PROXY_EXCLUDES PROXY_URL"
+)
 """What every client reads, behind the prefix of its provider."""
 
 SETTINGS: Mapping[str, frozenset[str]] = {
