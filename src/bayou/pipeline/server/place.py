@@ -42,7 +42,8 @@ class Place:
 
         Spark lets everybody read the blocks that it writes to a disk, so the folder above them must not.
         """
-        return [Path(folder) / f"bayou-{self.root.name}" for folder in told.split(",") if folder] or [self.work]
+        folders = [Path(folder) for folder in told.split(",") if os.path.isabs(folder)]
+        return [folder / f"bayou-{self.root.name}" for folder in folders] or [self.work]
 
     @property
     def record(self) -> Path:
