@@ -11,11 +11,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from bayou.pipeline.java import find_java
 from bayou.pipeline.server.environment import SOURCE
@@ -59,6 +60,9 @@ spark.task.maxFailures 4
 """
 
 
+_AUTHENTICATED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A running cluster. `conf` is its SPARK_CONF_DIR, as an administrator would hand it out."""
@@ -87,23 +91,34 @@ def can_be_apart(directory: Path) -> bool:
 
 
 @contextmanager
-def cluster(root: Path, hidden: Path) -> Iterator[Cluster]:
-    """Start a cluster whose log files are in `root`, and whose workers do not see `hidden`."""
+def cluster(root: Path, hidden: Path, secret: str | None = None) -> Iterator[Cluster]:
+    """Start a cluster whose log files are in `root`, and whose workers do not see `hidden`.
+
+    One with a `secret` obeys only who knows it; its administrator hands that out with the rest of the configuration.
+    """
     (root / "conf").mkdir()
-    (root / "conf" / "spark-defaults.conf").write_text(_DEFAULTS)
+    settings = {} if secret is None else {**_AUTHENTICATED, "spark.authenticate.secret": secret}
+    told = _DEFAULTS + "".join(f"{name} {value}\n" for name, value in settings.items())
+    (root / "conf" / "spark-defaults.conf").write_text(told)
     with ExitStack() as ends:
-        own = _start(ends, root, "master", [*_ON, "--port", "0"], root)
+        own = _start(ends, root, "master", [*_ON, "--port", "0"], root, settings=settings)
         url = _said(own, root / "master.log", r"Starting Spark master at (spark://\S+)")[0]
         homes = [Path(ends.enter_context(TemporaryDirectory(prefix="bayou-worker-"))) for _ in range(WORKERS)]
         for number, home in enumerate(homes):
             options = [*_ON, "--cores", "1", "--memory", "600m", "--work-dir", str(home / "work"), url]
-            _start(ends, root, f"worker{number}", options, home, hidden)
+            _start(ends, root, f"worker{number}", options, home, hidden, settings)
         _said(own, root / "master.log", r"Registering worker", WORKERS)
         yield Cluster(url, root / "conf", homes)
 
 
 def _start(
-    ends: ExitStack, root: Path, name: str, options: Sequence[str], home: Path, hidden: Path | None = None
+    ends: ExitStack,
+    root: Path,
+    name: str,
+    options: Sequence[str],
+    home: Path,
+    hidden: Path | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> ServerProcess:
     java, spark = find_java(), find_spark()
     kind = "master.Master" if hidden is None else "worker.Worker"
@@ -112,6 +127,7 @@ def _start(
         *(one for one in _JVM if not one.startswith("-Xlog")),
         "-Xmx256m",
         "-Dspark.master.rest.enabled=false",
+        *(f"-D{setting}={value}" for setting, value in settings.items()),
     ]
     command += ["-cp", f"{spark.root / 'jars'}/*", f"org.apache.spark.deploy.{kind}", *options]
     if hidden is not None:

@@ -16,12 +16,15 @@ from bayou.index.local import NodeFiles
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.shared import require_shared
+from bayou.pipeline.warm import stop
 from bayou.store import Store, keys, open_store
 from bayou.sync import api, view
 from bayou.sync.bulk import Bulk
 from tests.pipeline.cluster import Cluster, can_be_apart, cluster
+from tests.pipeline.test_server_ports import GIVEN, Stranger, open_blocks, spark_ports
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust
 
@@ -85,6 +88,27 @@ def test_a_job_that_needs_the_tree_says_so_before_it_starts(spark_cluster: Clust
     assert [entry.path for entry in scan(made.tree)] == ["files/a"]
     assert len(warnings) == 1
     assert "do not see the store" in warnings[0]
+
+
+@pytest.mark.soak
+def test_17_3_a_cluster_that_authenticates_is_used_as_its_administrator_says(classes: Path, tmp_path, monkeypatch):
+    """And our own server in front of it obeys no stranger either."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    if not can_be_apart(hidden):
+        pytest.skip("this system does not let us keep a directory from a process")
+    (tmp_path / "cluster").mkdir()
+    with cluster(tmp_path / "cluster", hidden, secret="of-this-cluster") as made:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(made.conf))
+        config = SparkConfig(master=made.url)
+        with spark_session(config) as spark:
+            assert spark.range(0, 8, 1, 4).mapInArrow(lambda batches: batches, "id long").count() == 8
+            ports = spark_ports(Warm.of(config))
+            assert len(ports) == 2
+            for port in ports:
+                with Stranger(port) as stranger:
+                    assert stranger.ask(open_blocks())[0] not in GIVEN
+        stop(config)
 
 
 @pytest.mark.soak

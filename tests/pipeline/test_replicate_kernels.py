@@ -21,7 +21,6 @@ from bayou.index.tree import Tree
 from bayou.pipeline.arrow import batch, entries_to_batch, rows
 from bayou.pipeline.kernels.copies import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
 from bayou.pipeline.kernels.leaves import PIECES, Row, joined
-from bayou.pipeline.shared import Look, LookInto, _directories
 from bayou.pipeline.sources.entries import leaf_refs
 from bayou.store import Store, keys, open_store
 from bayou.store.recipe import Recipe
@@ -148,25 +147,6 @@ def test_leaves_that_did_not_change_are_named_and_not_written_again(stores):
     assert after.root.digest == expected.digest
     old, new = ({ref.node for ref in leaf_refs(tree)} for tree in (before, after))
     assert len(new - old) < len(old) / 2
-
-
-def test_a_worker_sees_a_directory_only_if_it_has_the_same_one(tmp_path: Path):
-    (tmp_path / "marker").write_text("word")
-    (tmp_path / "files").mkdir()
-    nothing = [pyarrow.RecordBatch.from_pydict({"id": [1]})]
-
-    def blind(look: Look | LookInto) -> bool:
-        return bool(list(look(iter(nothing))))
-
-    assert not blind(Look(str(tmp_path / "marker"), "word"))
-    assert blind(Look(str(tmp_path / "marker"), "another"))
-    assert blind(Look(str(tmp_path / "elsewhere"), "word"))
-    inside = _directories(str(tmp_path))
-    assert not blind(LookInto(str(tmp_path), inside))
-    assert blind(LookInto(str(tmp_path / "files"), inside))
-    assert blind(LookInto(str(tmp_path / "elsewhere"), inside))
-    (tmp_path / "more").mkdir()  # what came meanwhile is no reason to doubt
-    assert not blind(LookInto(str(tmp_path), inside))
 
 
 @pytest.mark.parametrize("seconds", [None, 1e-9])

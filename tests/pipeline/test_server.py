@@ -402,7 +402,9 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
 
 
 def environment_of(master: str, environ: dict[str, str], home: Path) -> dict[str, str]:
-    return server_environment(master, inherited(master, environ), java_home=home, spark_home=home, work=home / "work")
+    taken = inherited(master, environ)
+    scratch = Place(home).scratch(taken.get("SPARK_LOCAL_DIRS", ""))
+    return server_environment(master, taken, java_home=home, spark_home=home, root=home, scratch=scratch)
 
 
 def test_no_credential_reaches_a_server_whatever_its_name(tmp_path):
@@ -433,9 +435,26 @@ def test_a_cluster_needs_to_know_where_spark_is_and_hadoop_s_configuration(tmp_p
     assert "SPARK_LOCAL_IP" not in made
 
 
-def test_temporary_files_are_the_server_s_own_unless_somebody_says_otherwise(tmp_path):
-    assert environment_of("local", {}, tmp_path)["SPARK_LOCAL_DIRS"] == str(tmp_path / "work")
-    assert environment_of("local", {"SPARK_LOCAL_DIRS": "/fast"}, tmp_path)["SPARK_LOCAL_DIRS"] == "/fast"
+def test_17_3_temporary_files_are_in_a_folder_that_only_this_user_can_read(tmp_path):
+    """Wherever somebody wants them: Spark itself makes them readable for everybody."""
+    place, fast = Place(tmp_path / "key"), tmp_path / "fast"
+    place.make()
+    fast.mkdir(mode=0o777)
+    told = environment_of("local", {"SPARK_LOCAL_DIRS": f"{fast},/more"}, place.root)["SPARK_LOCAL_DIRS"]
+
+    assert environment_of("local", {}, place.root)["SPARK_LOCAL_DIRS"] == str(place.work)
+    assert told == f"{fast}/bayou-key,/more/bayou-key"
+
+    launch._clear(place, place.scratch(str(fast)))
+
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (place.work, fast / "bayou-key")] == [0o700, 0o700]
+    (fast / "bayou-key").rmdir()
+    (fast / "bayou-key").symlink_to(tmp_path)
+    with pytest.raises(SparkUnavailable, match="not a folder of yours"):
+        launch._clear(place, place.scratch(str(fast)))
+    (tmp_path / "file").touch()
+    with pytest.raises(SparkUnavailable, match="cannot make the folder"):
+        launch._clear(place, place.scratch(str(tmp_path / "file")))
 
 
 def test_settings_are_written_for_this_user_alone_and_bind_to_loopback(place):
@@ -445,6 +464,9 @@ def test_settings_are_written_for_this_user_alone_and_bind_to_loopback(place):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert lines["spark.connect.authenticate.token"] == "t0ken"
     assert lines["spark.bayou.identity"] == "key:nonce"
+    assert (lines["spark.authenticate"], lines["spark.network.crypto.enabled"]) == ("true", "true")
+    again = options.write_spark(place, "local[*]", token="t0ken", identity="key:nonce").read_text()
+    assert lines["spark.authenticate.secret"] not in again, "a secret is good for one server"
     assert {lines[f"spark.{key}"] for key in ("connect.grpc.binding.address", "driver.bindAddress", "driver.host")} == {
         "127.0.0.1"
     }
@@ -461,6 +483,7 @@ def test_a_cluster_reaches_the_driver_where_spark_says_so(place):
     file = options.write_spark(place, "spark://host:7077", token="t", identity="i")
 
     assert "spark.driver." not in file.read_text()
+    assert "spark.authenticate" not in file.read_text(), "whether a cluster authenticates is its administrator's to say"
     assert "spark.connect.grpc.binding.address=127.0.0.1" in file.read_text()
 
 

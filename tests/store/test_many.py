@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -203,16 +204,17 @@ class Keeping(LoopbackServer):
 
 
 @pytest.fixture
-def granted(monkeypatch: pytest.MonkeyPatch, s3_env: S3Endpoint) -> Callable[[str | None], None]:
+def granted(monkeypatch: pytest.MonkeyPatch, s3_env: S3Endpoint) -> Iterator[Callable[[str | None], None]]:
     """Take the keys out of the environment, and grant them in their place."""
+    with ExitStack() as ends:
 
-    def grant(token: str | None) -> None:
-        for name in s3_env.env():
-            monkeypatch.delenv(name)
-        monkeypatch.setattr(credentials, "_granted", {})
-        credentials.grant(None, Granted(s3_env.access_key, s3_env.secret_key, token, "us-east-1"))
+        def grant(token: str | None) -> None:
+            for name in s3_env.env():
+                monkeypatch.delenv(name)
+            keys = Granted(s3_env.access_key, s3_env.secret_key, token, "us-east-1")
+            ends.enter_context(credentials.given(keys))
 
-    return grant
+        yield grant
 
 
 def test_credentials_of_a_provider_are_good_enough(proxy: HttpProxy, granted: Callable[[str | None], None]) -> None:

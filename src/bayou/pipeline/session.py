@@ -6,6 +6,7 @@ ever hold any, since the next caller may have others.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import threading
@@ -28,6 +29,8 @@ from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+    from bayou.store.recipe import Recipe
 
     Session: TypeAlias = SparkSession
     """A session, for those who must not import pyspark themselves."""
@@ -87,6 +90,42 @@ def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Sp
     return spark
 
 
+def require_private_channel(config: SparkConfig, recipe: Recipe) -> None:
+    """Raise `SparkUnavailable` where credentials would travel to another machine in clear text (V26).
+
+    They travel inside kernels. A channel is private if it does not leave this machine, or is encrypted: by
+    `use_ssl=true`, or by a token, with which Spark's client always uses TLS. To another machine in clear text they go
+    only if this user has typed the address (BAYOU_SPARK_REMOTE), or if the address of a `bayou.toml` says so itself
+    (`use_ssl=false`): no such address gets here before this user has seen and allowed it (`bayou trust`, V23).
+    """
+    if config.remote is None or not recipe.secret or config.remote == os.environ.get("BAYOU_SPARK_REMOTE"):
+        return
+    _load()
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
+
+    try:
+        channel = DefaultChannelBuilder(config.remote)  # its own reading of the address is the one that counts
+    except PySparkException as error:
+        raise SparkUnavailable(str(error)) from None
+    told = channel.getDefault(DefaultChannelBuilder.PARAM_USE_SSL, "").lower()
+    if not channel.secure and not is_loopback(channel.host) and told != "false":
+        raise SparkUnavailable(
+            f"{without_secrets(config.remote)} is another machine, and the channel to it is not encrypted: "
+            f"the credentials of {recipe.url} would travel in clear text",
+            hint="add ;use_ssl=true to the address, as in sc://host:15002/;use_ssl=true "
+            "(;use_ssl=false where the network itself is private)",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether the host of an address is this machine, by its number or as `localhost`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def close_session(spark: SparkSession) -> None:
     """End a session and what runs in it. The server stays, for the next one."""
     found = _opened.pop(spark, _Opened())
@@ -136,7 +175,9 @@ def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> Spark
 
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this pyspark's functions know which kind of column to make
     try:
-        builder = DefaultChannelBuilder(url, channelOptions=_NO_PROXY if expected else None)
+        builder = DefaultChannelBuilder(url)
+        if is_loopback(builder.host):  # what stays on this machine goes past no proxy
+            builder = DefaultChannelBuilder(url, channelOptions=_NO_PROXY)
     except PySparkException as error:
         raise SparkUnavailable(str(error)) from None
     spark = SparkSession.builder.channelBuilder(builder).create()

@@ -1,19 +1,27 @@
-"""Whether workers see a directory of this machine: asked of them, before a job that needs it begins."""
+"""Whether workers see a directory of this machine: each proves it, before a job that needs the directory begins.
+
+A kernel is told where to look and never what is there. Its answer is a hash that only a process that has looked can
+compute. A server that answers nothing, or anything else, has not proved it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
 from bayou.errors import SparkNotShared, TreeError
-from bayou.pipeline.arrow import TEXT, ddl
+from bayou.pipeline.arrow import INT, TEXT, batch, ddl, rows
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of
+from bayou.pipeline.stream import batches
 from bayou.quick import dataclass
 from bayou.store.url import parse_url
 from bayou.tree.draft import temporary_name
@@ -21,29 +29,39 @@ from bayou.tree.draft import temporary_name
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-_LOOKS = 64
-"""Tasks that look: each takes as long as a worker takes to start, so every executor with a free core gets some."""
+QUESTIONS = 1 << 16
+"""Numbers that tasks answer for, each a run of them: more than any cluster has cores."""
 
-_BLIND = pyarrow.schema({"host": TEXT})
+_TASKS = 64
+"""Tasks that look where Spark does not divide by the cores that it has: each takes as long as a worker takes to start,
+so every executor with a free core gets some."""
+
+_DIVIDED_BY = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+_NAMED = 16
+"""How many directories of a store a worker must know."""
+
+ANSWERS = pyarrow.schema({"first": INT, "last": INT, "host": TEXT, "proof": TEXT})
 
 
 def require_shared(spark: SparkSession, path: Path, what: str) -> None:
     """Raise `SparkNotShared` unless the workers of a session see this machine's directory `path`, as `what` is called.
 
     A server of ours with a local master has its workers here: then nothing is asked. Elsewhere a file with a random
-    word is put there, and tasks, spread over the executors, must read that word.
+    word is put there, and every task, spread over the executors, must prove that it has read that word.
     """
     if on_this_machine(spark):
         return
-    marker, word = path / temporary_name(), secrets.token_hex(16)
+    marker, word = path / temporary_name(), secrets.token_bytes(32)
     try:
         # Readable for whomever the workers run as: whether they may read the rest is theirs to say, file by file.
-        with open(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+        with open(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
             file.write(word)
     except OSError as error:
         raise TreeError(f"cannot write to {path}: {error.strerror or error}") from None
     try:
-        _ask(spark, Look(str(marker), word), path, what)
+        _require(spark, ReadMarker(str(marker), secrets.token_hex(16)), word, path, what)
     finally:
         marker.unlink(missing_ok=True)
 
@@ -52,15 +70,17 @@ def require_store(spark: SparkSession, url: str, *, writes: bool = False) -> Non
     """Raise `SparkNotShared` where a store is a directory that the workers of a session do not see.
 
     They would take it for an empty one. Only whoever is going to write to it puts a file there to find out (V15);
-    otherwise its directories must have the same names and numbers everywhere.
+    otherwise it and the directories in it must have the same numbers everywhere, which every task must prove to know.
     """
     place = parse_url(url)
     if place.scheme != "file" or on_this_machine(spark):
         return
+    path = Path(place.bucket)
     if writes:
-        require_shared(spark, Path(place.bucket), "the store")
-    else:
-        _ask(spark, LookInto(place.bucket, _directories(place.bucket)), Path(place.bucket), "the store")
+        require_shared(spark, path, "the store")
+        return
+    names = _directories(path)
+    _require(spark, ReadNumbers(str(path), names, secrets.token_hex(16)), _numbers(path, names), path, "the store")
 
 
 def on_this_machine(spark: SparkSession) -> bool:
@@ -68,59 +88,104 @@ def on_this_machine(spark: SparkSession) -> bool:
     return log_of(spark) is not None and is_local(str(spark.conf.get("spark.master", "")))
 
 
-def _ask(spark: SparkSession, look: Look | LookInto, path: Path, what: str) -> None:
-    looked = spark.range(0, _LOOKS, 1, _LOOKS).mapInArrow(look, ddl(_BLIND))
-    blind = sorted(row["host"] for row in looked.distinct().collect())
-    if blind:
+def _require(spark: SparkSession, look: ReadMarker | ReadNumbers, secret: bytes, path: Path, what: str) -> None:
+    """Let every executor answer, and compare the answers with those of somebody who knows the secret."""
+    asked = spark.range(0, QUESTIONS, 1, _tasks(spark)).mapInArrow(look, ddl(ANSWERS))
+    blind = unproved(batches(spark, asked), secret, look.nonce)
+    if blind is not None:
+        named = ", ".join(sorted(host for host in blind if _HOST.fullmatch(host))[:3])
+        who = f"on {named} do not" if named else "have not proved that they"
         raise SparkNotShared(
-            f"the workers of this Spark on {', '.join(blind[:3])} do not see {what} ({path}): "
+            f"the workers of this Spark {who} see {what} ({path}): "
             "it must be on a file system that all of them share, under the same path",
             hint="put it on such a file system, or leave out [spark] in bayou.toml to work on this machine",
         )
 
 
+def _tasks(spark: SparkSession) -> int | None:
+    """Return into how many tasks the questions are divided; None if Spark makes one for each core that it has."""
+    told = [spark.conf.get(name, None) for name in _DIVIDED_BY]
+    numbers = [int(number) for number in told if number and number.isdecimal()]
+    if numbers or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return max([_TASKS, *numbers])  # an executor that is yet to come comes for a task that waits
+    return None
+
+
+def unproved(found: Iterable[pyarrow.RecordBatch], secret: bytes, nonce: str) -> set[str] | None:
+    """Return the hosts that do not know the secret, which are none where questions are left open; None if all do."""
+    answers: list[tuple[Any, ...]] = []
+    for one in found:
+        if not one.schema.equals(ANSWERS) or len(answers) > QUESTIONS:
+            return set()  # not what the kernel says
+        answers += rows(one, ANSWERS.names)
+    blind = {str(host) for first, last, host, answer in answers if answer != proof(secret, nonce, first, last)}
+    if blind:
+        return blind
+    following = 0
+    for first, last, _, _ in sorted(answers):
+        if first != following or last < first:
+            return set()
+        following = last + 1
+    return None if following == QUESTIONS else set()
+
+
+def proof(secret: bytes, nonce: str, first: int | None, last: int | None) -> str:
+    """Return what a task that knows the secret answers: it is good for one look, and for these questions of it."""
+    return hmac.new(secret, f"{nonce}:{first}:{last}".encode(), hashlib.sha256).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A kernel: whatever comes in, tell the name of this host unless the marker is here and says the word."""
+class ReadMarker:
+    """A kernel: whatever numbers come in, prove that the marker is here."""
 
     marker: str
-    word: str
+    nonce: str
 
-    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for _ in batches:
-            pass
-        if not self._sees():
-            yield _here()
-
-    def _sees(self) -> bool:
+    def __call__(self, found: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         try:
-            return Path(self.marker).read_text() == self.word
+            secret = Path(self.marker).read_bytes()
         except OSError:
-            return False
+            secret = b""
+        return _answers(found, secret, self.nonce)
 
 
 @dataclass(frozen=True, slots=True)
-class LookInto:
-    """A kernel: whatever comes in, tell the name of this host unless the directory has these directories here too."""
+class ReadNumbers:
+    """A kernel: whatever numbers come in, prove that the directory is the same one here."""
 
     directory: str
-    inside: frozenset[tuple[str, int]]
+    names: tuple[str, ...]
+    nonce: str
 
-    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for _ in batches:
-            pass
-        if not self.inside <= _directories(self.directory):
-            yield _here()
+    def __call__(self, found: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        return _answers(found, _numbers(Path(self.directory), self.names), self.nonce)
 
 
-def _directories(path: str) -> frozenset[tuple[str, int]]:
-    """Return name and number of the directories that lie in a directory; nothing where it cannot be read."""
+def _answers(found: Iterator[pyarrow.RecordBatch], secret: bytes, nonce: str) -> Iterator[pyarrow.RecordBatch]:
+    """Answer once for all the questions of a task, which are consecutive numbers."""
+    asked = [number for one in found for number in one.column(0).to_pylist()]
+    if asked:
+        first, last = asked[0], asked[-1]
+        answer = (first, last, os.uname().nodename, proof(secret, nonce, first, last))
+        yield batch(ANSWERS, [[value] for value in answer])
+
+
+def _directories(path: Path) -> tuple[str, ...]:
+    """Return the names of some directories that lie in a directory; none where it cannot be read."""
     try:
         with os.scandir(path) as found:
-            return frozenset((one.name, one.inode()) for one in found if one.is_dir(follow_symlinks=False))
+            return tuple(sorted(one.name for one in found if one.is_dir(follow_symlinks=False))[:_NAMED])
     except OSError:
-        return frozenset()
+        return ()
 
 
-def _here() -> pyarrow.RecordBatch:
-    return pyarrow.RecordBatch.from_pydict({"host": [os.uname().nodename]}, schema=_BLIND)
+def _numbers(path: Path, names: tuple[str, ...]) -> bytes:
+    """Return the inode numbers of a directory and of those in it; a file system that is shared has the same for all."""
+    return ",".join(str(_number(one)) for one in (path, *(path / name for name in names))).encode()
+
+
+def _number(path: Path) -> int:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return 0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -137,20 +139,25 @@ class Granted:
         return self()
 
 
-_granted: dict[str | None, Granted] = {}
+_given: ContextVar[Granted | None] = ContextVar("given", default=None)
 
 
-def grant(profile: str | None, given: Granted) -> None:
-    """Let this process use these credentials wherever that profile (None: whatever the chain has) is asked for."""
-    _granted[profile] = given
+@contextmanager
+def given(granted: Granted | None) -> Iterator[None]:
+    """Give the stores that this thread opens meanwhile these credentials for good, whatever profile they name."""
+    before = _given.set(granted)
+    try:
+        yield
+    finally:
+        _given.reset(before)
 
 
 def aws(options: Mapping[str, str]) -> BotoCredentials | Granted | None:
     """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
     if options.get("skip_signature", "").lower() == "true":
         return None
-    if (given := _granted.get(options.get("profile"))) is not None:
-        return given
+    if (granted := _given.get()) is not None:
+        return granted
     plain = bool(os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"))
     if plain and "profile" not in options:
         return None

@@ -61,12 +61,13 @@ class Bulk:
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
-        from bayou.pipeline.session import spark_session  # noqa: PLC0415
+        from bayou.pipeline.session import require_private_channel, spark_session  # noqa: PLC0415
         from bayou.pipeline.shared import require_store  # noqa: PLC0415
 
         place.require_trust()
         recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
         try:
+            require_private_channel(self.spark, recipe)
             with spark_session(self.spark, deadline=self.deadline) as spark:
                 require_store(spark, place.url)
                 return job(spark, recipe)

@@ -255,9 +255,15 @@ def _counted(job: _Job, target: Target) -> Counts:
 
 
 def _recipe(job: _Job) -> Recipe:
+    """Return how tasks open the target."""
+    from bayou.pipeline.session import require_private_channel  # noqa: PLC0415
+
     place = job.place
     assert place.url is not None
-    return Recipe.of(place.url, place.namespace, place.options, job.target.concurrency)
+    assert job.bulk is not None
+    recipe = Recipe.of(place.url, place.namespace, place.options, job.target.concurrency)
+    require_private_channel(job.bulk.spark, recipe)
+    return recipe
 
 
 def _is_known(job: _Job, target: Target) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_NEEDED = ("HOME", "USER", "LD_LIBRARY_PATH", "PYTHONPATH", "SPARK_LOCAL_DIRS", "SSL_CERT_DIR", "SSL_CERT_FILE")
+LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+"""Tells Spark where to keep blocks; several directories have commas between them."""
+
+_NEEDED = ("HOME", "USER", "LD_LIBRARY_PATH", "PYTHONPATH", LOCAL_DIRS, "SSL_CERT_DIR", "SSL_CERT_FILE")
 _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _CLUSTER = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5CCNAME", "KRB5_CONFIG", "SPARK_CONF_DIR", "YARN_CONF_DIR")
 
@@ -42,12 +45,12 @@ def inherited(master: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def server_environment(
-    master: str, taken: Mapping[str, str], *, java_home: Path, spark_home: Path, work: Path
+    master: str, taken: Mapping[str, str], *, java_home: Path, spark_home: Path, root: Path, scratch: Sequence[Path]
 ) -> dict[str, str]:
-    """Return the whole environment of a server, which keeps its temporary files in `work` if nobody says otherwise."""
+    """Return the whole environment of a server whose folder is `root`, and which keeps its blocks in `scratch`."""
     made = {
-        "SPARK_LOCAL_DIRS": str(work),
         **taken,
+        LOCAL_DIRS: ",".join(map(str, scratch)),
         "PATH": os.defpath.lstrip(":"),
         "LANG": "C.UTF-8",
         "JAVA_HOME": str(java_home),
@@ -60,7 +63,7 @@ def server_environment(
     if is_local(master):
         # Without SPARK_HOME workers import pyspark from where it is installed, compiled, and not out of a zip file.
         made["SPARK_LOCAL_IP"] = LOCAL_ADDRESS
-        made[PLACE] = str(work.parent)
+        made[PLACE] = str(root)
     else:
         made["SPARK_HOME"] = str(spark_home)
     return made

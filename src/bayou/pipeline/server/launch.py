@@ -9,6 +9,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from bayou.deadline import Deadline
 from bayou.errors import DeadlinePassed, SparkUnavailable
@@ -16,7 +18,7 @@ from bayou.pipeline.java import Java
 from bayou.pipeline.server import options
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached
-from bayou.pipeline.server.environment import DAEMON, NURSERY, is_local, server_environment
+from bayou.pipeline.server.environment import DAEMON, LOCAL_DIRS, NURSERY, is_local, server_environment
 from bayou.pipeline.server.identity import Identity
 from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place
@@ -35,7 +37,8 @@ def launch(
 ) -> ServerRecord:
     """Start a server in `place`, where none runs, and return once it listens. The caller holds the place's turn."""
     token, name = secrets.token_hex(32), f"{identity.key}:{secrets.token_hex(8)}"
-    _clear(place)
+    scratch = place.scratch(identity.inherited.get(LOCAL_DIRS, ""))
+    _clear(place, scratch)
     place.identity.write_text(identity.to_json())
     settings = options.write_spark(place, identity.master, token=token, identity=name)
     arguments = options.write_java(place, spark.jars, archive.options(place))
@@ -43,7 +46,12 @@ def launch(
     if not alive.acquire(timeout=deadline.remaining()):
         raise SparkUnavailable(f"{place.alive} is held by somebody else", hint="see `bayou spark status`")
     env = server_environment(
-        identity.master, identity.inherited, java_home=java.home, spark_home=spark.root, work=place.work
+        identity.master,
+        identity.inherited,
+        java_home=java.home,
+        spark_home=spark.root,
+        root=place.root,
+        scratch=scratch,
     )
     try:
         pid = start_detached(
@@ -72,12 +80,18 @@ def launch(
     return record
 
 
-def _clear(place: Place) -> None:
+def _clear(place: Place, scratch: Sequence[Path]) -> None:
     """Take away what an earlier server left; its log is kept until the next one."""
     place.record.unlink(missing_ok=True)
     place.classes.unlink(missing_ok=True)
-    shutil.rmtree(place.work, ignore_errors=True)
-    place.work.mkdir(mode=0o700, exist_ok=True)
+    for folder in {place.work, *scratch}:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            Place(folder).make()
+        except OSError as error:
+            raise SparkUnavailable(
+                f"cannot make the folder {folder}: {error.strerror or error}", hint=f"check {LOCAL_DIRS}"
+            ) from None
     if place.log.exists():
         os.replace(place.log, place.log.with_suffix(".old.log"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -122,6 +123,12 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
         found |= {
             "spark.driver.bindAddress": LOCAL_ADDRESS,
             "spark.driver.host": LOCAL_ADDRESS,
+            # V26: blocks hold kernels, and kernels hold credentials. Spark obeys nobody on either of its ports (RPC and
+            # blocks) who does not know the secret. Nobody else has to: the executor is in the same process.
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": secrets.token_hex(32),
+            "spark.network.crypto.enabled": "true",
+            "spark.network.crypto.saslFallback": "false",
             "spark.python.daemon.module": DAEMON,
             # Over TCP every task waits for 40 ms: what the JVM writes in small pieces is held back until the first is
             # acknowledged, and nobody hurries to do that.

@@ -37,6 +37,14 @@ class Place:
         if stat.S_IMODE(found.st_mode) != 0o700:
             self.root.chmod(0o700)
 
+    def scratch(self, told: str) -> list[Path]:
+        """Return where Spark keeps blocks: in the server's own folder, or in one of its own in each that it is told.
+
+        Spark lets everybody read the blocks that it writes to a disk, so the folder above them must not.
+        """
+        folders = [Path(folder) for folder in told.split(",") if os.path.isabs(folder)]
+        return [folder / f"bayou-{self.root.name}" for folder in folders] or [self.work]
+
     @property
     def record(self) -> Path:
         """How to reach the server, and its token."""

@@ -26,6 +26,8 @@ class Grant:
 
 def grant_for(repo: Repo) -> Grant:
     """Return what workers get. Credentials that cannot be had are a reason to refuse, and no error yet."""
+    from bayou.pipeline.session import require_private_channel  # noqa: PLC0415  (workers, which get a Grant, need none)
+
     place = repo.config.datastore
     if place.url is None:
         return Grant(refused="there is no store to fetch it from")
@@ -33,6 +35,8 @@ def grant_for(repo: Repo) -> Grant:
         return Grant(refused="this is offline")
     try:
         place.require_trust()
-        return Grant(Recipe.of(place.url, place.namespace, place.options, repo.config.sync.concurrency))
+        recipe = Recipe.of(place.url, place.namespace, place.options, repo.config.sync.concurrency)
+        require_private_channel(repo.config.spark, recipe)
+        return Grant(recipe)
     except BayouError as error:
         return Grant(refused=f"{error.message}; {error.hint}" if error.hint else error.message)

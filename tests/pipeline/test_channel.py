@@ -1,0 +1,114 @@
+"""Credentials do not travel to another machine in clear text (17.1, V26). Nothing is connected to here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bayou.config import Config, DatastoreConfig, SparkConfig
+from bayou.deadline import Deadline
+from bayou.errors import SparkUnavailable
+from bayou.pipeline import session
+from bayou.pipeline.session import is_loopback, require_private_channel
+from bayou.pipeline.sql.grant import grant_for
+from bayou.store.recipe import Recipe
+from bayou.sync.bulk import Bulk
+
+SECRET = "nobody-sees-this"
+CLEAR = ["sc://spark.example", "sc://spark.example:15002", "sc://10.0.0.7:15002/", "sc://spark.example/;user_id=me"]
+CLEAR += [
+    "sc://spark.example/;use_ssl=yes",
+    "sc://localhost.example:1",
+    "sc://127.0.0.1.example",
+    "sc://[2001:db8::1]:1",
+]
+CLEAR += ["sc://0.0.0.0:15002", "sc://spark.example/;use_ssl=true;use_ssl=", "sc://spark.example/;x=use_ssl"]
+PRIVATE = ["sc://127.0.0.1:15002", "sc://localhost/;user_id=me", "sc://[::1]:15002", "sc://127.8.9.1"]
+PRIVATE += [
+    "sc://spark.example/;use_ssl=true",
+    "sc://spark.example/;token=t0ken",
+    "sc://spark.example/;user_id=a;use_ssl=TRUE",
+]
+PRIVATE += ["sc://spark.example/;use_ssl=false"]
+
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    return Recipe.of("s3://bucket/p", None, {})
+
+
+@pytest.mark.parametrize("address", CLEAR)
+def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: Recipe, address: str) -> None:
+    with pytest.raises(
+        SparkUnavailable, match=r"the credentials of s3://bucket/p would travel in clear text"
+    ) as refused:
+        require_private_channel(SparkConfig(remote=address), recipe)
+
+    assert ";use_ssl=true" in refused.value.hint
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_channel_that_stays_here_or_is_encrypted_or_is_meant_to_be_open_is_used(recipe: Recipe, address: str) -> None:
+    require_private_channel(SparkConfig(remote=address), recipe)
+
+
+def test_a_token_of_the_environment_means_encryption_as_well(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "t0ken")
+
+    require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
+
+
+def test_an_address_that_this_user_has_typed_is_used(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAYOU_SPARK_REMOTE", "sc://spark.example")
+
+    require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
+
+    with pytest.raises(SparkUnavailable):
+        require_private_channel(SparkConfig(remote="sc://another.example"), recipe)
+
+
+def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: Recipe, tmp_path: Path) -> None:
+    elsewhere = SparkConfig(remote="sc://spark.example")
+    for given in (Recipe.of(tmp_path.as_uri(), None, {}), Recipe.of("s3://open", None, {"skip_signature": "true"})):
+        require_private_channel(elsewhere, given)
+    for here in (SparkConfig(), SparkConfig(master="spark://spark.example:7077")):
+        require_private_channel(here, recipe)
+
+
+def test_17_1_a_job_asks_before_it_connects(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("a connection was opened"))
+    place, elsewhere = DatastoreConfig(url="s3://bucket/p"), SparkConfig(remote="sc://spark.example")
+    warnings: list[str] = []
+
+    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, must=True)
+    with pytest.raises(SparkUnavailable, match="clear text"):
+        must.run("the store was listed", lambda *_: pytest.fail("the job ran"))
+    may = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append)
+
+    assert may.run("the store was listed", lambda *_: pytest.fail("the job ran")) is None
+    assert len(warnings) == 1
+    assert warnings[0].startswith("the store was listed by this process alone")
+
+
+def test_17_1_a_query_gets_no_leave_to_read_from_the_store(recipe: Recipe) -> None:
+    config = Config("id", DatastoreConfig(url="s3://bucket/p"), spark=SparkConfig(remote="sc://spark.example"))
+    repo: Any = SimpleNamespace(config=config, offline=False)
+
+    grant = grant_for(repo)
+
+    assert grant.recipe is None
+    assert "clear text" in grant.refused
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("127.0.0.1", True), ("[::1]", True), ("localhost", True), ("LOCALHOST.", False), ("0.0.0.0", False)],
+)
+def test_what_is_this_machine(host: str, here: bool) -> None:
+    assert is_loopback(host) == here
