@@ -52,7 +52,7 @@ def open_store(
 
 def open_directory(root: Path) -> Store:
     """Open what Bayou keeps beside the payload of a directory that is used as it is; nothing appears but `.bayou/`."""
-    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+    from bayou.store.local import LocalTransport  # noqa: PLC0415
 
     return Store(LocalTransport(root, locks=root / INTERNAL / "locks"), Scope.of("", None))
 
@@ -207,7 +207,7 @@ def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 
 
 def _file(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001
-    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+    from bayou.store.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport(Path(place.bucket))
 
