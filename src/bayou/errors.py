@@ -336,12 +336,12 @@ class BadAnswer(StoreError):
 
 
 class TooLarge(StoreError):
-    """An object of `size` bytes, of which a reader takes `most` at the most (V25); none of them were kept."""
-
     code = "object_too_large"
 
-    def __init__(self, key: str, size: int, most: int) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, key: str, size: int, most: int) -> TooLarge:
+        """Name an object of `size` bytes, of which a reader takes `most` at the most (V25)."""
+        return cls(
             f"{key} has {size} bytes, and at most {most} are read",
             hint="Bayou writes no such object: bayou datastore verify shows what is damaged",
         )

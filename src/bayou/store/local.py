@@ -103,7 +103,7 @@ class LocalTransport:
             if if_none_match is not None and if_none_match == meta.etag:
                 return None
             if most is not None and meta.size > most:
-                raise TooLarge(key, meta.size, most)
+                raise TooLarge.of(key, meta.size, most)
             start, end = span or (0, meta.size)
             if span is not None and start >= min(end, meta.size):
                 raise Rejected(f"GET {key}: no bytes {start} to {end} in an object of {meta.size}")

@@ -142,7 +142,7 @@ class RemoteTransport:
             meta = self._real(_meta(result.meta, key), "GET")
             limit = _WHOLE if most is None else most
             if span is None and meta.size > limit:
-                raise TooLarge(key, meta.size, limit)
+                raise TooLarge.of(key, meta.size, limit)
             wanted = meta.size if span is None else max(0, min(span[1], meta.size) - span[0])
             data = _body(result, wanted)
         except obs.NotModifiedError:

@@ -173,7 +173,7 @@ class Store:
                 )
             found = transport.get(full, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
             if found is not None and len(memoryview(found.data)) > most:
-                raise TooLarge(key, len(memoryview(found.data)), most)
+                raise TooLarge.of(key, len(memoryview(found.data)), most)
             return found
 
         return self._received(self._sender.send("get", key, attempt, deadline=deadline), key, if_match)
