@@ -34,6 +34,8 @@ VALUES = 1_000_000
 
 SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
+INT64_MAX = (1 << 63) - 1
+"""What a column holds: no store lists a larger size, not even of a file with holes."""
 COUNT_MAX = 1 << 53
 """Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
 VERSION_MAX = 10**9
