@@ -18,6 +18,10 @@ NODE_BYTES = 16 * MIB
 """One index node as stored: at most 4096 rows, whose paths have at most 1024 bytes, compressed."""
 NODE_MEMORY = 512 * MIB
 """Address space that reading one node may take beyond what the parser itself needs."""
+LISTING_BYTES = 8 * MIB
+"""One page of a listing that Bayou reads itself: a thousand keys of a kilobyte, each byte as %XX, have 4 MB."""
+KEY_BYTES = 4 * KIB
+"""A key as listed: object stores allow 1 KB, and payload has less."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
 RECORD_BYTES = 16 * MIB

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bayou import limits
 from bayou.store.local_errors import a_link
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -113,7 +114,9 @@ def file_status(directory: int, name: str) -> os.stat_result | None:
 def walk(root: Path, names: Sequence[str], prefix: str, after: str | None) -> Iterator[tuple[str, os.stat_result]]:
     """Yield keys and status of the files below a directory, in bytewise order, beyond `after`; follow no links.
 
-    A name that is no UTF-8 has its bytes as surrogates in its key, as everywhere in Python.
+    A name that is no UTF-8 has its bytes as surrogates in its key, as everywhere in Python. A directory that lies
+    deeper than keys go is listed as if it were a file, so that it is refused by its name (V25), and not entered: who
+    made it may have made a million more below.
     """
     beyond = None if after is None else os.fsencode(after)
     way = _Way(root, names)
@@ -124,7 +127,11 @@ def walk(root: Path, names: Sequence[str], prefix: str, after: str | None) -> It
         while levels:
             for key, name in levels[-1]:
                 bytewise = os.fsencode(key)
-                if key.endswith("/"):
+                if key.endswith("/") and len(bytewise) > limits.KEY_BYTES:
+                    if beyond is None or bytewise[:-1] > beyond:
+                        with contextlib.suppress(FileNotFoundError):
+                            yield key[:-1], os.stat(name, dir_fd=way.directory, follow_symlinks=False)
+                elif key.endswith("/"):
                     wanted = beyond is None or bytewise > beyond or beyond.startswith(bytewise)
                     if wanted and way.enter(name, key):
                         levels.append(iter(entries(way.directory, key)))
@@ -158,12 +165,17 @@ class _Way:
         return directory
 
     def go_on(self, key: str) -> bool:
-        """Open the directory where the listing is, unless it is open; False if it is gone."""
-        if self._open[-1] is None:
-            try:
-                self._open[-1] = open_below(self._root, self._names, key)
-            except (FileNotFoundError, NotADirectoryError):
-                return False
+        """Open the directory where the listing is, unless it is open, and those above it; False if it is gone."""
+        if self._open[-1] is not None:
+            return True
+        first = max(0, len(self._open) - _OPEN)
+        start = len(self._names) - len(self._open) + 1
+        try:
+            inner = self._set(first, open_below(self._root, self._names[: start + first], key))
+            for depth in range(first + 1, len(self._open)):
+                inner = self._set(depth, _open(inner, self._names[start + depth - 1], key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         return True
 
     def enter(self, name: str, key: str) -> bool:
@@ -188,6 +200,11 @@ class _Way:
     def close(self) -> None:
         for position in range(len(self._open)):
             self._shut(position)
+
+    def _set(self, position: int, directory: int) -> int:
+        self._shut(position)
+        self._open[position] = directory
+        return directory
 
     def _shut(self, position: int) -> None:
         directory, self._open[position] = self._open[position], None
