@@ -113,6 +113,15 @@ def test_17_9_an_answer_to_a_span_that_does_not_end_is_left(
     assert sum(server.sent) < IN_FLIGHT
 
 
+def test_17_9_an_object_that_should_be_empty_and_announces_gigabytes_is_not_read(
+    endless: Callable[[str], tuple[Store, Endless]],
+) -> None:
+    store, server = endless(f"HTTP/1.1 200 OK\nContent-Length: {100 * MIB}")
+    with pytest.raises(BadAnswer, match="0 bytes expected"):
+        store.download(KEY, Nowhere(), 0)
+    assert sum(server.sent) < IN_FLIGHT
+
+
 def test_17_9_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with open(tmp_path / "data/a", "wb") as file:
