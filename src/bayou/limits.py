@@ -18,6 +18,10 @@ NODE_BYTES = 16 * MIB
 """One index node as stored: at most 4096 rows, whose paths have at most 1024 bytes, compressed."""
 NODE_MEMORY = 512 * MIB
 """Address space that reading one node may take beyond what the parser itself needs."""
+LISTING_BYTES = 8 * MIB
+"""One page of a listing that Bayou reads itself: a thousand keys of a kilobyte, each byte as %XX, have 4 MB."""
+KEY_BYTES = 4 * KIB
+"""A key as listed: object stores allow 1 KB, and payload has less."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
 RECORD_BYTES = 16 * MIB
@@ -34,6 +38,8 @@ VALUES = 1_000_000
 
 SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
+INT64_MAX = (1 << 63) - 1
+"""What a column holds: no store lists a larger size, not even of a file with holes."""
 COUNT_MAX = 1 << 53
 """Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
 VERSION_MAX = 10**9

@@ -46,6 +46,33 @@ def contend(root: str, name: str, increments: str, creations: str) -> None:
     print(json.dumps({"name": name, "lost": lost, "won": won}))
 
 
+def swap(root: str, outside: str, *only: str) -> None:
+    """Put links to `outside` in the place of one directory of the store after the other, and the directory back."""
+    print("swapping", flush=True)
+    while True:
+        for name in only:
+            time.sleep(random.uniform(0, 0.01))
+            _swap(f"{root}/{name}", f"{root}/{name}.away", outside, 0.003)
+        if only:
+            continue
+        for directory, below, _ in os.walk(root, topdown=False):
+            for name in below:
+                path = os.path.join(directory, name)
+                if not os.path.islink(path):
+                    _swap(path, f"{path}.away", outside, 0.0001)
+
+
+def _swap(path: str, away: str, outside: str, seconds: float) -> None:
+    try:
+        os.rename(path, away)
+        os.symlink(outside, path)
+        time.sleep(seconds)
+        os.unlink(path)
+        os.rename(away, path)
+    except OSError:
+        pass  # the store was faster, and has made the directory again
+
+
 def die(root: str, seed: str) -> None:
     """Kill a writer at every step of every kind of write, and many times at any moment; look each time what is left."""
     store = LocalTransport(Path(root))
@@ -154,4 +181,4 @@ def _check(store: LocalTransport) -> None:
 
 
 if __name__ == "__main__":
-    {"contend": contend, "die": die}[sys.argv[1]](*sys.argv[2:])
+    {"contend": contend, "die": die, "swap": swap}[sys.argv[1]](*sys.argv[2:])

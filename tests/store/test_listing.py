@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from bayou import limits
 from bayou.errors import BadAnswer, StoreError, TimedOut, Unavailable
 from bayou.ids import ulid
 from bayou.store import ObjectMeta, Store, fetch, open_store
@@ -291,6 +292,6 @@ def test_v12_a_request_of_our_own_is_bounded_in_time_and_size(
     error: type[StoreError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch, "_MAX_BODY", 1 << 20)
+    monkeypatch.setattr(limits, "LISTING_BYTES", 1 << 20)
     with pytest.raises(error):
         fetch.fetch(talk(speak), {}, ABOUT, 0.3)

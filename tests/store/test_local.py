@@ -260,10 +260,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, number: int, *names: str) -> None:
         raise OSError(number, os.strerror(number))
 
     for name in names:
-        if name == "open":
-            monkeypatch.setattr(local, "open", fail, raising=False)
-        else:
-            monkeypatch.setattr(os, name, fail)
+        monkeypatch.setattr(os, name, fail)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
@@ -271,7 +268,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, number: int, *names: str) -> None:
     ("call", "names"),
     [
         (lambda transport: transport.get("data/a", timeout=TIMEOUT), ["open"]),
-        (lambda transport: transport.head("data/a", timeout=TIMEOUT), ["lstat"]),
+        (lambda transport: transport.head("data/a", timeout=TIMEOUT), ["stat"]),
         (lambda transport: transport.put("data/b", b"", timeout=TIMEOUT), ["open"]),
         (lambda transport: transport.put("new/b", b"", timeout=TIMEOUT), ["mkdir"]),
         (listed, ["scandir"]),
@@ -340,7 +337,7 @@ def test_a_full_disk_leaves_nothing_behind(
         if how == "fsync":
             refuse(patch, errno.ENOSPC, "fsync")
         else:
-            patch.setattr(local, "open", lambda *arguments: Full(open(*arguments)), raising=False)  # noqa: SIM115
+            patch.setattr(local_files, "open", lambda *arguments: Full(open(*arguments)), raising=False)  # noqa: SIM115
         for call in (
             lambda: put(transport, "data/b", b"new", condition=condition),
             lambda: transport.put_chunks("data/a", iter([b"1", b"2"]), part_size=1, parallel=1, timeout=TIMEOUT),
@@ -382,7 +379,7 @@ def test_a_swap_that_took_effect_is_never_told_as_a_plain_failure(
     failures = iter([OSError(errno.ENOSPC, "full")])
     real = local_files.sync_directory
 
-    def once(directory: Path) -> None:
+    def once(directory: int) -> None:
         if error := next(failures, None):
             raise error
         real(directory)
@@ -430,19 +427,24 @@ def test_a_file_system_that_cannot_sync_directories_will_do(
 # ---- durability (V11) ----
 
 
+def name_of(directory: int, root: Path) -> str:
+    status = os.fstat(directory)
+    return next(path.name for path in (root, *root.rglob("*")) if os.path.samestat(path.stat(), status))
+
+
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of directories that were made durable, and of objects that then appeared, in order."""
     events: list[str] = []
     sync, link = local_files.sync_directory, os.link
 
-    def noted(directory: Path) -> None:
+    def noted(directory: int) -> None:
         sync(directory)
-        events.append(f"sync {directory.name}")
+        events.append(f"sync {name_of(directory, root)}")
 
-    def linked(source: Any, target: Any) -> None:
-        link(source, target)
-        events.append(f"link {Path(target).name}")
+    def linked(source: Any, target: Any, **how: Any) -> None:
+        link(source, target, **how)
+        events.append(f"link {target}")
 
     monkeypatch.setattr(local, "sync_directory", noted)
     monkeypatch.setattr(os, "link", linked)
@@ -479,14 +481,14 @@ def test_v11_a_directory_that_could_not_be_synced_is_synced_before_the_next_head
 
 
 def test_v11_a_head_waits_for_what_another_thread_is_making_durable(
-    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
+    root: Path, transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(transport, "data/one/raw")
     begun, go_on = threading.Event(), threading.Event()
     real = local_files.sync_directory
 
-    def slow(directory: Path) -> None:
-        if directory.name == "one":
+    def slow(directory: int) -> None:
+        if name_of(directory, root) == "one":
             begun.set()
             assert go_on.wait(TIMEOUT)
         real(directory)

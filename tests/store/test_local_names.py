@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bayou import limits, paths
 from bayou.errors import BadAnswer, DeleteFailed, PreconditionFailed, Rejected
 from bayou.store import Create, Match
 from bayou.store.local import LocalTransport
@@ -189,6 +191,31 @@ def test_a_directory_deeper_than_pythons_stack_is_listed(root: Path, transport: 
         (path / "x").unlink()
         for level in reversed(levels):
             level.rmdir()
+
+
+def test_17_12_a_directory_deeper_than_any_key_is_listed_by_its_name_and_not_entered(
+    root: Path, transport: LocalTransport
+) -> None:
+    """What another user of the directory piles up costs no more than the length of a key; then it is refused (V25)."""
+    depth, directory = 3_000, os.open(root, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("deep", dir_fd=directory)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = inner
+    os.close(directory)
+    put(transport, "data/a")
+    try:
+        found = listed(transport)
+        assert found[0] == "data/a"
+        (long,) = found[1:]
+        assert set(long.split("/")) == {"deep"}
+        assert limits.KEY_BYTES <= len(long) < limits.KEY_BYTES + 10
+        assert paths.unsafe(long) is not None
+        assert listed(transport, after=long) == []
+        assert listed(transport, after="data/a") == [long]
+    finally:
+        subprocess.run(["rm", "-rf", root], check=True)
 
 
 # ---- fingerprints (V2) ----

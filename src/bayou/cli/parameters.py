@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 
 import click
 
 from bayou.cli.units import parse_duration
-from bayou.errors import ConfigInvalid
-
-_SCHEME_WITHOUT_SLASHES = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)")
 
 
 def duration(text: str) -> float:
@@ -39,9 +35,12 @@ def namespace(text: str) -> str:
 
 def target(text: str) -> str:
     """Read a store's URL, left as it is, or a directory, made absolute from here."""
-    if _SCHEME_WITHOUT_SLASHES.match(text):
-        raise ConfigInvalid(f"not a store's URL: {text!r}", hint="like s3://bucket/prefix; a directory like ./name")
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    if "://" in text:
+        return text
+    from bayou.store.url import refuse_broken_url  # noqa: PLC0415
+
+    refuse_broken_url(text)
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def assignment(text: str) -> tuple[str, str]:

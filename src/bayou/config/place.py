@@ -36,11 +36,13 @@ def check_place(place: DatastoreConfig, source: str) -> None:
 
 def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
     """Return `place` elsewhere. Namespace and options were meant for its own store, and stay behind with it (V9)."""
+    from bayou.store.url import parse_url, refuse_broken_url  # noqa: PLC0415
+
     if "://" not in target:
+        with _naming("BAYOU_DATASTORE"):
+            refuse_broken_url(target)
         directory = str(Path(target).expanduser().absolute())
         return replace(place, url=None, path=directory, namespace=None, options={}, gate=None)
-    from bayou.store.url import parse_url  # noqa: PLC0415
-
     with _naming("BAYOU_DATASTORE"):
         there = parse_url(target)
     if place.path is None and (place.url is None or parse_url(place.url) == there):
@@ -73,6 +75,11 @@ def _check_directory(place: DatastoreConfig, source: str) -> None:
         raise ConfigInvalid(f"{source}: datastore.url and datastore.path exclude each other", hint="keep one of them")
     if place.path is not None and "://" in place.path:
         raise ConfigInvalid(f"{source}: datastore.path is a URL", hint="call it url")
+    if place.path is not None and "@" in place.path:
+        from bayou.store.url import refuse_broken_url  # noqa: PLC0415
+
+        with _naming(f"{source}: datastore.path"):
+            refuse_broken_url(place.path)
     if place.namespace is not None or place.options:
         raise ConfigInvalid(
             f"{source}: datastore.path goes with neither namespace nor options",

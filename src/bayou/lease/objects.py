@@ -1,6 +1,6 @@
 """The objects of leases in a store: read one, swap one, list those that somebody holds.
 
-A directory datastore is a store here too: `file://` swaps under `filelock`, on every host that mounts it.
+A directory datastore is a store here too: `file://` swaps under the lock of a file, on every host that mounts it.
 """
 
 from __future__ import annotations

@@ -7,12 +7,14 @@ import urllib.error
 import urllib.request
 from email.utils import parsedate_to_datetime
 
+from bayou.store.fetch import open_address
+
 
 def served_at(address: str, timeout: float) -> int | None:
     """Return a server's time, in ms and exact to a second; None if it does not tell. A refusal tells it as well."""
     try:
         try:
-            with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=timeout) as answer:
+            with open_address(urllib.request.Request(address, method="HEAD"), timeout) as answer:
                 date = answer.headers.get("Date")
         except urllib.error.HTTPError as refusal:
             with refusal:

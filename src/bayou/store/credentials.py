@@ -22,7 +22,8 @@ from bayou.store.failure import Renewal, one_line
 
 def aws_renewal(profile: str | None) -> Renewal:
     profile = profile or os.environ.get("AWS_PROFILE")
-    named = f" --profile {profile}" if profile else ""
+    quoted = f"'{profile}'" if profile and " " in profile else profile
+    named = f" --profile {quoted}" if profile else ""
     return Renewal(
         missing=f"sign in with: aws sso login{named}, or aws configure{named}, "
         "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -202,6 +203,41 @@ def require_azure(options: Mapping[str, str]) -> None:
     ambient = any(name.startswith(names) and "ACCOUNT_NAME" not in name for name in os.environ)
     if not told and not ambient and not _product_name().startswith("Virtual Machine"):
         raise CredentialsMissing("no Azure credentials found anywhere", hint=AZURE_RENEWAL.missing)
+
+
+def gcs_key() -> dict[str, Any]:
+    """Return what the environment, or gcloud, offers as a key; empty where nobody does, `ValueError` if it is none."""
+    import json  # noqa: PLC0415
+
+    if text := os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY"):
+        return _mapping(json.loads(text))
+    names = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS")
+    path = next((Path(os.environ[name]) for name in names if name in os.environ), adc_file())
+    try:
+        return _mapping(json.loads(path.read_bytes())) if path.exists() else {}
+    except OSError as error:
+        raise ValueError(str(error)) from None
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a key")
+    return value
+
+
+def gcs_base_url() -> str | None:
+    """Return the address that a Google key itself names, as those of test servers do."""
+    try:
+        address = gcs_key().get("gcs_base_url")
+    except ValueError:
+        return None  # a request says what is wrong with the key
+    return address if isinstance(address, str) else None
+
+
+def gce_metadata_hosts() -> list[str]:
+    """Return who gives a machine of Google's its tokens: by name, by number, and as the environment says."""
+    named = (os.environ.get(f"GCE_METADATA_{name}") for name in ("HOST", "ROOT", "IP"))
+    return ["metadata.google.internal", "169.254.169.254", *(host.partition(":")[0] for host in named if host)]
 
 
 def adc_file() -> Path:

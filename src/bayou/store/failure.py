@@ -13,6 +13,7 @@ from obstore import exceptions as obs
 
 from bayou import errors
 from bayou.quick import dataclass
+from bayou.store.destination import NOWHERE
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*): ?(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
@@ -102,6 +103,11 @@ def translate(error: Exception, request: Request) -> errors.BayouError | OddKey:
 def _without_answer(text: str, request: Request) -> errors.BayouError:
     kind = _KIND.search(text)
     where = f"{request} on {request.place}"
+    if f" {NOWHERE}," in text:
+        return errors.WrongRegion(
+            f"{request.place} redirects {request} to another host, where no request follows",
+            hint=_REGION_HINT if request.place.startswith("s3:") else _ENDPOINT_HINT,
+        )
     if re.search(r"kind: Timeout|TimedOut|operation timed out", text):
         return errors.TimedOut(f"no answer in time to {where}", hint="check the network and the store's health")
     if (kind and kind[1] == "Connect") or "tcp connect error" in text or "dns error" in text:

@@ -9,11 +9,10 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from bayou import limits
 from bayou.errors import BadAnswer, CannotConnect, TimedOut, Unavailable
 from bayou.store.failure import Request, from_status
 
-_MAX_BODY = 64 << 20
-"""A listing of a thousand keys of a kilobyte, each byte as %XX, has 4 MB."""
 _MAX_ERROR = 64 << 10
 
 
@@ -24,6 +23,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def open_address(request: urllib.request.Request, timeout: float) -> Any:
+    """Send a request, and return the answer; a redirect is one that is an error."""
+    return urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout)
+
+
 def fetch(
     address: str, headers: Mapping[str, str], about: Request, timeout: float, *, form: bytes | None = None
 ) -> bytes:
@@ -31,11 +35,11 @@ def fetch(
     request = urllib.request.Request(address, form, dict(headers))
     ends = time.monotonic() + timeout
     try:
-        with urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout) as answer:
+        with open_address(request, timeout) as answer:
             body = bytearray()
             while part := answer.read1(1 << 16):
                 body += part
-                if len(body) > _MAX_BODY:
+                if len(body) > limits.LISTING_BYTES:
                     raise BadAnswer(f"the answer to {about} on {about.place} has no end", hint="check the endpoint")
                 if time.monotonic() > ends:
                     raise TimedOut(f"no whole answer in time to {about} on {about.place}")

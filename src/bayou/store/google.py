@@ -14,11 +14,9 @@ import re
 import time
 import urllib.parse
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from bayou.errors import BadAnswer, CredentialsMissing
-from bayou.store.credentials import GCS_RENEWAL, adc_file
+from bayou.store.credentials import GCS_RENEWAL, gcs_key
 from bayou.store.failure import Request
 from bayou.store.fetch import fetch
 
@@ -39,7 +37,10 @@ def access(options: Mapping[str, str], timeout: float) -> tuple[str, dict[str, s
         return base, {}
     if token := os.environ.get("GOOGLE_BEARER_TOKEN"):
         return base, _bearer(token)
-    key = _key()
+    try:
+        key = gcs_key()
+    except ValueError:
+        raise _unusable() from None
     base = options.get("endpoint") or key.get("gcs_base_url") or _STORAGE
     if key.get("disable_oauth"):
         return base, {}
@@ -109,18 +110,6 @@ def _token(address: str, headers: Mapping[str, str], place: str, timeout: float,
         return str(json.loads(body)["access_token"])
     except (ValueError, KeyError, TypeError):
         raise BadAnswer(f"{place} gave no token", hint=GCS_RENEWAL.expired) from None
-
-
-def _key() -> dict[str, Any]:
-    """Return what the environment, or gcloud, offers as a key; empty where nobody does."""
-    try:
-        if text := os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY"):
-            return dict(json.loads(text))
-        names = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS")
-        path = next((Path(os.environ[name]) for name in names if name in os.environ), adc_file())
-        return dict(json.loads(path.read_text())) if path.exists() else {}
-    except (OSError, ValueError, TypeError):
-        raise _unusable() from None
 
 
 def _unusable() -> CredentialsMissing:

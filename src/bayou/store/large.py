@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TreeError
+from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
 from bayou.quick import dataclass
 from bayou.store.keys import Key
 from bayou.store.transport import Fetched, ObjectMeta
@@ -101,7 +101,10 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
 
 def fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
     """Read an object of a known size, or a span of it."""
-    found = store.get(key, span=span, if_match=if_match)
+    try:
+        found = store.get(key, span=span, if_match=if_match, most=size if span is None else None)
+    except TooLarge:
+        raise other_size(key, size, size + 1) from None
     if found is None or found.meta.size != size:
         raise other_size(key, size, None if found is None else found.meta.size)
     return found

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
+from bayou import limits
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, StoreError
 from bayou.quick import dataclass
 from bayou.store.keys import Key
 from bayou.store.scope import Scope
 from bayou.store.sender import Sender
-from bayou.store.threads import aside
+from bayou.store.threads import watched
 from bayou.store.transport import Level, ListsLevels, ObjectMeta, Transport
 
 
@@ -38,7 +39,7 @@ class Listing:
                     if not page:
                         continue
                     sender.contacted.set()
-                    found = [named(meta, self._relative(meta.key, prefix)) for meta in page]
+                    found = [self._named(meta, prefix) for meta in page]
                     ordered = ordered and _in_order(last, page)
                     if (resumed and not ordered) or page[-1].key == last:
                         raise BadAnswer(
@@ -60,13 +61,17 @@ class Listing:
         transport = self.transport
         if not isinstance(transport, ListsLevels):
             return None
-        prefix = self._prefix(under)
-        found = self.sender.send("list", under or Key(""), lambda timeout: transport.level(prefix, timeout=timeout))
+        prefix, deadline = self._prefix(under), self.sender.bound()
+
+        def attempt(timeout: float) -> Level | None:
+            return watched(lambda: transport.level(prefix, timeout=timeout), deadline.remaining)
+
+        found = self.sender.send("list", under or Key(""), attempt, deadline=deadline)
         if found is None:
             return None
         return Level(
             [self._relative(one, prefix) for one in found.directories],
-            (named(meta, self._relative(meta.key, prefix)) for meta in found.objects),
+            (self._named(meta, prefix) for meta in found.objects),
         )
 
     def _send(self, prefix: str, after: str | None, deadline: Deadline) -> Iterator[Sequence[ObjectMeta]]:
@@ -76,7 +81,9 @@ class Listing:
         meter.sent("list")
         came = 0
         try:
-            while (page := aside(partial(next, pages, None))) is not None:
+            # V12: a page is as many requests as it takes, and each of them may be slow, but not too slow. So every page
+            # has the caller's deadline, or else one of its own.
+            while (page := watched(partial(next, pages, None), self.sender.bound().remaining)) is not None:
                 meter.sent("list", 1 if came else 0)
                 came += 1
                 yield page
@@ -86,6 +93,14 @@ class Listing:
 
     def _prefix(self, under: Key | None) -> str:
         return self.scope.root if under is None else f"{self.scope.full(under)}/"
+
+    def _named(self, meta: ObjectMeta, prefix: str) -> ObjectMeta:
+        """Return an object under our own key; refuse what lies elsewhere, and a size that nothing holds (V25)."""
+        if not 0 <= meta.size <= limits.INT64_MAX:
+            raise BadAnswer(
+                f"{self.sender.url} lists {meta.key!r} with a size of {meta.size} bytes", hint="check the endpoint"
+            )
+        return named(meta, self._relative(meta.key, prefix))
 
     def _relative(self, full: str, prefix: str) -> str:
         if not full.startswith(prefix):  # V9

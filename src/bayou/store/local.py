@@ -1,12 +1,13 @@
 """A shared directory as an object store, with real compare-and-swap.
 
 An object is a file; writing is a temporary file and a rename. obstore's own local store cannot swap, so conditions are
-checked here, under a lock file that `filelock` takes on every host that mounts the directory.
+checked here, under the lock of a file, which counts on every host that mounts the directory.
 
 The ETag is the file's mtime and size. A swap sets an mtime that is greater than the one it replaces, whatever the
 clock and the file system's resolution, so that no version of an object ever looks like an earlier one.
 
 A symbolic link is no object and no directory: whoever may write here must not make others read or write elsewhere.
+So every file is reached by descriptors (`local_directories`), and nothing below the root by a path.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from filelock import FileLock, Timeout
-
 from bayou.errors import (
     AlreadyExists,
     BadAnswer,
@@ -31,12 +30,13 @@ from bayou.errors import (
     PreconditionFailed,
     Rejected,
     StoreError,
-    TimedOut,
+    TooLarge,
     Unavailable,
 )
 from bayou.ids import ulid
-from bayou.store.local_errors import a_link, from_os, no_directory, why
-from bayou.store.local_files import entries, is_ours, make_newer, our_name, sync_directory, walk
+from bayou.store.local_directories import entries, file_status, is_ours, open_below, opened, our_name, walk
+from bayou.store.local_errors import from_os, no_directory, why
+from bayou.store.local_files import create_file, lock_file, make_newer, open_file, require_file, sync_directory
 from bayou.store.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class LocalTransport:
 
     def __init__(self, root: Path, *, locks: Path | None = None) -> None:
         self._root = root
-        self._locks = locks or root / _LOCKS
-        self._unsynced: set[Path] = set()
+        self._locks = (locks or root / _LOCKS).relative_to(root).parts
+        self._unsynced: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
 
@@ -75,12 +75,35 @@ class LocalTransport:
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
-        with self._errors("GET", key), self._open(key) as file:
+        return self._get(key, span, if_match, if_none_match, None)
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        return self._get(key, None, if_match, if_none_match, most)
+
+    def _get(
+        self,
+        key: str,
+        span: tuple[int, int] | None,
+        if_match: str | None,
+        if_none_match: str | None,
+        most: int | None,
+    ) -> Fetched | None:
+        with self._errors("GET", key), self._file(key) as file:
             meta = _meta(key, os.fstat(file.fileno()))
             if if_match is not None and if_match != meta.etag:
                 raise PreconditionFailed(f"{key} has changed")
             if if_none_match is not None and if_none_match == meta.etag:
                 return None
+            if most is not None and meta.size > most:
+                raise TooLarge.of(key, meta.size, most)
             start, end = span or (0, meta.size)
             if span is not None and start >= min(end, meta.size):
                 raise Rejected(f"GET {key}: no bytes {start} to {end} in an object of {meta.size}")
@@ -93,8 +116,10 @@ class LocalTransport:
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
         with self._errors("HEAD", key):
-            status = os.lstat(self._path(key))
-            _require_file(status, key)
+            *directories, name = _names(key)
+            with opened(self._root, directories, key) as directory:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            require_file(status, key)
             return _meta(key, status)
 
     def put(
@@ -123,9 +148,8 @@ class LocalTransport:
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         with self._errors("LIST", prefix):
             before = self._identity()
-            start = self._path(f"{prefix}*").parent if prefix else self._root
             page: list[ObjectMeta] = []
-            for key, status in walk(start, prefix, after):
+            for key, status in walk(self._root, _directories(prefix), prefix, after):
                 page.append(_meta(key, status))
                 if len(page) == _PAGE:
                     yield page
@@ -139,25 +163,36 @@ class LocalTransport:
     def level(self, prefix: str, *, timeout: float) -> Level:
         with self._errors("LIST", prefix):
             self._identity()
-            found = list(entries(self._path(f"{prefix}*").parent if prefix else self._root, prefix))
-        files = (entry for key, entry in found if not key.endswith("/"))
-        return Level([key for key, _ in found if key.endswith("/")], self._objects(prefix, files))
+            directories = _directories(prefix)
+            try:
+                with opened(self._root, directories, prefix) as directory:
+                    found = entries(directory, prefix)
+            except (FileNotFoundError, NotADirectoryError):
+                found = []
+        names = [name for key, name in found if not key.endswith("/")]
+        return Level([key for key, _ in found if key.endswith("/")], self._objects(prefix, directories, names))
 
-    def _objects(self, prefix: str, files: Iterable[os.DirEntry[str]]) -> Iterator[ObjectMeta]:
+    def _objects(self, prefix: str, directories: Sequence[str], names: Sequence[str]) -> Iterator[ObjectMeta]:
         with self._errors("LIST", prefix):
-            for entry in files:
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.is_file(follow_symlinks=False):
-                        yield _meta(f"{prefix}{entry.name}", entry.stat(follow_symlinks=False))
+            if not names:
+                return
+            try:
+                with opened(self._root, directories, prefix) as directory:
+                    for name in names:
+                        if (status := file_status(directory, name)) is not None:
+                            yield _meta(f"{prefix}{name}", status)
+            except (FileNotFoundError, NotADirectoryError):
+                self._identity()  # V4: only the directory is gone, not the store
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
         failed: dict[str, StoreError] = {}
         for key in keys:
             try:
                 with self._errors("DELETE", key):
-                    path = self._path(key)
-                    path.unlink()
-                    self._prune(path.parent)
+                    *directories, name = _names(key)
+                    with opened(self._root, directories, key) as directory:
+                        os.unlink(name, dir_fd=directory)
+                    self._prune(directories, key)
             except NotFound:
                 continue
             except StoreError as error:
@@ -167,131 +202,132 @@ class LocalTransport:
 
     def _write(self, key: str, chunks: Iterable[Buffer], condition: Condition | None, timeout: float) -> Stored:
         with self._errors("PUT", key):
-            target = self._path(key)
+            *directories, name = _names(key)
             if condition is not None:
-                self._require(target, condition, key)  # who has lost already need not write
-            temporary = target.with_name(our_name(ulid()))
+                self._require_early(directories, name, condition, key)
+            temporary = our_name(ulid())
+            directory, file = self._create(directories, temporary, key)
             try:
-                with self._create(temporary) as file:
+                with file:
                     for chunk in chunks:
                         file.write(chunk)
                     file.flush()
                     os.fsync(file.fileno())
-                if condition is None:
-                    return self._replace(temporary, target)
-                # V11: what a head names is on the disk before the head is.
-                self._sync_directories()
-                with self._locked(key, timeout):
-                    return self._swap(temporary, target, condition, key)
+                    if condition is None:
+                        return self._replace(directory, directories, file.fileno(), temporary, name)
+                    # V11: what a head names is on the disk before the head is.
+                    self._sync_directories()
+                    with self._locked(key, timeout):
+                        return self._swap(directory, file.fileno(), temporary, name, condition, key)
             finally:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    os.unlink(temporary, dir_fd=directory)
+                os.close(directory)
 
-    def _replace(self, temporary: Path, target: Path) -> Stored:
+    def _replace(self, directory: int, directories: Sequence[str], file: int, temporary: str, name: str) -> Stored:
         with contextlib.suppress(FileNotFoundError):
-            make_newer(temporary, os.lstat(target).st_mtime_ns)
-        stored = _stored(os.stat(temporary))
-        os.replace(temporary, target)
+            make_newer(file, os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns)
+        stored = _stored(os.fstat(file))
+        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         with self._lock:
-            self._unsynced.add(target.parent)
+            self._unsynced.add(tuple(directories))
         return stored
 
-    def _swap(self, temporary: Path, target: Path, condition: Condition, key: str) -> Stored:
+    def _swap(self, directory: int, file: int, temporary: str, name: str, condition: Condition, key: str) -> Stored:
         """Put the new file in place if the condition holds. Called under the object's lock (V1)."""
-        make_newer(temporary, self._require(target, condition, key))
+        make_newer(file, self._require(directory, name, condition, key))
         if isinstance(condition, Create):
-            _create_as(temporary, target, key)
+            _create_as(directory, temporary, name, key)
         else:
-            os.replace(temporary, target)
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         try:
-            sync_directory(target.parent)
-            return _stored(os.lstat(target))
+            sync_directory(directory)
+            return _stored(os.fstat(file))
         except OSError as error:  # too late for a plain no: everybody sees the new object
             raise Unavailable(f"PUT {key}: {why(error)}", hint="check the file system, and try again") from None
 
-    def _require(self, target: Path, condition: Condition, key: str) -> int:
+    def _require_early(self, directories: Sequence[str], name: str, condition: Condition, key: str) -> None:
+        """Raise if the condition does not hold already: who has lost need not write."""
+        try:
+            with opened(self._root, directories, key) as directory:
+                self._require(directory, name, condition, key)
+        except FileNotFoundError:
+            self._require_absent(condition, key)
+
+    def _require(self, directory: int, name: str, condition: Condition, key: str) -> int:
         """Return the mtime that the next version must exceed, or raise if the condition does not hold."""
         try:
-            current = os.lstat(target)
+            current = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
-            if isinstance(condition, Create):
-                return 0
-            if not self._root.is_dir():
-                raise no_directory(self._root) from None
-            raise PreconditionFailed(f"{key} is gone") from None
+            self._require_absent(condition, key)
+            return 0
         if stat.S_ISDIR(current.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a directory", str(target))
+            raise IsADirectoryError(errno.EISDIR, "a directory", name)
         if isinstance(condition, Create):
             raise AlreadyExists(f"{key} exists already")
         if _etag(current) != condition.etag:
             raise PreconditionFailed(f"{key} has changed")
         return current.st_mtime_ns
 
+    def _require_absent(self, condition: Condition, key: str) -> None:
+        """Raise unless the condition is that there is no such object."""
+        if isinstance(condition, Create):
+            return
+        if not self._root.is_dir():
+            raise no_directory(self._root)
+        raise PreconditionFailed(f"{key} is gone")
+
     @contextlib.contextmanager
     def _locked(self, key: str, timeout: float) -> Iterator[None]:
         """Hold the lock of a key. Some keys share one: locks cannot be removed, so there are not as many as keys."""
-        self._locks.mkdir(exist_ok=True)
-        # A lock object of its own each time: two threads of one process exclude each other too.
-        lock = FileLock(
-            str(self._locks / f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}"),
-            timeout=timeout,
-            poll_interval=0.002,
-            thread_local=False,
-            fallback_to_soft=False,  # a lock that outlives its process would block everybody
-            preserve_lock_file=True,  # removing it would let two holders in
-        )
+        directory = open_below(self._root, self._locks, key, make=True)
         try:
-            lock.acquire()
-        except Timeout:
-            raise TimedOut(f"{key} stayed locked", hint="another process is writing; try again") from None
+            lock = lock_file(directory, f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}", key, timeout)
+        finally:
+            os.close(directory)
         try:
             yield
         finally:
-            lock.release()
+            os.close(lock)
 
-    def _open(self, key: str) -> BinaryIO:
-        # Not blocking: a pipe that somebody left here must not hold us up.
-        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            _require_file(os.fstat(descriptor), key)
-            return open(descriptor, "rb")
-        except BaseException:
-            os.close(descriptor)
-            raise
+    def _file(self, key: str) -> BinaryIO:
+        *directories, name = _names(key)
+        with opened(self._root, directories, key) as directory:
+            return open_file(directory, name, key)
 
-    def _create(self, temporary: Path) -> BinaryIO:
-        """Open a new file, making its directory; a delete may remove an empty one at the same moment."""
+    def _create(self, directories: Sequence[str], temporary: str, key: str) -> tuple[int, BinaryIO]:
+        """Open the directory of an object, making it, and a new file in it; a delete may remove an empty one at the
+        same moment."""
         for _ in range(_TRIES):
             try:
-                return open(temporary, "xb")
+                directory = open_below(self._root, directories, key, make=True)
             except FileNotFoundError:
-                self._require_parent()
-                # Both may be said of a directory that is there and gone again; if something else is in the way, `open`
-                # says so.
-                with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    temporary.parent.mkdir(parents=True, exist_ok=True)
-        raise Unavailable(f"{temporary.parent.name} keeps vanishing", hint="try again")
-
-    def _path(self, key: str) -> Path:
-        """Return the file of a key; `Rejected` where there can be none, or a link leads elsewhere (V9, V21)."""
-        names = key.split("/")
-        if any(name in ("", ".", "..") or is_ours(name) for name in names) or "\0" in key or not _encodable(key):
-            raise Rejected(f"{key!r} does not name a file of a directory store")
-        path = self._root
-        for name in names[:-1]:
-            path /= name
-            if os.path.islink(path):
-                raise a_link(key)
-        return path / names[-1]
-
-    def _prune(self, directory: Path) -> None:
-        """Remove directories that a delete has emptied, up to the root."""
-        while directory != self._root and self._root in directory.parents:
+                self._make_root()
+                continue
             try:
-                directory.rmdir()
-            except OSError:
-                return
-            directory = directory.parent
+                return directory, create_file(directory, temporary)
+            except FileNotFoundError:
+                os.close(directory)
+            except BaseException:
+                os.close(directory)
+                raise
+        raise Unavailable(f"the directory of {key} keeps vanishing", hint="try again")
+
+    def _make_root(self) -> None:
+        """Make the root, if it is missing, but not the way to it: what is not mounted is not to be written beside."""
+        if not self._root.parent.is_dir():
+            raise no_directory(self._root)
+        with contextlib.suppress(FileExistsError):
+            self._root.mkdir()
+
+    def _prune(self, directories: Sequence[str], key: str) -> None:
+        """Remove directories that a delete has emptied, up to the root."""
+        for depth in range(len(directories) - 1, -1, -1):
+            try:
+                with opened(self._root, directories[:depth], key) as above:
+                    os.rmdir(directories[depth], dir_fd=above)
+            except (OSError, Rejected):
+                return  # it is not empty, or not a directory any more
 
     def _sync_directories(self) -> None:
         """Make the plain writes of this process durable. Who comes while another does it waits until it is done."""
@@ -300,22 +336,21 @@ class LocalTransport:
                 directories, self._unsynced = self._unsynced, set()
             try:
                 for directory in directories:
-                    with contextlib.suppress(FileNotFoundError):
-                        sync_directory(directory)
+                    self._sync(directory)
             except BaseException:
                 with self._lock:
                     self._unsynced |= directories
                 raise
+
+    def _sync(self, directories: Sequence[str]) -> None:
+        with contextlib.suppress(FileNotFoundError), opened(self._root, directories, "/".join(directories)) as one:
+            sync_directory(one)
 
     def _identity(self) -> tuple[int, int]:
         status = os.stat(self._root)
         if not stat.S_ISDIR(status.st_mode):
             raise no_directory(self._root)
         return status.st_dev, status.st_ino
-
-    def _require_parent(self) -> None:
-        if not self._root.parent.is_dir():
-            raise no_directory(self._root)
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
@@ -325,23 +360,31 @@ class LocalTransport:
             raise from_os(error, verb, key, self._root) from None
 
 
-def _create_as(temporary: Path, target: Path, key: str) -> None:
+def _create_as(directory: int, temporary: str, name: str, key: str) -> None:
     """Give the new file its name, if nobody has it; also not one who writes here without our lock."""
     try:
-        os.link(temporary, target)
+        # No link is followed: another user of the directory may have put one in the place of the new file.
+        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
     except FileExistsError:
         raise AlreadyExists(f"{key} exists already") from None
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        os.rename(temporary, target)  # a file system without links: there the lock alone keeps others out
+        # A file system without links: there the lock alone keeps others out.
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-def _require_file(status: os.stat_result, key: str) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise a_link(key)
-    if not stat.S_ISREG(status.st_mode):
-        raise FileNotFoundError(errno.ENOENT, "not a file", key)
+def _names(key: str) -> list[str]:
+    """Return the directories and the name of a key's file; `Rejected` where there can be none (V9, V21)."""
+    names = key.split("/")
+    if any(name in ("", ".", "..") or is_ours(name) for name in names) or "\0" in key or not _encodable(key):
+        raise Rejected(f"{key!r} does not name a file of a directory store")
+    return names
+
+
+def _directories(prefix: str) -> list[str]:
+    """Return the directories of a prefix, which is empty or ends in a `/`."""
+    return _names(f"{prefix}*")[:-1]
 
 
 def _encodable(key: str) -> bool:

@@ -1,83 +1,113 @@
-"""What a directory store does with files: names of its own, a walk in order, times that only grow."""
+"""What a directory store does with a file: open it, lock it, give it a time that only grows, make it durable."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import fcntl
 import os
+import stat
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
-from bayou.errors import Rejected
+from bayou.errors import Rejected, TimedOut
+from bayou.store.local_errors import a_link
 
-_PREFIX, _SUFFIX = ".bayou-", ".tmp"
 _NS_STEPS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+_HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
+_POLL_S = 0.002
+# Not blocking: a pipe that somebody left here must not hold us up.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o666
+"""Less what the umask takes away: people who share a directory share it as their file system says."""
 
 
-def our_name(text: str) -> str:
-    """Return a file name that no object can have."""
-    return f"{_PREFIX}{text}{_SUFFIX}"
-
-
-def is_ours(name: str) -> bool:
-    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
-
-
-def walk(directory: Path, prefix: str, after: str | None) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield keys and status of the files below `directory`, in bytewise order, beyond `after`; links are not followed.
-
-    A name that is no UTF-8 has its bytes as surrogates in its key, as everywhere in Python.
-    """
-    beyond = None if after is None else os.fsencode(after)
-    levels = [entries(directory, prefix)]
-    while levels:
-        for key, entry in levels[-1]:
-            name = os.fsencode(key)
-            if key.endswith("/"):
-                if beyond is None or name > beyond or beyond.startswith(name):
-                    levels.append(entries(entry.path, key))
-                    break
-            elif beyond is None or name > beyond:
-                with contextlib.suppress(FileNotFoundError):
-                    if entry.is_file(follow_symlinks=False):
-                        yield key, entry.stat(follow_symlinks=False)
-        else:
-            levels.pop()
-
-
-def entries(directory: str | Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield what a directory holds as keys, those of directories with a `/`; nothing if it is gone."""
+def open_file(directory: int, name: str, key: str) -> BinaryIO:
+    """Open a file of an open directory to be read; `FileNotFoundError` for what is none."""
+    descriptor = os.open(name, _READ, dir_fd=directory)
     try:
-        with os.scandir(directory) as found:
-            listed = [
-                (f"{prefix}{entry.name}/" if entry.is_dir(follow_symlinks=False) else f"{prefix}{entry.name}", entry)
-                for entry in found
-                if not is_ours(entry.name)
-            ]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from sorted(listed, key=lambda pair: os.fsencode(pair[0]))
+        require_file(os.fstat(descriptor), key)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
-def make_newer(path: Path, than_ns: int) -> None:
-    """Give a file an mtime after `than_ns`, also where the file system keeps only seconds."""
+def create_file(directory: int, name: str) -> BinaryIO:
+    """Make a new file in an open directory."""
+    descriptor = os.open(name, _CREATE, _MODE, dir_fd=directory)
+    try:
+        return open(descriptor, "wb")
+    except BaseException:
+        os.close(descriptor)
+        os.unlink(name, dir_fd=directory)
+        raise
+
+
+def require_file(status: os.stat_result, key: str) -> None:
+    """Raise unless this is the status of a plain file."""
+    if stat.S_ISLNK(status.st_mode):
+        raise a_link(key)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "not a file", key)
+
+
+def lock_file(directory: int, name: str, key: str, timeout: float) -> int:
+    """Take the lock of that name, on every host that mounts the directory; return it, to be closed by the holder.
+
+    The file stays: removing it would let two holders in. Each call has an open file of its own, so two threads of one
+    process exclude each other too. `TimedOut` if somebody holds the lock for as long.
+    """
+    ends = time.monotonic() + timeout
+    while True:
+        descriptor = os.open(name, _LOCK, _MODE, dir_fd=directory)
+        try:
+            _lock(descriptor, key, ends)
+            kept = os.fstat(descriptor).st_nlink > 0
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if kept:
+            return descriptor
+        os.close(descriptor)  # somebody has removed the file: this lock keeps nobody out
+        if time.monotonic() > ends:
+            raise _locked(key)
+
+
+def _lock(descriptor: int, key: str, ends: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _HELD:
+                raise
+            if time.monotonic() > ends:
+                raise _locked(key) from None
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _locked(key: str) -> TimedOut:
+    return TimedOut(f"{key} stayed locked", hint="another process is writing; try again")
+
+
+def make_newer(file: int, than_ns: int) -> None:
+    """Give an open file an mtime after `than_ns`, also where the file system keeps only seconds."""
     now = max(time.time_ns(), than_ns)
     for step in _NS_STEPS:
-        os.utime(path, ns=(now + step, now + step))
-        if os.stat(path).st_mtime_ns > than_ns:
+        os.utime(file, ns=(now + step, now + step))
+        if os.fstat(file).st_mtime_ns > than_ns:
             return
-    raise Rejected(f"the file system does not keep the times of files: {path.parent.name}")
+    raise Rejected("the file system of the store does not keep the times of files")
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable, where the file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync_directory(directory: int) -> None:
+    """Make the names in an open directory durable, where the file system knows how."""
     try:
-        os.fsync(descriptor)
+        os.fsync(directory)
     except OSError as error:
         if error.errno not in _NO_DIRECTORY_SYNC:
             raise
-    finally:
-        os.close(descriptor)

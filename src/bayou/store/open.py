@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayou.errors import ConfigInvalid
-from bayou.store import credentials
+from bayou.store import credentials, destination
 from bayou.store.failure import one_line
 from bayou.store.keys import INTERNAL
 from bayou.store.remote import RemoteTransport
@@ -52,7 +51,7 @@ def open_store(
 
 def open_directory(root: Path) -> Store:
     """Open what Bayou keeps beside the payload of a directory that is used as it is; nothing appears but `.bayou/`."""
-    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+    from bayou.store.local import LocalTransport  # noqa: PLC0415
 
     return Store(LocalTransport(root, locks=root / INTERNAL / "locks"), Scope.of("", None))
 
@@ -85,19 +84,6 @@ def _plugged(scheme: str) -> Factory:
     )
 
 
-def _client(timeout: float) -> dict[str, Any]:
-    """Options of every client: bounded in time, and no retries of its own (they are made and counted in `Store`)."""
-    return {
-        "client_options": {
-            "timeout": timedelta(seconds=timeout),
-            "connect_timeout": timedelta(seconds=min(5.0, timeout)),
-            "allow_http": True,
-            "user_agent": "bayou",
-        },
-        "retry_config": {"max_retries": 0},
-    }
-
-
 def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     provider = credentials.aws(options)
     config = {name: value for name, value in options.items() if name != "profile"}
@@ -106,12 +92,14 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     if endpoint is not None:
         # Under both names: to obstore a variable of the second name is stronger than an option of the first.
         config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
+    hosts = _s3_hosts(place.bucket, config["region"], endpoint)
     transport_url = f"s3://{place.bucket}"
 
     def connect(timeout: float) -> Any:
         from obstore.store import S3Store  # noqa: PLC0415
 
-        return S3Store(place.bucket, config=config, credential_provider=provider, **_client(timeout))  # type: ignore[arg-type]
+        how = destination.client(timeout, endpoint, hosts)
+        return S3Store(place.bucket, config=config, credential_provider=provider, **how)  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
         from bayou.store import raw_listing  # noqa: PLC0415  (hardly ever needed)
@@ -144,11 +132,15 @@ _TELLING = re.compile(r"AWS_.*(SSE|ENCRYPT|CHECKSUM|PAYER|SKIP_SIGN|EXPRESS|PROX
 
 def _needs_only_a_signature(options: Mapping[str, str]) -> bool:
     """Whether a signature is all that a request to S3 needs: no header of its own, and no proxy between."""
-    if not options.keys() <= _PLAIN or any(map(_TELLING.match, os.environ)):
-        return False
-    names = ("http_proxy", "https_proxy", "all_proxy")
-    proxied = any(os.environ.get(name) for name in (*names, *map(str.upper, names)))
-    return not proxied or "*" in (os.environ.get("NO_PROXY"), os.environ.get("no_proxy"))
+    return options.keys() <= _PLAIN and not any(map(_TELLING.match, os.environ)) and not destination.proxied()
+
+
+def _s3_hosts(bucket: str, region: str, endpoint: str | None) -> list[str]:
+    """Return the host of the requests to a bucket; any bucket's own is below the first of AWS's."""
+    if endpoint is not None:
+        return [destination.host_of(endpoint)]
+    zone = bucket.removesuffix("--x-s3").rpartition("--")[2]
+    return [f"s3.{region}.amazonaws.com", f"s3express-{zone}.{region}.amazonaws.com"]
 
 
 def _first(*names: str) -> str | None:
@@ -165,13 +157,16 @@ def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     credentials.require_gcs(options)
     if "endpoint" not in options and (base := _first("GOOGLE_BASE_URL")):
         options = {**options, "endpoint": base}
+    endpoint = options.get("endpoint") or credentials.gcs_base_url()
     config = {"base_url" if name == "endpoint" else name: value for name, value in options.items()}
     transport_url = f"gs://{place.bucket}"
 
     def connect(timeout: float) -> Any:
         from obstore.store import GCSStore  # noqa: PLC0415
 
-        return GCSStore(place.bucket, config=config, **_client(timeout))  # type: ignore[arg-type]
+        own = [destination.host_of(endpoint)] if endpoint else []
+        hosts = [*own, *_GOOGLES, *destination.hosts_named("GOOGLE_"), *credentials.gce_metadata_hosts()]
+        return GCSStore(place.bucket, config=config, **destination.client(timeout, endpoint, hosts))  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
         from bayou.store import raw_listing  # noqa: PLC0415
@@ -183,18 +178,31 @@ def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         connect,
         renewal=credentials.GCS_RENEWAL,
         list_raw=list_raw,
-        address=options.get("endpoint", "https://storage.googleapis.com"),
+        address=endpoint or "https://storage.googleapis.com",
     )
+
+
+_GOOGLES = ("googleapis.com", "accounts.google.com")
+_MICROSOFTS = (
+    *("blob.core.windows.net", "blob.fabric.microsoft.com", "169.254.169.254"),
+    *("login.microsoftonline.com", "login.microsoftonline.us", "login.microsoftonline.de", "login.chinacloudapi.cn"),
+)
+"""Hosts, and what is below them, that store objects or give out tokens, and that nobody else can answer for."""
 
 
 def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     credentials.require_azure(options)
     config = {"account_name" if name == "account" else name: value for name, value in options.items()}
+    endpoint = options.get("endpoint") or _first("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
     def connect(timeout: float) -> Any:
         from obstore.store import AzureStore  # noqa: PLC0415
 
-        return AzureStore(place.bucket, config=config, **_client(timeout))  # type: ignore[arg-type]
+        own = [destination.host_of(endpoint)] if endpoint else []
+        emulator = ["127.0.0.1"] if "use_emulator" in options or "AZURE_STORAGE_USE_EMULATOR" in os.environ else []
+        named = destination.hosts_named("AZURE_", "AZURITE_", "IDENTITY_", "MSI_", "IMDS_")
+        how = destination.client(timeout, endpoint, [*own, *emulator, *_MICROSOFTS, *named])
+        return AzureStore(place.bucket, config=config, **how)  # type: ignore[arg-type]
 
     account = options.get("account") or _first("AZURE_STORAGE_ACCOUNT_NAME")
     return RemoteTransport(
@@ -202,12 +210,12 @@ def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         connect,
         renewal=credentials.AZURE_RENEWAL,
         delete_batch=_AZURE_BULK,
-        address=options.get("endpoint") or (f"https://{account}.blob.core.windows.net" if account else None),
+        address=endpoint or (f"https://{account}.blob.core.windows.net" if account else None),
     )
 
 
 def _file(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001
-    from bayou.store.local import LocalTransport  # noqa: PLC0415  (filelock: 40 ms)
+    from bayou.store.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport(Path(place.bucket))
 

@@ -42,6 +42,28 @@ def aside(call: Callable[[], R]) -> R:
             crew.retire()
 
 
+def watched(call: Callable[[], R], look: Callable[[], object]) -> R:
+    """Make a call on another thread, and ask `look` now and then whether to wait any longer.
+
+    What `look` raises ends the wait (V12); the call is then left behind, with the thread that is still inside it.
+    """
+    crew = _idle.pop() if _idle else Crew(1)
+    future = crew.submit(call)
+    try:
+        while True:
+            try:
+                return future.result(_LOOK_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                look()
+    finally:
+        if future.done():
+            _idle.append(crew)
+        else:
+            crew.retire()
+
+
 def within(seconds: float, call: Callable[[], R]) -> R:
     """Make a call on another thread, and wait no longer than that for it; `TimeoutError`: it is left behind."""
     crew = Crew(1)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from bayou.errors import ConfigInvalid, CredentialInConfig
@@ -22,12 +23,37 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 
 _SWITCHES = frozenset({"virtual_hosted_style_request", "skip_signature", "request_payer", "sse_bucket_key_enabled"}
                       | {"disable_bulk_delete", "use_emulator", "use_azure_cli"})  # fmt: skip
-_FREE_TEXT = frozenset({"profile"})
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BUCKET = re.compile(r"\$?[A-Za-z0-9][A-Za-z0-9._-]*")
 _PRINTABLE = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
+_MAX_PORT = 65535
+_VALUES = {
+    # V23: these two become part of a host's name, so neither may end it, or begin another.
+    "region": re.compile(r"[A-Za-z0-9_-]{1,63}"),
+    "account": re.compile(r"[A-Za-z0-9-]{1,63}"),
+    # People copy this one from a hint into their shell.
+    "profile": re.compile(r"[\w.@+:/=, -]{1,128}"),
+}
+"""What the values of some options are made of; those of all others are printable."""
+_EXAMPLES = {"region": "eu-west-1", "account": "ourteam", "profile": "team"}
+
+_HOST = r"(?:[a-z0-9-]+\.)*"
+_OWN_HOSTS = {
+    "s3": re.compile(rf"{_HOST}s3(?:-fips)?(?:\.dualstack)?(?:\.[a-z0-9-]+)?\.amazonaws\.com(?:\.cn)?"),
+    "gs": re.compile(rf"{_HOST}storage\.googleapis\.com|storage\.[a-z0-9-]+\.rep\.googleapis\.com"),
+    "az": re.compile(
+        r"[a-z0-9-]+\.(?:blob|dfs)\.(?:core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com)"
+    ),
+}
+"""Hosts that only the provider itself answers for: others can rent names below amazonaws.com, too."""
+
+_EMULATOR = "http://127.0.0.1:10000"
+_BROKEN_URL = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)|(?i:s3|gs|az|file|memory|https?):(?!//)")
+_USER_AND_SECRET = re.compile(r"(?://)?[^/:@]*:.*@", re.DOTALL)
+_SERVER = re.compile(r"[\w.-]+(:\d{1,5})?")
+"""What may be shown of a host in a URL: with anything but a port after its colon, that may be a password."""
 _CREDENTIAL = re.compile(
     r"(?i)secret|password|passwd|credential|private|bearer|session_?token|(^|_)token|(^|_)sas|access_?key|account_?key"
     r"|api_?key|service_account|client_id"
@@ -60,7 +86,7 @@ def parse_url(text: str) -> StoreUrl:
             f"the {parts.scheme}:// URL of the store holds a credential",
             hint="leave it out; credentials come from the provider's own environment or files",
         )
-    if parts.query or parts.fragment:
+    if not {"?", "#"}.isdisjoint(text):
         raise ConfigInvalid("a store's URL has no ? and no #", hint="options go to --option k=v or [datastore.options]")
     if parts.scheme == "file":
         return StoreUrl("file", _directory(parts, text), "")
@@ -68,7 +94,7 @@ def parse_url(text: str) -> StoreUrl:
         raise ConfigInvalid(f"no bucket in the URL{_shown(text)}", hint=f"like {parts.scheme}://bucket/prefix")
     if parts.scheme in OPTIONS and not _BUCKET.fullmatch(parts.netloc):
         raise ConfigInvalid(
-            f"{parts.netloc!r} is not the name of a bucket",
+            f"{repr(parts.netloc) if _SERVER.fullmatch(parts.netloc) else 'this'} is not the name of a bucket",
             hint=f"like {parts.scheme}://bucket/prefix; a server's address goes to --option endpoint=http://host:port",
         )
     return StoreUrl(parts.scheme, parts.netloc, parts.path.strip("/"))
@@ -82,8 +108,19 @@ def _split(text: str) -> SplitResult | None:
 
 
 def _shown(text: str) -> str:
-    """Return what was typed, for a message; nothing where an @ or a ? says that there may be a secret in it."""
-    return f": {text!r}" if set("@?").isdisjoint(text) else ""
+    """Return what was typed, for a message; nothing where its form says that there may be a secret in it."""
+    return f": {text!r}" if set("@?#=&").isdisjoint(text) and text.count(":") <= 1 else ""
+
+
+def refuse_broken_url(text: str) -> None:
+    """Refuse as a directory what is rather a URL without its slashes, or holds a credential as in one."""
+    if _USER_AND_SECRET.match(text):
+        raise CredentialInConfig(
+            "this holds a credential, as user:secret@host does",
+            hint="leave it out: s3://bucket/prefix; a directory of such a name is ./name",
+        )
+    if _BROKEN_URL.match(text):
+        raise ConfigInvalid(f"not a store's URL{_shown(text)}", hint="like s3://bucket/prefix; a directory like ./name")
 
 
 def _directory(parts: SplitResult, text: str) -> str:
@@ -119,13 +156,47 @@ def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]
         raise ConfigInvalid(f"unknown option {name} for a {scheme}:// store", hint=hint)
 
 
+class CustomEndpoint(NamedTuple):
+    """A server that options name in the place of the provider's own; `clear_text`: what is sent there, others read."""
+
+    address: str
+    clear_text: bool
+
+
+def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint | None:
+    """Return where the options of a store send its requests, and with them credentials; None: to the provider itself.
+
+    The options have passed `check_options`. What the environment says is this user's own, and is not looked at.
+    """
+    if scheme == "az" and options.get("use_emulator", "").lower() == "true":
+        return CustomEndpoint(_EMULATOR, clear_text=True)
+    address = options.get("endpoint")
+    own = _OWN_HOSTS.get(scheme)
+    if address is None or own is None:
+        return None
+    parts = urlsplit(address)
+    clear_text = is_clear_text(address)
+    if not clear_text and parts.port in (None, 443) and own.fullmatch((parts.hostname or "").lower()):
+        return None
+    return CustomEndpoint(address, clear_text)
+
+
+def is_clear_text(address: str) -> bool:
+    """Say whether a server's address is one without TLS."""
+    return address.lower().startswith("http://")
+
+
 def _check_value(name: str, value: str) -> None:
     if name in _SWITCHES and value.lower() not in ("true", "false"):
-        raise ConfigInvalid(f"option {name} is neither true nor false: {value!r}", hint=f"like {name}=true")
+        raise ConfigInvalid(f"option {name} is neither true nor false", hint=f"like {name}=true")
     if name == "endpoint":
         _check_endpoint(value)
-    elif name not in _FREE_TEXT and not _PRINTABLE.fullmatch(value):
-        raise ConfigInvalid(f"option {name} is empty, or has a character that cannot be in one: {value!r}")
+    elif not _VALUES.get(name, _PRINTABLE).fullmatch(value):
+        # Not the value itself: it may be a credential in the wrong place.
+        raise ConfigInvalid(
+            f"option {name} is empty, too long, or has a character that cannot be in one",
+            hint=f"like {name}={_EXAMPLES.get(name, '…')}",
+        )
 
 
 def _check_endpoint(value: str) -> None:
@@ -136,7 +207,12 @@ def _check_endpoint(value: str) -> None:
             "option endpoint holds a credential",
             hint="leave it out; credentials come from the provider's own environment or files",
         )
-    if parts is None or not _PRINTABLE.fullmatch(value) or not _ADDRESS.fullmatch(f"{parts.scheme}://{parts.netloc}"):
+    if parts is None or not _PRINTABLE.fullmatch(value) or parts.fragment or not _is_address(parts):
         raise ConfigInvalid(
             "option endpoint is not the address of a server", hint="like endpoint=https://storage.example.com"
         )
+
+
+def _is_address(parts: SplitResult) -> bool:
+    found = _ADDRESS.fullmatch(f"{parts.scheme}://{parts.netloc}")
+    return found is not None and int((found[2] or ":1")[1:]) in range(1, _MAX_PORT + 1)

@@ -27,6 +27,7 @@ from bayou.errors import (
 from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
+from bayou.store.url import refuse_broken_url
 from bayou.sync import migrate, view
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context, open_context
@@ -88,6 +89,7 @@ def setup(
         )
     if engine == "spark":
         raise UsageError("files go to a directory without Spark", hint="leave out --engine, or name a URL")
+    refuse_broken_url(target)
     return _to_directory(move, Path(os.path.abspath(target)))
 
 

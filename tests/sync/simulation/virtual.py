@@ -101,7 +101,8 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch.object(Store, "map", _in_some_order(rng)),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         # No signal has to get through to anybody who waits for a request.
-        *(patch(f"bayou.store.{name}.aside", lambda call: call()) for name in ("sender", "listing", "deleting")),
+        *(patch(f"bayou.store.{name}.aside", lambda call: call()) for name in ("sender", "deleting")),
+        patch("bayou.store.listing.watched", lambda call, _: call()),
     ]
     with _all(patches):
         yield
