@@ -18,6 +18,16 @@ NODE_BYTES = 16 * MIB
 """One index node as stored: at most 4096 rows, whose paths have at most 1024 bytes, compressed."""
 NODE_MEMORY = 512 * MIB
 """Address space that reading one node may take beyond what the parser itself needs."""
+NODE_ROWS = 1 << 14
+"""Rows of one index node: Bayou writes at most 4097."""
+NODE_TEXT = 64 * MIB
+"""What the rows of one index node take once they are unpacked: Bayou writes at most some 10 MB."""
+NODE_CPU_S = 10
+"""Time that the parser may compute on one node: it takes some 10 ms."""
+NODE_SECONDS = 60.0
+"""Time that the parser may take for one node, or to start, on a machine that has much else to do."""
+LABEL_BYTES = 1024
+"""An ETag, or the version of an object: stores have some 40 bytes."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
 RECORD_BYTES = 16 * MIB
@@ -36,6 +46,10 @@ SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
 COUNT_MAX = 1 << 53
 """Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
+SUM_MAX = (1 << 63) - 1
+"""The bytes of a tree of the index; one bad row can claim nearly all of them, and the others still have their sum."""
+TIME_MS = range(-62_135_596_800_000, 253_402_300_800_000)
+"""Moments that a calendar has, in ms since 1970: from the year 1 to the year 9999."""
 VERSION_MAX = 10**9
 """The number of one version of an item."""
 LOG_PAGES_MAX = 100_000

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from bayou import limits
 from bayou.errors import HeadCorrupt, NoConditionalWrites, UnknownFormat
 from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
@@ -170,7 +171,7 @@ def encode_head(head: Head) -> bytes:
 def parse_head(data: bytes, where: str) -> Head:
     """Read a head; `where` it came from is for the error. The format is looked at before anything else (V10)."""
     try:
-        fields = parse(data)
+        fields = parse(data, limits.HEAD_BYTES)
         found = fields.integer("format")
         if found != FORMAT:
             raise unknown_format(where, found)
@@ -225,7 +226,7 @@ def _root(fields: Fields, name: str) -> Root | None:
         raise root.wrong("node", "a node with that digest")
     if level > _MAX_LEVEL:
         raise root.wrong("level", "a level")
-    return Root(node, digest_of(node), level, root.count("entries"), root.count("bytes"))
+    return Root(node, digest_of(node), level, root.total("entries"), root.total("bytes"))
 
 
 def _root_document(root: Root | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
+from bayou import limits
 from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound
 from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.node import REPAIR, Pointer, Root
@@ -65,7 +66,7 @@ class LogRow:
             added=fields.count("added"),
             changed=fields.count("changed"),
             deleted=fields.count("deleted"),
-            bytes=fields.count("bytes"),
+            bytes=fields.total("bytes"),
             mass_delete=fields.flag("mass_delete"),
             extra=fields.others(_KNOWN),
         )
@@ -122,7 +123,7 @@ def read_page(store: Reads, page: str) -> Page:
     if fetched is None:
         raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, and nobody asked that")
     try:
-        fields = parse(bytes(fetched.data))
+        fields = parse(bytes(fetched.data), limits.PAGE_BYTES)
         if fields.identifier("id") != page:
             raise fields.wrong("id", repr(page))
         older = None if fields.is_null("older") else fields.identifier("older")
@@ -133,7 +134,9 @@ def read_page(store: Reads, page: str) -> Page:
 
 def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
     """Yield the rows of the pages from `page` back, newest first; they go on from the row with the seq `below`."""
-    while page is not None:
+    for _ in range(limits.LOG_PAGES_MAX):
+        if page is None:
+            return
         found = read_page(store, page)
         if found.rows[-1].seq != below - 1:
             raise _damaged(page, f"it ends at {found.rows[-1].seq}, and the next row is {below}")

@@ -38,11 +38,12 @@ class StoreNodes:
         if data is None:
             return None
         try:
-            return codec.decode(data, level, ref)
+            return codec.decode(data, level, ref, ours=True)
         except NodeDamaged:
             return None  # only a copy: the store's own decides, and replaces it
 
     def _fetch(self, level: int, ref: Ref) -> Node:
+        codec.prepare()
         try:
             fetched = self._store.get(keys.node(ref.node))
         except NotFound as error:

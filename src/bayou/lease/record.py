@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from bayou import limits
 from bayou.index.fields import Malformed, dump, parse
 from bayou.quick import dataclass
 
@@ -78,7 +79,7 @@ def encode(record: Held | Free) -> bytes:
 def decode(data: bytes) -> Record:
     """Read a record; what is none is `Corrupt`, never an error."""
     try:
-        fields = parse(data)
+        fields = parse(data, limits.LEASE_BYTES)
         if fields.flag("free"):
             return Free(fields.identifier("nonce"))
         return Held(
@@ -88,7 +89,7 @@ def decode(data: bytes) -> Record:
             pid=fields.count("pid"),
             nonce=fields.identifier("nonce"),
             acquired_at=fields.time("acquired_at"),
-            ttl_s=fields.positive("ttl_s"),
+            ttl_s=fields.seconds("ttl_s", limits.TTL_MAX),
             renewed=fields.count("renewed"),
         )
     except Malformed as error:
