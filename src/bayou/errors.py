@@ -51,6 +51,7 @@
     │   ├── TimedOut                one request took too long
     │   ├── Unavailable             5xx, 429, 409, a reset: worth another try
     │   ├── BadAnswer               truncated, garbage, or not what was asked for
+    │   ├── TooLarge                an object has more bytes than its reader takes (V25)
     │   ├── Rejected                any other 4xx, or a local failure of a file:// store
     │   ├── NoConditionalWrites     the store ignores preconditions (probe)
     │   └── DeleteFailed            some keys of a batch could not be deleted
@@ -333,6 +334,18 @@ class BadAnswer(StoreError):
     code = "bad_answer"
     retryable = True
     ambiguous = True
+
+
+class TooLarge(StoreError):
+    """An object of `size` bytes, of which a reader takes `most` at the most (V25); none of them were kept."""
+
+    code = "object_too_large"
+
+    def __init__(self, key: str, size: int, most: int) -> None:
+        super().__init__(
+            f"{key} has {size} bytes, and at most {most} are read",
+            hint="Bayou writes no such object: bayou datastore verify shows what is damaged",
+        )
 
 
 class Rejected(StoreError):

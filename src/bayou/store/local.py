@@ -32,6 +32,7 @@ from bayou.errors import (
     Rejected,
     StoreError,
     TimedOut,
+    TooLarge,
     Unavailable,
 )
 from bayou.ids import ulid
@@ -75,12 +76,35 @@ class LocalTransport:
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
+        return self._get(key, span, if_match, if_none_match, None)
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        return self._get(key, None, if_match, if_none_match, most)
+
+    def _get(
+        self,
+        key: str,
+        span: tuple[int, int] | None,
+        if_match: str | None,
+        if_none_match: str | None,
+        most: int | None,
+    ) -> Fetched | None:
         with self._errors("GET", key), self._open(key) as file:
             meta = _meta(key, os.fstat(file.fileno()))
             if if_match is not None and if_match != meta.etag:
                 raise PreconditionFailed(f"{key} has changed")
             if if_none_match is not None and if_none_match == meta.etag:
                 return None
+            if most is not None and meta.size > most:
+                raise TooLarge(key, meta.size, most)
             start, end = span or (0, meta.size)
             if span is not None and start >= min(end, meta.size):
                 raise Rejected(f"GET {key}: no bytes {start} to {end} in an object of {meta.size}")

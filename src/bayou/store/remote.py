@@ -20,6 +20,7 @@ from bayou.errors import (
     PreconditionFailed,
     Rejected,
     StoreError,
+    TooLarge,
 )
 from bayou.store import runtime
 from bayou.store.failure import OddKey, Renewal, Request, translate
@@ -34,7 +35,6 @@ T = TypeVar("T")
 _PAGE = 1000
 _WHOLE = 256 << 20
 """More than any object that is read whole has: files come in spans, and nothing of the index is nearly as large."""
-_ENDPOINT_HINT = "check that the endpoint is an object store, and that nobody else writes there"
 
 Connect = Callable[[float], "ObjectStore"]
 """Make a client whose every request ends after so many seconds, and which never repeats one by itself."""
@@ -108,6 +108,28 @@ class RemoteTransport:
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
+        return self._get(key, span, if_match, if_none_match, None, timeout)
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        return self._get(key, None, if_match, if_none_match, most, timeout)
+
+    def _get(
+        self,
+        key: str,
+        span: tuple[int, int] | None,
+        if_match: str | None,
+        if_none_match: str | None,
+        most: int | None,
+        timeout: float,
+    ) -> Fetched | None:
         options: dict[str, Any] = {}
         if span is not None:
             options["range"] = span
@@ -118,24 +140,25 @@ class RemoteTransport:
         try:
             result = obstore.get(self._client(timeout), key, options=options or None)  # type: ignore[arg-type]
             meta = self._real(_meta(result.meta, key), "GET")
-            if span is None and meta.size > _WHOLE:
-                raise BadAnswer(f"GET {key} on {self._url} would bring {meta.size} bytes at once", hint=_ENDPOINT_HINT)
-            data = result.bytes()
+            limit = _WHOLE if most is None else most
+            if span is None and meta.size > limit:
+                raise TooLarge(key, meta.size, limit)
+            wanted = meta.size if span is None else max(0, min(span[1], meta.size) - span[0])
+            data = _body(result, wanted)
         except obs.NotModifiedError:
             return None
         except BayouError:
             raise
         except (obs.BaseError, OSError, ValueError) as error:
             raise self._ours(error, "GET", key) from None
-        wanted = meta.size if span is None else min(span[1], meta.size) - span[0]
         if len(data) != wanted:
-            raise BadAnswer(f"GET {key} on {self._url} brought {len(data)} bytes of {wanted}", hint="try again")
+            told = "more than" if len(data) > wanted else f"{len(data)} bytes of"
+            raise BadAnswer(f"GET {key} on {self._url} brought {told} {wanted}", hint="try again")
         return Fetched(meta, data, result.attributes)
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
         try:
-            # One call, so one wait and one turn of the interpreter; `get` and `bytes` take two.
-            return obstore.get_range(self._client(timeout), key, start=span[0], end=span[1])
+            return _body(obstore.get(self._client(timeout), key, options={"range": span}), span[1] - span[0])
         except (obs.BaseError, OSError, ValueError) as error:
             raise self._ours(error, "GET", key) from None
 
@@ -304,6 +327,15 @@ class RemoteTransport:
         if isinstance(ours, OddKey):
             return Rejected(f"{verb} {key!r}: the client library cannot express this key")
         return ours
+
+
+def _body(result: Any, wanted: int) -> bytes:
+    """Return the bytes of an answer that should have `wanted`; if it has more, some of them, and one more at least.
+
+    V25: an answer to a request for a span may have any length. A stream is left where it goes on for too long, and
+    one whose pieces are larger than what is wanted comes in one piece, for no more time than `bytes` takes.
+    """
+    return next(result.stream(min_chunk_size=wanted + 1), b"")
 
 
 def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:

@@ -20,6 +20,7 @@ from bayou.errors import (
     NotFound,
     PreconditionFailed,
     StoreError,
+    TooLarge,
 )
 from bayou.store import large
 from bayou.store.deleting import delete_batch
@@ -34,6 +35,7 @@ from bayou.store.transport import (
     Condition,
     Fetched,
     Level,
+    LimitsReads,
     MovesMany,
     ObjectMeta,
     Reads,
@@ -128,12 +130,17 @@ class Store:
         span: tuple[int, int] | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
+        most: int | None = None,
     ) -> Fetched | None:
         """Return an object with the metadata that came with its bytes (V2), or None if it is not modified.
 
         `NotFound` only for a real "no such key" (V4); `PreconditionFailed` when `if_match` names another version.
+        `TooLarge` for an object of more than `most` bytes, before they are in memory (V25).
         """
-        return self._get(key, span, if_match, if_none_match, self._sender.bound())
+        if most is None:
+            return self._get(key, span, if_match, if_none_match, self._sender.bound())
+        assert span is None, "a span has a limit of its own"
+        return self._get_limited(key, most, if_match, if_none_match, self._sender.bound())
 
     def _get(
         self,
@@ -152,6 +159,26 @@ class Store:
             ),
             deadline=deadline,
         )
+        return self._received(found, key, if_match)
+
+    def _get_limited(
+        self, key: Key, most: int, if_match: str | None, if_none_match: str | None, deadline: Deadline
+    ) -> Fetched | None:
+        transport, full = self._transport, self._scope.full(key)
+
+        def attempt(timeout: float) -> Fetched | None:
+            if isinstance(transport, LimitsReads):
+                return transport.get_limited(
+                    full, most, if_match=if_match, if_none_match=if_none_match, timeout=timeout
+                )
+            found = transport.get(full, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
+            if found is not None and len(memoryview(found.data)) > most:
+                raise TooLarge(key, len(memoryview(found.data)), most)
+            return found
+
+        return self._received(self._sender.send("get", key, attempt, deadline=deadline), key, if_match)
+
+    def _received(self, found: Fetched | None, key: Key, if_match: str | None) -> Fetched | None:
         if found is None:
             return None
         if if_match is not None and found.meta.etag not in (None, if_match):
@@ -228,8 +255,8 @@ class Store:
 
     def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
         try:
-            found = self._get(key, None, None, None, deadline)
-        except NotFound:
+            found = self._get_limited(key, len(memoryview(data)), None, None, deadline)
+        except (NotFound, TooLarge):
             return None
         if found is None or memoryview(found.data) != memoryview(data):
             return None

@@ -168,6 +168,22 @@ class Reads(Protocol):
         """Return those of the bytes `span[0] <= i < span[1]` that the object has; errors as of `get`."""
 
 
+@runtime_checkable
+class LimitsReads(Protocol):
+    """A transport that can also refuse a large object before its bytes are in memory. None has to."""
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        """Return the whole object as `get` does; `TooLarge` if it has more than `most` bytes (V25)."""
+
+
 class Undone(Enum):
     """A request without an answer. `LOST`: it may have taken effect. `UNSENT`: the store has not seen it."""
 

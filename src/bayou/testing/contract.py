@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pytest
 
-from bayou.errors import AlreadyExists, BadAnswer, ContentChanged, NotFound, PreconditionFailed, StoreError
+from bayou.errors import AlreadyExists, BadAnswer, ContentChanged, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.ids import ulid
 from bayou.store import Create, Match, Store, keys
 from bayou.store.keys import Key
@@ -97,6 +97,18 @@ class StoreContract:
         assert found is not None
         assert bytes(found.data) == b""
         assert listed(store) == {"data/empty": 0}
+
+    def test_an_object_beyond_a_limit_is_refused(self, store: Store) -> None:
+        key = payload("data/a")
+        stored = store.put(key, bytes(100))
+        found = store.get(key, most=100)
+        assert found is not None
+        assert bytes(found.data) == bytes(100)
+        with pytest.raises(TooLarge, match="100 bytes"):
+            store.get(key, most=99)
+        assert store.get(key, if_none_match=stored.etag, most=99) is None
+        with pytest.raises(NotFound):
+            store.get(payload("data/b"), most=100)
 
     def test_a_span_has_those_bytes_and_the_whole_size(self, store: Store) -> None:
         store.put(payload("data/a"), bytes(range(100)))
