@@ -28,6 +28,8 @@ NODE_SECONDS = 60.0
 """Time that the parser may take for one node, or to start, on a machine that has much else to do."""
 LABEL_BYTES = 1024
 """An ETag, or the version of an object: stores have some 40 bytes."""
+TEXT_LENGTH = 1 << 14
+"""One text in a row of an index node: a path has at most 800 bytes, and a bad row must still be named."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
 RECORD_BYTES = 16 * MIB
@@ -46,6 +48,8 @@ SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
 COUNT_MAX = 1 << 53
 """Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
+SEQ_MAX = 10**12
+"""The number of a commit: one each second for thirty thousand years."""
 SUM_MAX = (1 << 63) - 1
 """The bytes of a tree of the index; one bad row can claim nearly all of them, and the others still have their sum."""
 TIME_MS = range(-62_135_596_800_000, 253_402_300_800_000)

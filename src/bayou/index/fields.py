@@ -64,6 +64,13 @@ class Fields:
             raise self.wrong(name, "a count")
         return value
 
+    def seq(self, name: str) -> int:
+        """Return the number of a commit; there is always a next one."""
+        value = self.count(name)
+        if value >= limits.SEQ_MAX:
+            raise self.wrong(name, "the number of a commit")
+        return value
+
     def total(self, name: str) -> int:
         """Return a sum of what rows of an index say; a single bad one can make it large."""
         value = self.integer(name)

@@ -104,7 +104,7 @@ def _parse_here(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
         return read_columns(data, level)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  (the parser's panics are no `Exception`)
+    except BaseException as error:
         raise damaged(ref.node, f"its Parquet cannot be read: {' '.join(str(error).split())[:300]}") from error
 
 
@@ -123,9 +123,9 @@ def _parse_apart(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
 def _leaf(columns: Sequence[list[Any]], ref: Ref) -> Leaf:
     _check_columns(columns, _LEAF_KINDS, ref)
     rows = tuple(map(Entry, *columns))
-    last = None
+    last = ""
     for row in rows:
-        if last is not None and row.path <= last:
+        if row.path <= last:  # an empty path is none
             raise damaged(ref.node, f"{row.path!r} comes after {last!r}")
         last = row.path
     if not rows:
@@ -136,9 +136,9 @@ def _leaf(columns: Sequence[list[Any]], ref: Ref) -> Leaf:
 def _branch(columns: Sequence[list[Any]], level: int, ref: Ref) -> Branch:
     _check_columns(columns, _BRANCH_KINDS, ref)
     rows = tuple(map(Child, *columns))
-    last = None
+    last = ""
     for row in rows:
-        if row.last < row.first or (last is not None and row.first <= last):
+        if row.last < row.first or row.first <= last:
             raise damaged(ref.node, f"its child from {row.first!r} to {row.last!r} overlaps or is out of order")
         if not is_name(row.node) or digest_of(row.node) != row.digest:
             raise damaged(ref.node, f"its child is named {row.node!r}")
@@ -158,5 +158,7 @@ def _check_columns(columns: Sequence[list[Any]], kinds: Sequence[Any], ref: Ref)
         wanted = {kind} if isinstance(kind, type) else {kind[0], type(None)}
         if not set(map(type, column)) <= wanted:
             raise damaged(ref.node, f"its column {at + 1} has a value of another kind")
+        if str in wanted and any(value is not None and len(value) > limits.TEXT_LENGTH for value in column):
+            raise damaged(ref.node, f"its column {at + 1} has a text of more than {limits.TEXT_LENGTH} characters")
         if bytes in wanted and any(value is not None and len(value) != _HASH_BYTES for value in column):
             raise damaged(ref.node, f"its column {at + 1} has a value that is not {_HASH_BYTES} bytes")

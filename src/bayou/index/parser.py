@@ -87,7 +87,8 @@ class _Child:
             )
         except OSError as error:
             raise _failed(str(error)) from error
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._input, False)
         os.set_blocking(self._output, False)
@@ -233,7 +234,7 @@ def _end_all() -> None:
 
 
 def _after_fork() -> None:
-    global _state  # noqa: PLW0603  (the lock may be held by a thread that this process does not have)
+    global _state
     inherited, _state = _state.living, _State()
     for child in inherited:
         child.leave()
