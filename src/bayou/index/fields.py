@@ -79,11 +79,11 @@ class Fields:
         return value
 
     def seconds(self, name: str, most: float) -> float:
-        """Return a time above zero, whole or not, and not above `most`."""
+        """Return a time above zero, whole or not; of a longer one, `most`."""
         value = self._get(name)
-        if type(value) not in (int, float) or not 0 < value <= most:
-            raise self.wrong(name, f"a number of seconds above 0 and up to {most:g}")
-        return float(value)
+        if type(value) not in (int, float) or not value > 0:
+            raise self.wrong(name, "a number of seconds above 0")
+        return float(min(value, most))
 
     def flag(self, name: str) -> bool:
         """Return a boolean that is only written when it is true."""

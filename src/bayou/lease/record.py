@@ -13,10 +13,15 @@ from bayou import limits
 from bayou.index.fields import Malformed, dump, parse
 from bayou.quick import dataclass
 
+_LONGEST_KEY = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody has it. `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals."""
+    """Somebody has it, for at most `limits.TTL_MAX` at a time, whatever it says (V25).
+
+    `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals.
+    """
 
     key: str
     holder: str
@@ -83,7 +88,7 @@ def decode(data: bytes) -> Record:
         if fields.flag("free"):
             return Free(fields.identifier("nonce"))
         return Held(
-            key=fields.text("key"),
+            key=fields.text("key", _LONGEST_KEY),
             holder=fields.text("holder"),
             host=fields.text("host"),
             pid=fields.count("pid"),
@@ -98,6 +103,11 @@ def decode(data: bytes) -> Record:
 
 def corrupt(data: bytes, why: str) -> Corrupt:
     return Corrupt(f"corrupt-{hashlib.sha256(data).hexdigest()[:16]}", why)
+
+
+def too_large(version: str, why: str) -> Corrupt:
+    """Return the record of an object that is too large to be read; its version makes its nonce."""
+    return corrupt(version.encode(errors="replace"), why)
 
 
 FREE_SIZE = len(encode(Free("0" * 26)))
