@@ -1,4 +1,4 @@
-"""Issue 17, items 7 and 9: a store whose index was made to do harm. Every node is proved by its digest; its rows lie."""
+"""Issue 17, items 7 and 9: an index that was made to do harm. Its nodes are proved by digest, and their rows lie."""
 
 from __future__ import annotations
 
@@ -320,10 +320,11 @@ def test_17_7_a_collection_deletes_from_trash_only_what_is_this_stores(team: Tea
     other.write("files/theirs", "1")
     other.sync()
     store = team.store()
-    pushed = next(key for key in team.keys() if "~" in key and key.startswith("files/"))
+    listed = set(team.keys())
+    pushed = next(key for key in listed if "~" in key and key.startswith("files/"))
     named = [
         *("otherapp/config.json", "ns/.bayou/head.json", ".bayou/head.json", pushed),
-        *(key for key in team.keys() if key.startswith((".bayou/nodes", "ns/files", "ns/.bayou/nodes"))),
+        *(key for key in listed if key.startswith((".bayou/nodes", "ns/files", "ns/.bayou/nodes"))),
         *("../x", "/etc/passwd", "data/a\0b", "files"),
     ]
     tags = {meta.key: meta.etag for page in store.list() for meta in page}
@@ -342,7 +343,6 @@ def test_17_7_a_collection_deletes_from_trash_only_what_is_this_stores(team: Tea
     assert gone == {"files/found"}, "only the discovered object that had left the index"
     assert (dry.trash_deleted, made.trash_deleted) == (1, 1)
     assert [f"{len(named) + 2} rows" in warning and "left alone" in warning for warning in made.warnings] == [True]
-    assert head_of(store) and head_of(team.store("ns"))
     found = api.verify(a.repo, deep=False, repair=False)
     assert {paths.unescape(one.path) for one in found.unsafe} >= {*named, "files/untagged", pushed_path.path}
     assert not found.ok

@@ -111,11 +111,10 @@ def _parse_here(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
 def _parse_apart(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
     try:
         columns = parser.parse(data, level)
-        kinds = _BRANCH_KINDS if level else _LEAF_KINDS
-        for at, kind in enumerate(kinds):
-            if kind in (bytes, (bytes, None)):
+        for at, kind in enumerate(_BRANCH_KINDS if level else _LEAF_KINDS):
+            if kind in (bytes, (bytes, None)) and at < len(columns):
                 columns[at] = [value if value is None else bytes.fromhex(value) for value in columns[at]]
-    except (parser.Unparsable, ValueError, TypeError, IndexError) as error:
+    except (parser.Unparsable, ValueError, TypeError) as error:
         raise damaged(ref.node, " ".join(str(error).split())) from error
     return columns
 

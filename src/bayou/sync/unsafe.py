@@ -22,8 +22,8 @@ _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 Read = Callable[[], HeadSeen]
 
 
-def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> int:
-    """Drop those of these rows, of the index and of its trash, that are unsafe; return how many were.
+def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
+    """Drop those of these rows, of the index and of its trash, that are unsafe; return the paths of those that were.
 
     `read` returns the head as it is now. No file and no object is touched, and base follows with the next sync. To do
     this twice does no harm.
@@ -36,7 +36,7 @@ def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Coll
         bad = [path for path, entry in find_many(index, wanted).items() if entry.refusal() is not None]
         bad_trash = [path for path, entry in find_many(waste, trash).items() if trash_refusal(entry) is not None]
         if not bad and not bad_trash:
-            return 0
+            return []
         number = ulid()
         sink = StoreSink(context.store, number, context.cache, durable=True)
         new, page = advance(
@@ -51,7 +51,7 @@ def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Coll
         sink.flush()
         try:
             swap_head(context.store, new, seen.match, page)
-            return len(bad) + len(bad_trash)
+            return [*bad, *bad_trash]
         except PreconditionFailed:
             pass
         except StoreError as error:

@@ -21,9 +21,12 @@ from bayou import paths
 from bayou.errors import IndexDamaged, NotFound
 from bayou.index.discovery import TooMany, discover
 from bayou.index.head import Head, HeadSeen, read_head
+from bayou.index.nodes import StoreNodes
+from bayou.index.read import find_many
+from bayou.index.tree import Tree
 from bayou.quick import dataclass
 from bayou.repo import Repo
-from bayou.sync import view
+from bayou.sync import base, view
 from bayou.sync.bulk import Bulk
 from bayou.sync.compare import MOST_NAMED, Compared, compare
 from bayou.sync.context import Context, open_context
@@ -119,7 +122,7 @@ def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired |
     rows = [one.path for one in found.unsafe if one.nameless and not one.trash]
     dropped = drop_rows(context, partial(_head, context), rows, [one.path for one in found.unsafe if one.trash])
     if dropped:
-        repaired.entries += dropped
+        repaired.entries += len(dropped)
         seen = _head(context)
     if repaired.entries == before:
         return found
@@ -173,14 +176,22 @@ def _head(context: Context) -> HeadSeen:
 def _forget(context: Context, forgotten: Sequence[str]) -> None:
     """Drop entries on somebody's word, as journaled deletes."""
     odd = [path for path in forgotten if paths.refusal(path) is not None]
+    # No tree has such a path, so nothing of it is journaled. It may be typed as it is, or as `verify` writes it.
+    named = {*odd, *map(paths.unescape, odd)}
+    dropped = drop_rows(context, partial(_head, context), named, named) if odd else []
     for path in odd:
-        # No tree has such a path, so nothing of it is journaled. It may be typed as it is, or as `verify` writes it.
-        named = {path, paths.unescape(path)}
-        if not drop_rows(context, partial(_head, context), named, named):
+        if path not in dropped and paths.unescape(path) not in dropped:
             paths.check(path)
     plain = [path for path in forgotten if path not in odd]
     if not plain:
         return
+    seen = _head(context)
+    settle_pending(context, seen)
+    remote = find_many(Tree(StoreNodes(context.store, context.cache), seen.head.root), plain)
+    with context.database.transaction() as db:
+        # It is this very row that is given up, also where its content never came here: a row that was made up is one.
+        for path, entry in remote.items():
+            base.take(db, context.place, path, entry)
     ticket = context.journal.open("delete", plain)
     for path in plain:
         context.incoming.remove(path)
