@@ -61,6 +61,7 @@
     │   ├── UnknownFormat           written by a newer Bayou (V10)
     │   ├── NodeMissing             a node is not there
     │   └── NodeDamaged             a node is not what its parent says
+    ├── ParserFailed                the process that reads index nodes does not start; no node is to blame
     ├── SyncError                   what the tree and the store say cannot be reconciled without a decision
     │   ├── StoreSwapped            the head belongs to another store than the one that base knows
     │   ├── StoreEmptied            base knows a store, and there is none any more
@@ -391,6 +392,10 @@ class NodeMissing(IndexDamaged):
 
 class NodeDamaged(IndexDamaged):
     code = "node_damaged"
+
+
+class ParserFailed(BayouError):
+    code = "parser_failed"
 
 
 class SyncError(BayouError):

@@ -22,6 +22,18 @@ LISTING_BYTES = 8 * MIB
 """One page of a listing that Bayou reads itself: a thousand keys of a kilobyte, each byte as %XX, have 4 MB."""
 KEY_BYTES = 4 * KIB
 """A key as listed: object stores allow 1 KB, and payload has less."""
+NODE_ROWS = 1 << 14
+"""Rows of one index node: Bayou writes at most 4097."""
+NODE_TEXT = 64 * MIB
+"""What the rows of one index node take once they are unpacked: Bayou writes at most some 10 MB."""
+NODE_CPU_S = 10
+"""Time that the parser may compute on one node: it takes some 10 ms."""
+NODE_SECONDS = 60.0
+"""Time that the parser may take for one node, or to start, on a machine that has much else to do."""
+LABEL_BYTES = 1024
+"""An ETag, or the version of an object: stores have some 40 bytes."""
+TEXT_LENGTH = 1 << 14
+"""One text in a row of an index node: a path has at most 800 bytes, and a bad row must still be named."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
 RECORD_BYTES = 16 * MIB
@@ -42,6 +54,12 @@ INT64_MAX = (1 << 63) - 1
 """What a column holds: no store lists a larger size, not even of a file with holes."""
 COUNT_MAX = 1 << 53
 """Any other count: rows, bytes of a whole store, a sequence number. JSON readers keep it exact."""
+SEQ_MAX = 10**12
+"""The number of a commit: one each second for thirty thousand years."""
+SUM_MAX = (1 << 63) - 1
+"""The bytes of a tree of the index; one bad row can claim nearly all of them, and the others still have their sum."""
+TIME_MS = range(-62_135_596_800_000, 253_402_300_800_000)
+"""Moments that a calendar has, in ms since 1970: from the year 1 to the year 9999."""
 VERSION_MAX = 10**9
 """The number of one version of an item."""
 LOG_PAGES_MAX = 100_000

@@ -7,6 +7,7 @@ safe place in every tree, what it refuses is reported with the reason, and nothi
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 
 from bayou.errors import PathRefused
@@ -112,6 +113,40 @@ def _reserved(path: str) -> str | None:
             if why is not None:
                 return why
     return None
+
+
+def escape(path: str) -> str:
+    """Return a path as one line that can be printed and typed: `\\` for a backslash, `\\x00` and `\\u202e` for others.
+
+    What needs no escape is as it is. `unescape` reads it back.
+    """
+    if path.isprintable() and "\\" not in path:
+        return path
+    return "".join(_escaped(character) for character in path)
+
+
+def unescape(text: str) -> str:
+    """Return the path that `escape` has written so; text with other escapes is as it is."""
+    return _ESCAPE.sub(lambda found: _unescaped(found[0]), text)
+
+
+_ESCAPE = re.compile(r"\\\\|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
+
+
+def _escaped(character: str) -> str:
+    point = ord(character)
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def _unescaped(escape: str) -> str:
+    if escape == "\\\\":
+        return "\\"
+    point = int(escape[2:], 16)
+    return chr(point) if point <= sys.maxunicode else escape
 
 
 def check(path: str) -> str:

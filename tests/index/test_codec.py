@@ -233,7 +233,6 @@ BAD_LEAVES = {
     "short hash": leaf_table(TWO, sha256=[b"x" * 31, None]),
     "no path": leaf_table(TWO, path=["data/a", None]),
     "no size": leaf_table(TWO, size=[1, None]),
-    "negative size": leaf_table(TWO, size=[1, -1]),
     "huge size": leaf_table(TWO, size=pa.array([1, 2**64 - 1], pa.uint64())),
     "no time": leaf_table(TWO, modified=pa.nulls(2)),
     "size is text": leaf_table(TWO, size=["1", "1"]),

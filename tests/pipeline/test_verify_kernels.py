@@ -30,7 +30,8 @@ from bayou.pipeline.kernels.compare import (
     ENTRY,
     FINDINGS,
     OBJECT,
-    REFUSED,
+    TRASH_REFUSED,
+    UNSAFE,
     WASTED,
     Compare,
     Finding,
@@ -187,8 +188,8 @@ def by_kernels(scene: Scene, deep: bool, parts: int) -> dict[str, Any]:
         counts[one.finding] += one.number
     crowded = {path for part in in_parts(found, parts) for one in inside(part) for (path,) in rows(one, ["path"])}
     strays = {one.path for one in findings if one.finding == UNINDEXED}
-    refused = {(key_text(row[0]), row[-1]) for row in told if row[1] == REFUSED}  # type: ignore[arg-type]
-    refused |= {(key_text(one.key), one.reason) for one in verdicts if one.verdict == judge.REFUSED}
+    refused = {(key_text(one.key), one.reason) for one in verdicts if one.verdict == judge.REFUSED}
+    unsafe = {(key_text(row[0]), row[-1], row[1] == TRASH_REFUSED) for row in told if row[1] in UNSAFE}  # type: ignore[arg-type]
     return {
         "missing": sorted(one.path for one in findings if one.finding == MISSING),
         "changed": sorted(one.path for one in findings if one.finding == CHANGED),
@@ -197,6 +198,7 @@ def by_kernels(scene: Scene, deep: bool, parts: int) -> dict[str, Any]:
         "leftovers": counts[LEFTOVER],
         "trash": counts[TRASH],
         "refused": {path for path, _ in refused} | (strays & crowded),
+        "unsafe": unsafe,
         "damaged": len(index.damage) + len(trash.damage) + len(bad),
     }
 
@@ -216,6 +218,7 @@ def test_however_keys_are_divided_the_findings_are_those_of_one_process(data, sc
         "leftovers": expected.leftovers,
         "trash": expected.trash,
         "refused": {one.path for one in expected.refused},
+        "unsafe": {(one.path, one.reason, one.trash) for one in expected.unsafe},
         "damaged": len(expected.damaged),
     }
 
@@ -254,11 +257,12 @@ def test_however_keys_are_divided_the_garbage_is_that_of_one_process(scene, age,
         row for part in in_parts(told, parts) for one in sweep.Sweep(before)(part) for row in rows(one, SWEPT.names)
     ]
 
-    doomed = {key_text(row[1]) for row in swept if row[0] != sweep.TRASH}
+    doomed = {key_text(row[1]) for row in swept if row[0] not in (sweep.TRASH, TRASH_REFUSED)}
     assert doomed == {meta.key for meta in here._doomed if not meta.key.startswith(".bayou/")}
     counts = Counter(row[0] for row in swept)
     assert (counts[sweep.OLD], counts[sweep.LEFTOVER]) == (expected.objects, expected.leftovers)
     assert {key_text(row[1]) for row in swept if row[0] == sweep.TRASH} == {entry.key for entry in expected.trash}
+    assert {key_text(row[1]) for row in swept if row[0] == TRASH_REFUSED} == set(expected.refused)
     # V5: what an entry of the current index names is never garbage.
     assert doomed.isdisjoint(entry.key for ref in kept.current for entry in StoreNodes(store).load(0, ref).rows)
 

@@ -153,7 +153,12 @@ def sync(
 @datastore.command(writes=True)
 @click.option("--deep", is_flag=True, help="Read every object and check its hash.")
 @click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what nobody indexed.")
-@click.option("--forget", multiple=True, metavar="PATH", help="Give up an entry whose content is lost.")
+@click.option(
+    "--forget",
+    multiple=True,
+    metavar="PATH",
+    help="Give up an entry whose content is lost, or that is unsafe; of that, the path as verify writes it (\\x00).",
+)
 @_engine
 @_timeout
 @click.pass_obj

@@ -110,6 +110,7 @@ def verify(report: VerifyReport) -> Document:
     }
     beyond = {
         "refused": _keys(report.refused),
+        "unsafe": [{"path": one.path, "reason": one.reason} for one in report.unsafe],
         "damaged": list(report.damaged),
         "unrecovered": list(report.unrecovered),
         "warnings": list(report.warnings),

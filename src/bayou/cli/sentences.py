@@ -92,6 +92,12 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
     totals = report.totals.get
     yield from _some(report.missing, verbose, lambda path: fail(f"{path}: missing in the store"), totals("missing"))
     yield from _some(report.changed, verbose, lambda path: fail(f"{path}: changed in the store"), totals("changed"))
+    yield from _some(
+        report.unsafe, verbose, lambda one: fail(f"{one.path}: unsafe in the index: {one.reason}"), totals("unsafe")
+    )
+    if report.unsafe:
+        yield hint("such rows are left alone; `bayou datastore verify --repair` drops those that can name no object")
+        yield hint("to drop another: `bayou datastore verify --forget PATH`, with the path as it is written here")
     yield from _some(report.damaged, verbose, fail)
     if report.damaged:
         yield hint("`bayou datastore verify --repair` rebuilds the index")

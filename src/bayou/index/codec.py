@@ -17,8 +17,19 @@ def encode(node: Node) -> bytes:
     return parquet.encode(node)
 
 
-def decode(data: Buffer, level: int, ref: Ref) -> Node:
-    """Read a node and prove that it is what `ref` says; else raise `NodeDamaged` that names it."""
+def decode(data: Buffer, level: int, ref: Ref, *, ours: bool = False) -> Node:
+    """Read a node and prove that it is what `ref` says; else raise `NodeDamaged` that names it.
+
+    `ours`: the bytes come from this machine's own state, where only nodes get that this client wrote or proved. Others
+    are parsed by a process of its own (V25).
+    """
     from bayou.index import parquet  # noqa: PLC0415
 
-    return parquet.decode(data, level, ref)
+    return parquet.decode(data, level, ref, ours=ours)
+
+
+def prepare() -> None:
+    """Start the process that parses nodes of a store, while one is fetched."""
+    from bayou.index import parser  # noqa: PLC0415
+
+    parser.prepare()

@@ -17,6 +17,7 @@ from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 
+_OUTSIDE = ("", ".", "..")
 IN_THE_WAY = "other objects have it as their directory"
 OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
 """No reason to report a key: nobody misses it."""
@@ -107,9 +108,12 @@ def list_payload(store: Reads, *, limit: int | None = None) -> Listing:
 
 
 def in_payload(key: str) -> bool | None:
-    """Whether a key lies at or below a payload root; None for what Bayou keeps for itself."""
+    """Whether a key lies at or below a payload root, or pretends to lie outside; None for what Bayou keeps for itself.
+
+    `../x` and `/x` are refused by name (V21): a key of that kind is an attempt, and not another program's directory.
+    """
     root, _, _ = key.partition("/")
-    return None if root == keys.INTERNAL else root in paths.PAYLOAD_ROOTS
+    return None if root == keys.INTERNAL else root in paths.PAYLOAD_ROOTS or root in _OUTSIDE
 
 
 def other_store(key: str) -> str | None:

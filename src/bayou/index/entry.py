@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from bayou import limits, paths
 from bayou.quick import dataclass
 from bayou.store import keys
+
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +32,23 @@ class Entry:
     def key(self) -> keys.Key:
         """The key of this entry's object."""
         return keys.payload(self.path, self.push)
+
+    def refusal(self) -> str | None:
+        """Say why nothing may be done by this row, in the store or on a disk; None if it can be what a client wrote.
+
+        A node can be proved to be what its commit wrote, and a row of it still be made to do harm (V21, V25). Such a
+        row is carried along, reported and forgotten on request; nobody reads, writes or deletes an object by it.
+        """
+        why = paths.refusal(self.path)
+        if why is not None:
+            return why
+        if self.push is not None and not keys.is_push_id(self.push):
+            return "its push is not an id"
+        if not 0 <= self.size <= limits.SIZE_MAX:
+            return f"it claims {self.size} bytes"
+        if self.modified not in limits.TIME_MS:
+            return "its time is none that a calendar has"
+        for label in (self.etag, self.version):
+            if label is not None and (len(label.encode()) > limits.LABEL_BYTES or _ODD.search(label)):
+                return "its ETag or version is too long, or has a control character"
+        return None

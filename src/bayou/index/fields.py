@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from bayou import limits
+from bayou.documents import Unreadable, read_json
+
 _IDENTIFIER = re.compile(r"[0-9A-Za-z-]{1,64}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
@@ -27,22 +30,17 @@ def time_ms(text: str) -> int:
     return seconds * 1000 + int(text[20:23])
 
 
-def parse(data: bytes) -> Fields:
-    """Read a JSON object."""
+def parse(data: bytes, most: int) -> Fields:
+    """Read a JSON object of at most so many bytes (V25)."""
     try:
-        value = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"it is not JSON ({error})") from error
-    return Fields(value)
+        return Fields(read_json(data, most))
+    except Unreadable as error:
+        raise Malformed(str(error)) from error
 
 
 def dump(value: object) -> bytes:
     """Write a document compactly, in the order of its fields."""
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _no_constant(text: str) -> object:
-    raise Malformed(f"{text} is no number")
 
 
 class Fields:
@@ -62,16 +60,30 @@ class Fields:
 
     def count(self, name: str) -> int:
         value = self.integer(name)
-        if not 0 <= value < 1 << 63:
+        if not 0 <= value <= limits.COUNT_MAX:
             raise self.wrong(name, "a count")
         return value
 
-    def positive(self, name: str) -> float:
-        """Return a number above zero, whole or not."""
+    def seq(self, name: str) -> int:
+        """Return the number of a commit; there is always a next one."""
+        value = self.count(name)
+        if value >= limits.SEQ_MAX:
+            raise self.wrong(name, "the number of a commit")
+        return value
+
+    def total(self, name: str) -> int:
+        """Return a sum of what rows of an index say; a single bad one can make it large."""
+        value = self.integer(name)
+        if not 0 <= value <= limits.SUM_MAX:
+            raise self.wrong(name, "a sum")
+        return value
+
+    def seconds(self, name: str, most: float) -> float:
+        """Return a time above zero, whole or not; of a longer one, `most`."""
         value = self._get(name)
-        if type(value) not in (int, float) or not 0 < value < 1 << 31:
-            raise self.wrong(name, "a positive number")
-        return float(value)
+        if type(value) not in (int, float) or not value > 0:
+            raise self.wrong(name, "a number of seconds above 0")
+        return float(min(value, most))
 
     def flag(self, name: str) -> bool:
         """Return a boolean that is only written when it is true."""
@@ -80,10 +92,10 @@ class Fields:
             raise self.wrong(name, "true or false")
         return value
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, most: int = limits.LABEL_BYTES) -> str:
         value = self._get(name)
-        if type(value) is not str:
-            raise self.wrong(name, "a string")
+        if type(value) is not str or len(value) > most:
+            raise self.wrong(name, f"a string of at most {most} characters")
         return value
 
     def identifier(self, name: str) -> str:

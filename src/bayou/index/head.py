@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from bayou.errors import HeadCorrupt, NoConditionalWrites, UnknownFormat
+from bayou import limits
+from bayou.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
 from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
@@ -117,7 +118,10 @@ def read_head(store: Reads, if_none_match: str | None = None) -> HeadSeen | None
 
     `NotFound` if the store has none, `HeadCorrupt` or `UnknownFormat` if it is not one of ours.
     """
-    fetched = store.get(keys.HEAD, if_none_match=if_none_match)
+    try:
+        fetched = store.get(keys.HEAD, if_none_match=if_none_match, most=limits.HEAD_BYTES)
+    except TooLarge as error:
+        raise head_corrupt(store.url, error.message) from error
     if fetched is None:
         return None
     return HeadSeen(parse_head(bytes(fetched.data), store.url), fetched.meta.etag, fetched.meta.version)
@@ -170,21 +174,24 @@ def encode_head(head: Head) -> bytes:
 def parse_head(data: bytes, where: str) -> Head:
     """Read a head; `where` it came from is for the error. The format is looked at before anything else (V10)."""
     try:
-        fields = parse(data)
+        fields = parse(data, limits.HEAD_BYTES)
         found = fields.integer("format")
         if found != FORMAT:
-            raise unknown_format(where, found)
+            raise unknown_format(where, str(found))
         return _head(fields)
     except Malformed as error:
-        raise HeadCorrupt(
-            f"the head of {where} is corrupt: {error}", hint=f"rebuild the index with `{REPAIR}`"
-        ) from error
+        raise head_corrupt(where, str(error)) from error
 
 
-def unknown_format(where: str, found: int) -> UnknownFormat:
+def head_corrupt(where: str, why: str) -> HeadCorrupt:
+    """Say that a head is none, and what to do."""
+    return HeadCorrupt(f"the head of {where} is corrupt: {why}", hint=f"rebuild the index with `{REPAIR}`")
+
+
+def unknown_format(where: str, found: str) -> UnknownFormat:
     """Say that an index is of another format; whoever meets one leaves it alone (V10)."""
     return UnknownFormat(
-        f"the index of {where} has format {found}, and this Bayou knows format {FORMAT}",
+        f"the index of {where} has format {found[:20]}, and this Bayou knows format {FORMAT}",
         hint="install a newer Bayou; nothing was changed",
     )
 
@@ -196,7 +203,7 @@ def _head(fields: Fields) -> Head:
     gc = fields.object("gc")
     head = Head(
         store=fields.identifier("store"),
-        seq=fields.count("seq"),
+        seq=fields.seq("seq"),
         commit=fields.identifier("commit"),
         parent=None if fields.is_null("parent") else fields.identifier("parent"),
         at=fields.time("at"),
@@ -225,7 +232,7 @@ def _root(fields: Fields, name: str) -> Root | None:
         raise root.wrong("node", "a node with that digest")
     if level > _MAX_LEVEL:
         raise root.wrong("level", "a level")
-    return Root(node, digest_of(node), level, root.count("entries"), root.count("bytes"))
+    return Root(node, digest_of(node), level, root.total("entries"), root.total("bytes"))
 
 
 def _root_document(root: Root | None) -> dict[str, Any] | None:
@@ -243,7 +250,7 @@ def _root_document(root: Root | None) -> dict[str, Any] | None:
 def _replica(fields: Fields) -> Replica:
     return Replica(
         store=fields.identifier("store"),
-        seq=fields.count("seq"),
+        seq=fields.seq("seq"),
         commit=None if fields.is_null("commit") else fields.identifier("commit"),
         rebuilt=None if fields.is_null("rebuilt") else fields.identifier("rebuilt"),
         root=_root(fields, "root"),

@@ -78,7 +78,7 @@ class LocalNodes(Staging):
                 f"index node {ref.node} is missing in the local state",
                 hint="`bayou datastore sync` compares this directory with the store anew",
             )
-        return codec.decode(data, level, ref)
+        return codec.decode(data, level, ref, ours=True)
 
     def map(self, fn: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         return map(fn, items)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound
+from bayou import limits
+from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound, TooLarge
 from bayou.index.fields import Fields, Malformed, dump, parse
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.ports import Reads, Writes
@@ -57,7 +58,7 @@ class LogRow:
         """Read a row, or raise `Malformed`."""
         commit = fields.identifier("commit")
         return cls(
-            seq=fields.count("seq"),
+            seq=fields.seq("seq"),
             commit=commit,
             at=fields.time("at"),
             by=fields.text("by"),
@@ -65,7 +66,7 @@ class LogRow:
             added=fields.count("added"),
             changed=fields.count("changed"),
             deleted=fields.count("deleted"),
-            bytes=fields.count("bytes"),
+            bytes=fields.total("bytes"),
             mass_delete=fields.flag("mass_delete"),
             extra=fields.others(_KNOWN),
         )
@@ -116,13 +117,15 @@ def write_page(store: Writes, page: Page) -> None:
 def read_page(store: Reads, page: str) -> Page:
     """Return a page, or raise `IndexDamaged`."""
     try:
-        fetched = store.get(keys.log_page(page))
+        fetched = store.get(keys.log_page(page), most=limits.PAGE_BYTES)
     except NotFound as error:
         raise _damaged(page, "it is missing") from error
+    except TooLarge as error:
+        raise _damaged(page, error.message) from error
     if fetched is None:
         raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, and nobody asked that")
     try:
-        fields = parse(bytes(fetched.data))
+        fields = parse(bytes(fetched.data), limits.PAGE_BYTES)
         if fields.identifier("id") != page:
             raise fields.wrong("id", repr(page))
         older = None if fields.is_null("older") else fields.identifier("older")
@@ -131,14 +134,27 @@ def read_page(store: Reads, page: str) -> Page:
         raise _damaged(page, str(error)) from error
 
 
+def older_pages(store: Reads, page: str | None, below: int | None = None) -> Iterator[Page]:
+    """Yield the pages from `page` back; they go on from the row with the seq `below`, or from wherever the first ends.
+
+    Each must end where the next one begins, so that pages which name each other in a circle are damage and no loop.
+    """
+    for _ in range(limits.LOG_PAGES_MAX):
+        if page is None:
+            return
+        found = read_page(store, page)
+        if below is not None and found.rows[-1].seq != below - 1:
+            raise _damaged(page, f"it ends at {found.rows[-1].seq}, and the next row is {below}")
+        yield found
+        page, below = found.older, found.rows[0].seq
+    if page is not None:
+        raise _damaged(page, f"more than {limits.LOG_PAGES_MAX} pages come after it")
+
+
 def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
     """Yield the rows of the pages from `page` back, newest first; they go on from the row with the seq `below`."""
-    while page is not None:
-        found = read_page(store, page)
-        if found.rows[-1].seq != below - 1:
-            raise _damaged(page, f"it ends at {found.rows[-1].seq}, and the next row is {below}")
+    for found in older_pages(store, page, below):
         yield from reversed(found.rows)
-        page, below = found.older, found.rows[0].seq
 
 
 def rows_of(fields: Fields, name: str) -> tuple[LogRow, ...]:

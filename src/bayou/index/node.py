@@ -7,10 +7,11 @@ the children's `node` names, which differ between commits that hold the same ent
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import ClassVar, TypeAlias
 
+from bayou import limits
 from bayou.errors import NodeDamaged
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
@@ -92,7 +93,7 @@ class Leaf:
 
     @property
     def bytes(self) -> int:
-        return sum(row.size for row in self.rows)
+        return _sum(row.size for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,19 @@ class Branch:
 
     @property
     def entries(self) -> int:
-        return sum(row.entries for row in self.rows)
+        return _sum(row.entries for row in self.rows)
 
     @property
     def bytes(self) -> int:
-        return sum(row.bytes for row in self.rows)
+        return _sum(row.bytes for row in self.rows)
 
 
 Node = Leaf | Branch
+
+
+def _sum(numbers: Iterable[int]) -> int:
+    """Add what rows say. One of them may say anything (V25), and their parent's row still has to hold the sum."""
+    return min(max(sum(numbers), 0), limits.SUM_MAX)
 
 
 def leaf(rows: Sequence[Entry]) -> Leaf:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound
+from bayou import limits
+from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, TooLarge
 from bayou.index import codec
 from bayou.index.local import NodeFiles
-from bayou.index.node import REPAIR, Node, Ref
+from bayou.index.node import REPAIR, Node, Ref, damaged
 from bayou.index.ports import Reads, Writes
 from bayou.index.staging import NodeFile, Staging
 from bayou.store import keys
@@ -38,18 +39,21 @@ class StoreNodes:
         if data is None:
             return None
         try:
-            return codec.decode(data, level, ref)
+            return codec.decode(data, level, ref, ours=True)
         except NodeDamaged:
             return None  # only a copy: the store's own decides, and replaces it
 
     def _fetch(self, level: int, ref: Ref) -> Node:
+        codec.prepare()
         try:
-            fetched = self._store.get(keys.node(ref.node))
+            fetched = self._store.get(keys.node(ref.node), most=limits.NODE_BYTES)
         except NotFound as error:
             raise NodeMissing(
                 f"index node {ref.node} is missing in {self._store.url}",
                 hint=f"if it is missing again in a minute, rebuild the index with `{REPAIR}`",
             ) from error
+        except TooLarge as error:
+            raise damaged(ref.node, error.message) from error
         if fetched is None:
             raise BadAnswer(f"{self._store.url} says that node {ref.node} is not modified, and nobody asked that")
         data = bytes(fetched.data)

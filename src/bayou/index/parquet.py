@@ -1,9 +1,10 @@
 """Nodes as Parquet, which every engine reads.
 
-The parser that reads Parquet here ends the whole process on some kinds of damage, so it is shown only bytes that are
-known to be whole: a node carries a seal, the SHA-256 of its own file (with the seal's 64 characters as zeros) under
-`bayou.sha256` in the footer's key-value metadata. Files without a seal, as another engine writes them, are read in a
-slower way that survives damage. Either way the rows must be in order and have the digest that the parent names.
+A node carries a seal, the SHA-256 of its own file (with the seal's 64 characters as zeros) under `bayou.sha256` in the
+footer's key-value metadata: damage by accident is found before a parser sees it. Harm that is meant has a seal too, so
+the bytes of a store are parsed by a process of its own (`index.parser`). In this process the parser sees only files
+with a good seal that this client has written, or proved before. Either way the rows must be in order and have the
+digest that the parent names.
 """
 
 from __future__ import annotations
@@ -13,52 +14,33 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from arro3.core import Array, DataType, Field, RecordBatch, Schema, Table
-from arro3.io import read_parquet, write_parquet
-
+from bayou import limits
+from bayou.index import parser
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf, Node, Ref, branch, damaged, digest_of, is_name, leaf, verify
 
 if TYPE_CHECKING:
+    from arro3.core import Array, DataType
     from typing_extensions import Buffer
 
-_TEXT = DataType.string()
-_INT = DataType.int64()
-_HASH = DataType.binary(32)
-_TIME = DataType.timestamp("ms", tz="UTC")
-
-_LEAF = Schema(
-    [
-        Field("path", _TEXT, nullable=False),
-        Field("push", _TEXT, nullable=True),
-        Field("size", _INT, nullable=False),
-        Field("sha256", _HASH, nullable=True),
-        Field("etag", _TEXT, nullable=True),
-        Field("version", _TEXT, nullable=True),
-        Field("modified", _TIME, nullable=False),
-    ]
-)
-_BRANCH = Schema(
-    [
-        Field("first", _TEXT, nullable=False),
-        Field("last", _TEXT, nullable=False),
-        Field("node", _TEXT, nullable=False),
-        Field("digest", _HASH, nullable=False),
-        Field("entries", _INT, nullable=False),
-        Field("bytes", _INT, nullable=False),
-    ]
-)
-
+_LEAF_KINDS = (str, (str, None), int, (bytes, None), (str, None), (str, None), int)
+_BRANCH_KINDS = (str, str, str, bytes, int, int)
 _MAGIC = b"PAR1"
 _SEAL = "bayou.sha256"
 _OPEN = b"0" * 64
 _MARK = _SEAL.encode() + b"\x18\x40"
 """How Thrift writes the key, and then a string of 64 characters."""
+_HASH_BYTES = 32
 
 
 def encode(node: Node) -> bytes:
     """Write a node as a sealed Parquet file."""
-    schema = _LEAF if isinstance(node, Leaf) else _BRANCH
+    from arro3.core import RecordBatch  # noqa: PLC0415  (whoever only reads what others wrote does without)
+    from arro3.io import write_parquet  # noqa: PLC0415
+
+    from bayou.index.columns import BRANCH, LEAF  # noqa: PLC0415
+
+    schema = LEAF if isinstance(node, Leaf) else BRANCH
     arrays = [_array([getattr(row, name) for row in node.rows], schema.field(name).type) for name in schema.names]
     out = io.BytesIO()
     write_parquet(
@@ -67,7 +49,7 @@ def encode(node: Node) -> bytes:
         compression="zstd(1)",
         # Nearly every value is its own, but for the pushes: one commit writes many entries.
         dictionary_enabled=False,
-        column_dictionary_enabled={"push": True} if schema is _LEAF else None,
+        column_dictionary_enabled={"push": True} if schema is LEAF else None,
         key_value_metadata={_SEAL: _OPEN.decode()},
         skip_arrow_metadata=True,
     )
@@ -76,54 +58,86 @@ def encode(node: Node) -> bytes:
     return b"".join((data[:at], sha256(data).hexdigest().encode(), data[at + len(_OPEN) :]))
 
 
-def decode(data: Buffer, level: int, ref: Ref) -> Node:
-    """Read a node and prove that it is what `ref` says; else raise `NodeDamaged` that names it."""
-    table = _parse(bytes(data), ref)
-    node = _leaf(table, ref) if level == 0 else _branch(table, level, ref)
+def decode(data: Buffer, level: int, ref: Ref, *, ours: bool = False) -> Node:
+    """Read a node and prove that it is what `ref` says; else raise `NodeDamaged` that names it.
+
+    `ours`: the bytes come from this machine's own state, where only nodes get that this client wrote or proved.
+    """
+    raw = bytes(data)
+    sealed = _check_file(raw, ref)
+    columns = _parse_here(raw, level, ref) if ours and sealed else _parse_apart(raw, level, ref)
+    node = _leaf(columns, ref) if level == 0 else _branch(columns, level, ref)
     verify(node, ref)
     return node
 
 
 def _array(values: Sequence[Any], kind: DataType) -> Array:
+    from arro3.core import Array, DataType  # noqa: PLC0415
+
+    from bayou.index.columns import INT  # noqa: PLC0415
+
     if DataType.is_timestamp(kind):
-        return Array(values, type=_INT).cast(kind)
+        return Array(values, type=INT).cast(kind)
     return Array(values, type=kind)
 
 
-def _parse(data: bytes, ref: Ref) -> Table:
+def _check_file(data: bytes, ref: Ref) -> bool:
+    """Check what is cheap and certain: the size, the frame of a Parquet file, the seal. Return whether there is one."""
+    if len(data) > limits.NODE_BYTES:
+        raise damaged(ref.node, f"it has {len(data)} bytes, and at most {limits.NODE_BYTES} are read")
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     if len(data) < 12 or data[:4] != _MAGIC or data[-4:] != _MAGIC or footer < 4:
         raise damaged(ref.node, f"its {len(data)} bytes are not a Parquet file")
     at = data.rfind(_MARK, footer) + len(_MARK)
     if at < len(_MARK):
-        from bayou.index.unsealed import read_unsealed  # noqa: PLC0415  (asyncio is 20 ms, and this is rare)
-
-        return read_unsealed(data, ref)
+        return False  # another engine wrote it
     seal = data[at : at + len(_OPEN)]
     if sha256(b"".join((data[:at], _OPEN, data[at + len(_OPEN) :]))).hexdigest().encode() != seal:
         raise damaged(ref.node, "its bytes have changed since they were written")
-    return read_parquet(data, batch_size=1 << 16).read_all()
+    return True
 
 
-def _leaf(table: Table, ref: Ref) -> Leaf:
-    rows = tuple(map(Entry, *_columns(table, _LEAF, ref)))
-    last = None
+def _parse_here(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
+    from bayou.index.columns import read_columns  # noqa: PLC0415
+
+    try:
+        return read_columns(data, level)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise damaged(ref.node, f"its Parquet cannot be read: {' '.join(str(error).split())[:300]}") from error
+
+
+def _parse_apart(data: bytes, level: int, ref: Ref) -> Sequence[list[Any]]:
+    try:
+        columns = parser.parse(data, level)
+        for at, kind in enumerate(_BRANCH_KINDS if level else _LEAF_KINDS):
+            if kind in (bytes, (bytes, None)) and at < len(columns):
+                columns[at] = [value if value is None else bytes.fromhex(value) for value in columns[at]]
+    except (parser.Unparsable, ValueError, TypeError) as error:
+        raise damaged(ref.node, " ".join(str(error).split())) from error
+    return columns
+
+
+def _leaf(columns: Sequence[list[Any]], ref: Ref) -> Leaf:
+    _check_columns(columns, _LEAF_KINDS, ref)
+    rows = tuple(map(Entry, *columns))
+    last = ""
     for row in rows:
-        if last is not None and row.path <= last:
+        if row.path <= last:  # an empty path is none
             raise damaged(ref.node, f"{row.path!r} comes after {last!r}")
-        if row.size < 0:
-            raise damaged(ref.node, f"{row.path!r} has a negative size")
         last = row.path
     if not rows:
         raise damaged(ref.node, "it is empty")
     return leaf(rows)
 
 
-def _branch(table: Table, level: int, ref: Ref) -> Branch:
-    rows = tuple(map(Child, *_columns(table, _BRANCH, ref)))
-    last = None
+def _branch(columns: Sequence[list[Any]], level: int, ref: Ref) -> Branch:
+    _check_columns(columns, _BRANCH_KINDS, ref)
+    rows = tuple(map(Child, *columns))
+    last = ""
     for row in rows:
-        if row.last < row.first or (last is not None and row.first <= last):
+        if row.last < row.first or row.first <= last:
             raise damaged(ref.node, f"its child from {row.first!r} to {row.last!r} overlaps or is out of order")
         if not is_name(row.node) or digest_of(row.node) != row.digest:
             raise damaged(ref.node, f"its child is named {row.node!r}")
@@ -135,42 +149,15 @@ def _branch(table: Table, level: int, ref: Ref) -> Branch:
     return branch(level, rows)
 
 
-def _columns(table: Table, schema: Schema, ref: Ref) -> list[list[Any]]:
-    """Return the columns as Python values, whatever widths and encodings their writer chose."""
-    if sorted(table.column_names) != sorted(schema.names):
-        raise damaged(ref.node, f"its columns are {', '.join(table.column_names)}")
-    columns: list[list[Any]] = []
-    for name in schema.names:
-        field = schema.field(name)
-        column = table.column(name)
-        if not _fits(column.type, field.type):
-            raise damaged(ref.node, f"its column {name} is of type {str(column.type).strip()}")
-        if DataType.is_timestamp(field.type):
-            column = column.cast(_TIME).cast(_INT)
-        elif not DataType.is_fixed_size_binary(column.type):
-            column = column.cast(DataType.binary() if DataType.is_fixed_size_binary(field.type) else field.type)
-        values = list(column.to_pylist())
-        if not field.nullable and None in values:
-            raise damaged(ref.node, f"its column {name} has a row without a value")
-        if DataType.is_fixed_size_binary(field.type) and any(
-            value is not None and len(value) != 32 for value in values
-        ):
-            raise damaged(ref.node, f"its column {name} has a value that is not 32 bytes")
-        columns.append(values)
-    return columns
-
-
-def _fits(found: DataType, wanted: DataType) -> bool:
-    """Whether a column's type can hold exactly what ours does."""
-    if DataType.is_null(found):
-        return True
-    if wanted == _TEXT:
-        if DataType.is_dictionary(found) and found.value_type is not None:
-            found = found.value_type
-        return DataType.is_string(found) or DataType.is_large_string(found) or DataType.is_string_view(found)
-    if wanted == _HASH:
-        kinds = (DataType.is_binary, DataType.is_large_binary, DataType.is_binary_view, DataType.is_fixed_size_binary)
-        return any(kind(found) for kind in kinds)
-    if wanted == _TIME:
-        return DataType.is_timestamp(found)
-    return DataType.is_integer(found)
+def _check_columns(columns: Sequence[list[Any]], kinds: Sequence[Any], ref: Ref) -> None:
+    """Check that the columns are those of a node, each value of its kind: then nothing below can fail on them."""
+    if len(columns) != len(kinds) or len({len(column) for column in columns}) != 1:
+        raise damaged(ref.node, "its columns are not those of a node")
+    for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        wanted = {kind} if isinstance(kind, type) else {kind[0], type(None)}
+        if not set(map(type, column)) <= wanted:
+            raise damaged(ref.node, f"its column {at + 1} has a value of another kind")
+        if str in wanted and any(value is not None and len(value) > limits.TEXT_LENGTH for value in column):
+            raise damaged(ref.node, f"its column {at + 1} has a text of more than {limits.TEXT_LENGTH} characters")
+        if bytes in wanted and any(value is not None and len(value) != _HASH_BYTES for value in column):
+            raise damaged(ref.node, f"its column {at + 1} has a value that is not {_HASH_BYTES} bytes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from bayou import limits
 from bayou.index.fields import Malformed, parse
 from bayou.index.head import FORMAT, unknown_format
 from bayou.index.log import LogRow
@@ -17,9 +18,10 @@ from bayou.quick import dataclass
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
 _STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')
 _SEQ = re.compile(r'"seq"\s*:\s*(\d{1,15})(?!\d)')
-_ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]*\})')
-_TRASH = re.compile(r'"trash"\s*:\s*(\{[^{}]*\})')
-_FLAT = re.compile(r"\{[^{}]*\}")
+_ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]{1,1000}\})')
+_TRASH = re.compile(r'"trash"\s*:\s*(\{[^{}]{1,1000}\})')
+_FLAT = re.compile(r"\{[^{}]{40,4000}\}")
+"""As large as a row of the log can be, and no smaller: a head may hold a million braces (V25)."""
 
 _MAX_LEVEL = 63
 
@@ -39,12 +41,12 @@ def salvage(data: bytes, where: str) -> Salvage:
     """Read what can be read; `UnknownFormat` if it says that a newer Bayou wrote it (V10)."""
     text = data.decode(errors="replace")
     found = _FORMAT.search(text)
-    if found is not None and int(found[1]) != FORMAT:
-        raise unknown_format(where, int(found[1]))
+    if found is not None and found[1] != str(FORMAT):
+        raise unknown_format(where, found[1])
     store, root, trash = _STORE.search(text), _ROOT.search(text), _TRASH.search(text)
     return Salvage(
         store=store[1] if store else None,
-        seq=max((int(number) for number in _SEQ.findall(text)), default=0),
+        seq=max((seq for number in _SEQ.findall(text) if (seq := int(number)) < limits.SEQ_MAX // 2), default=0),
         root=_pointer(root[1]) if root else None,
         trash=_pointer(trash[1]) if trash else None,
         rows=tuple(row for flat in _FLAT.findall(text) if (row := _row(flat)) is not None),
@@ -53,7 +55,7 @@ def salvage(data: bytes, where: str) -> Salvage:
 
 def _pointer(text: str) -> Pointer | None:
     try:
-        root = parse(text.encode())
+        root = parse(text.encode(), limits.HEAD_BYTES)
         node, level = root.text("node"), root.count("level")
     except Malformed:
         return None
@@ -62,6 +64,6 @@ def _pointer(text: str) -> Pointer | None:
 
 def _row(text: str) -> LogRow | None:
     try:
-        return LogRow.parse(parse(text.encode()))
+        return LogRow.parse(parse(text.encode(), limits.HEAD_BYTES))
     except Malformed:
         return None

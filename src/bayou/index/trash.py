@@ -21,6 +21,17 @@ def trash_changes(changes: Iterable[Change]) -> dict[str, Entry | None]:
     for change in changes:
         if change.new is not None and change.new.push is None:
             trash[change.path] = None
-        elif change.old is not None and change.old.push is None:
+        elif change.old is not None and change.old.push is None and change.old.refusal() is None:
             trash[change.path] = change.old
     return trash
+
+
+def trash_refusal(entry: Entry) -> str | None:
+    """Say why nothing may be deleted by a row of the trash; None if it can be one that a commit put there.
+
+    The trash is part of the store, and whoever writes there can put any name into it (V5, V9, V25): only a payload path
+    of this store is believed, of an object that Bayou did not write, with the ETag that it had.
+    """
+    if entry.push is not None:
+        return "it names an object of a push, and such objects are never in the trash"
+    return entry.refusal() or ("it has no ETag" if entry.etag is None else None)

@@ -23,8 +23,9 @@ def store_is_open(objects: LeaseObjects, watch: Watch, clock: Clock, family: Map
     """Say who has `store`, unless that is the process above us; a holder that is proved dead loses it here (F082)."""
     asked = clock()
     match objects.read(STORE):
-        case Seen(Corrupt() as broken):
-            raise corrupt_lease(STORE, broken)
+        case Seen(Corrupt() as broken) as seen:
+            if not objects.outlived(seen):
+                raise corrupt_lease(STORE, broken)
         case Seen(Held() as held) as seen if family.get(STORE) != held.nonce:
             return reap(objects, STORE, seen, held, watch, asked)
     return None
@@ -41,7 +42,8 @@ def nobody_works(
             continue
         match seen.record:
             case Corrupt() as broken:
-                raise corrupt_lease(key, broken)
+                if not objects.outlived(seen):
+                    raise corrupt_lease(key, broken)
             case Held() as held if family.get(key) != held.nonce:
                 watch = watches.setdefault(key, Watch(clock))
                 first = _sooner(first, reap(objects, key, seen, held, watch, asked))

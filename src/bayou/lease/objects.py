@@ -5,12 +5,15 @@ A directory datastore is a store here too: `file://` swaps under the lock of a f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
+from bayou import limits
 from bayou.deadline import Deadline
-from bayou.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError
+from bayou.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError, TooLarge
+from bayou.ids import ulid
 from bayou.lease.keys import object_key
-from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode
+from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode, too_large
 from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.keys import Key
@@ -78,7 +81,7 @@ class LeaseObjects:
             keys.as_listed(meta.key)
             for page in self._store.list(keys.LEASES)
             for meta in page
-            if meta.size != FREE_SIZE and keys.parse_lease(meta.key) is not None
+            if meta.size != FREE_SIZE and _is_lease(meta.key)
         ]
         for name, seen in zip(found, self._store.map(self._read, found), strict=True):
             match seen:
@@ -88,14 +91,48 @@ class LeaseObjects:
                     yield str(keys.parse_lease(name)), seen
 
     def _read(self, name: Key) -> Seen | None:
+        record: Record
         try:
-            fetched = self._store.get(name)
+            fetched = self._store.get(name, most=limits.LEASE_BYTES)
+            if fetched is None:
+                return None
+            data, meta = bytes(fetched.data), fetched.meta
+            record = decode(data)
+            if isinstance(record, Held) and object_key(record.key) != name:
+                record = corrupt(data, f"it says that it is {record.key[:100]}")
         except NotFound:
             return None
-        if fetched is None:
-            return None
-        data, meta = bytes(fetched.data), fetched.meta
-        record = decode(data)
-        if isinstance(record, Held) and object_key(record.key) != name:
-            record = corrupt(data, f"it says that it is {record.key}")
+        except TooLarge as error:
+            try:
+                meta = self._store.head(name)
+            except NotFound:
+                return None
+            record = too_large(f"{meta.etag} {meta.version} {meta.size}", error.message)
         return Seen(record, Match(meta.etag, meta.version), meta.modified)
+
+    def outlived(self, seen: Seen) -> bool:
+        """Whether a lease was not renewed for longer than any may be held: then it keeps nobody out, whatever it says.
+
+        A holder that lives would have renewed it, and a corrupt one needs no person to remove it (V25). Our own clock
+        only says whether it is worth a request; the store's decides, by which the lease was written too.
+        """
+        most = limits.TTL_MAX * 1000
+        if time.time() * 1000 - seen.modified <= most:
+            return False
+        now = self.now()
+        if now is None:
+            probe = keys.probe(ulid())
+            self._store.put(probe, b"clock")
+            try:
+                now = self._store.head(probe).modified
+            except NotFound:
+                return False  # a collection has taken it; whoever waits asks again
+            finally:
+                self._store.delete([probe])
+        return now - seen.modified > most
+
+
+def _is_lease(name: str) -> bool:
+    """Whether a lease can have this object: one of a name that no key makes keeps nobody out, and is no lease."""
+    key = keys.parse_lease(name)
+    return key is not None and object_key(key) == name

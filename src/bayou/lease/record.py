@@ -9,13 +9,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from bayou import limits
 from bayou.index.fields import Malformed, dump, parse
 from bayou.quick import dataclass
+
+_LONGEST_KEY = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody has it. `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals."""
+    """Somebody has it, for at most `limits.TTL_MAX` at a time, whatever it says (V25).
+
+    `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals.
+    """
 
     key: str
     holder: str
@@ -78,17 +84,17 @@ def encode(record: Held | Free) -> bytes:
 def decode(data: bytes) -> Record:
     """Read a record; what is none is `Corrupt`, never an error."""
     try:
-        fields = parse(data)
+        fields = parse(data, limits.LEASE_BYTES)
         if fields.flag("free"):
             return Free(fields.identifier("nonce"))
         return Held(
-            key=fields.text("key"),
+            key=fields.text("key", _LONGEST_KEY),
             holder=fields.text("holder"),
             host=fields.text("host"),
             pid=fields.count("pid"),
             nonce=fields.identifier("nonce"),
             acquired_at=fields.time("acquired_at"),
-            ttl_s=fields.positive("ttl_s"),
+            ttl_s=fields.seconds("ttl_s", limits.TTL_MAX),
             renewed=fields.count("renewed"),
         )
     except Malformed as error:
@@ -97,6 +103,11 @@ def decode(data: bytes) -> Record:
 
 def corrupt(data: bytes, why: str) -> Corrupt:
     return Corrupt(f"corrupt-{hashlib.sha256(data).hexdigest()[:16]}", why)
+
+
+def too_large(version: str, why: str) -> Corrupt:
+    """Return the record of an object that is too large to be read; its version makes its nonce."""
+    return corrupt(version.encode(errors="replace"), why)
 
 
 FREE_SIZE = len(encode(Free("0" * 26)))

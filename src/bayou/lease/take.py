@@ -43,7 +43,7 @@ class Bid:
 
 
 def take(objects: LeaseObjects, bid: Bid, watch: Watch, clock: Clock) -> Taken | Obstacle:
-    """Try once to take a lease that nobody has, or that is proved stale.
+    """Try once to take a lease that nobody has, or that is proved stale, or that no lease can be held for so long.
 
     One that has a nonce of ours is an earlier write whose answer was lost; it is written over, so that the time of
     this write counts.
@@ -54,12 +54,13 @@ def take(objects: LeaseObjects, bid: Bid, watch: Watch, clock: Clock) -> Taken |
     record: Held | None = None
     match seen:
         case Seen(Corrupt() as broken):
-            raise corrupt_lease(key, broken)
+            if not objects.outlived(seen):
+                raise corrupt_lease(key, broken)
         case Seen(Held(nonce=nonce) as held) if nonce in bid.nonces:
             record = held.again()
         case Seen(Held() as held):
             stale_in = watch.stale_in(seen, held, asked)
-            if stale_in > 0:
+            if stale_in > 0 and not objects.outlived(seen):
                 return Obstacle(key, held, stale_in=stale_in)
     record = record or bid.next()
     asked = clock()
@@ -70,7 +71,7 @@ def take(objects: LeaseObjects, bid: Bid, watch: Watch, clock: Clock) -> Taken |
 def reap(objects: LeaseObjects, key: str, seen: Seen, held: Held, watch: Watch, asked: float) -> Obstacle | None:
     """Free another's lease if it is proved stale; else say that it is in the way. None: it is free now."""
     stale_in = watch.stale_in(seen, held, asked)
-    if stale_in > 0:
+    if stale_in > 0 and not objects.outlived(seen):
         return Obstacle(key, held, stale_in=stale_in)
     return None if objects.swap(key, Free(held.nonce), seen) is not None else Obstacle(key)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow
 
+from bayou import limits
 from bayou.index.entry import Entry
 from bayou.store.transport import ObjectMeta
 
@@ -60,7 +61,12 @@ def _values(column: pyarrow.Array) -> list[object]:
 
 
 def entries_to_batch(entries: Sequence[Entry]) -> pyarrow.RecordBatch:
-    return batch(ENTRIES, ([getattr(entry, name) for entry in entries] for name in ENTRIES.names))
+    """Return entries; a size or time that nothing is done by (V25) becomes the nearest that does not break a sum."""
+    columns = {name: [getattr(entry, name) for entry in entries] for name in ENTRIES.names}
+    columns["size"] = [min(max(size, -1), limits.SIZE_MAX + 1) for size in columns["size"]]
+    first, last = limits.TIME_MS[0] - 1, limits.TIME_MS[-1] + 1
+    columns["modified"] = [min(max(moment, first), last) for moment in columns["modified"]]
+    return batch(ENTRIES, columns.values())
 
 
 def batch_to_entries(found: pyarrow.RecordBatch) -> Iterator[Entry]:

@@ -6,7 +6,7 @@ read after it, and only then is anything deleted. Nodes, pages and probes, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -17,11 +17,22 @@ from bayou.index.entry import Entry
 from bayou.index.node import Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.tree import Tree
-from bayou.pipeline.arrow import ddl, key_text, rows
+from bayou.pipeline.arrow import ddl, key_bytes, key_text, rows
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.failure import spark_errors
-from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, WASTED
-from bayou.pipeline.kernels.sweep import DELETED, KEPT, LEFTOVER, OLD, ONCE, SWEPT, TRASH, Delete, Sweep
+from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, TRASH_REFUSED, WASTED
+from bayou.pipeline.kernels.sweep import (
+    DELETED,
+    KEPT,
+    LEFTOVER,
+    OLD,
+    ONCE,
+    SWEPT,
+    TRASH,
+    Delete,
+    Sweep,
+    stores_around,
+)
 from bayou.pipeline.parts import divide
 from bayou.pipeline.progress import watching
 from bayou.pipeline.session import log_of
@@ -35,7 +46,8 @@ from bayou.store import keys
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta
-from bayou.sync.garbage import Garbage, internal_garbage
+from bayou.sync.compare import MOST_NAMED
+from bayou.sync.garbage import Garbage, internal_garbage, is_inside
 from bayou.sync.progress import Progress
 from bayou.sync.retained import Retained
 
@@ -81,6 +93,7 @@ class SweepOnSpark:
     recipe: Recipe
     progress: Progress | None
     _objects: DataFrame | None = None
+    _others: Set[str] = frozenset()
     _number: int = 0
     _swept: DataFrame | None = None
     _internal: Sequence[ObjectMeta] = field(default_factory=list)
@@ -96,6 +109,10 @@ class SweepOnSpark:
         payload = found.where(~f.startswith("key", f.lit(f"{keys.INTERNAL}/".encode())))
         with watching(self.spark, self.progress, "listing"):
             self._objects = payload.localCheckpoint()
+        marks = self._objects.where(f.contains("key", f.lit(f"/{keys.INTERNAL}/".encode()))).select("key")
+        self._others = self._stores(marks)
+        for outside in self._others:
+            self._objects = self._objects.where(~f.startswith("key", f.lit(key_bytes(f"{outside}/"))))
         newest = f.max(f.unix_micros("modified")).alias("newest")
         (row,) = self._objects.agg(f.count("*").alias("number"), newest).collect()
         self._number = row["number"]
@@ -124,7 +141,11 @@ class SweepOnSpark:
         (old, old_bytes), (left, left_bytes) = (counts.get(what, (0, 0)) for what in (OLD, LEFTOVER))
         self._doomed = internal_garbage(self._internal, kept, before)
         size = old_bytes + left_bytes + sum(meta.size for meta in self._doomed)
-        return Garbage(old, left, len(self._doomed), size, self._trash() if TRASH in counts else [])
+        wasted = self._trash() if TRASH in counts else []
+        inside = {entry.path for entry in wasted if is_inside(entry.path, self._others)}
+        refused = [*(self._refused() if TRASH_REFUSED in counts else ()), *sorted(inside)]
+        wasted = [entry for entry in wasted if entry.path not in inside]
+        return Garbage(old, left, len(self._doomed), size, wasted, refused)
 
     def delete(self) -> None:
         """Delete what was judged to be garbage; what is gone already is no error."""
@@ -142,6 +163,17 @@ class SweepOnSpark:
             if ref.node in bad:
                 StoreNodes(self.store).load(0, ref)
                 raise NodeMissing(f"a task could not read index node {ref.node}", hint="run the command again")
+
+    def _stores(self, marks: DataFrame) -> frozenset[str]:
+        """Return the directories that are other stores, given the keys that tell of one: not ours to collect (V9)."""
+        found = marks.mapInArrow(stores_around, "outside binary").distinct().collect()
+        return frozenset(key_text(row["outside"]) for row in found)
+
+    def _refused(self) -> list[str]:
+        """Return the first paths of rows of the trash that nothing is deleted by."""
+        assert self._swept is not None
+        found = self._swept.where(f"what = '{TRASH_REFUSED}'").select("key").orderBy("key").limit(MOST_NAMED)
+        return [key_text(row["key"]) for row in found.collect()]
 
     def _trash(self) -> list[Entry]:
         """Return the rows of the trash that no root needs, in order."""

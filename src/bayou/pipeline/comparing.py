@@ -22,8 +22,10 @@ from bayou.pipeline.kernels.compare import (
     DAMAGED,
     ENTRY,
     FINDINGS,
+    NAMELESS,
     OBJECT,
-    REFUSED,
+    TRASH_REFUSED,
+    UNSAFE,
     WASTED,
     Compare,
     ReadBack,
@@ -37,6 +39,7 @@ from bayou.pipeline.stream import tasks_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
+from bayou.sync.compare import MOST_NAMED, Unsafe
 from bayou.sync.judge import Rules
 from bayou.sync.progress import Progress
 
@@ -65,12 +68,12 @@ Sums = defaultdict[str, Sum]
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What an index says: cases (`CASES`) and refused paths, how many of each, and what of it is out of sight."""
+    """What an index says: cases (`CASES`) and how many, rows that nothing is done by, and what is out of sight."""
 
     cases: DataFrame
-    refused: DataFrame
+    unsafe: list[Unsafe]
     entries: int
-    refusals: int
+    unsafes: int
     damaged: list[str]
     hidden: Spans
 
@@ -102,9 +105,9 @@ class Steps:
             tree.damage.extend(damage_of(ref, 0, NodeDamaged(why[ref.node])) for ref in lost)
         return Index(
             found.where(f"kind IN ('{ENTRY}', '{WASTED}')").select(*CASES.names),
-            found.where(f"kind = '{REFUSED}'").select("key", "reason"),
+            _unsafe(found) if not counts.keys().isdisjoint(UNSAFE) else [],
             entries,
-            counts.get(REFUSED, 0),
+            sum(counts.get(kind, 0) for kind in UNSAFE),
             [one.error.message for one in (*index.damage, *trash.damage)],
             Spans(one.span for one in index.damage),
         )
@@ -157,6 +160,17 @@ class Steps:
         frame.persist()
         self.held.callback(frame.unpersist)
         return frame
+
+
+def _unsafe(found: DataFrame) -> list[Unsafe]:
+    """Return the first of the rows that nothing is done by, in order of path."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    bad = found.where(f.col("kind").isin(*UNSAFE)).select("key", "kind", "reason").orderBy("key").limit(MOST_NAMED)
+    return [
+        Unsafe(key_text(key), reason, trash=kind == TRASH_REFUSED, nameless=kind == NAMELESS)
+        for key, kind, reason in bad.collect()
+    ]
 
 
 def objects(listing: DataFrame) -> DataFrame:

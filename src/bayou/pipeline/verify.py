@@ -62,13 +62,14 @@ def compared(
             MISSING: sums[MISSING].number,
             CHANGED: sums[CHANGED].number + learned[CHANGED].number,
             UNINDEXED: sums[UNINDEXED].number - apart,
-            judge.REFUSED: index.refusals + listed.get(judge.REFUSED, 0) + apart,
+            judge.REFUSED: listed.get(judge.REFUSED, 0) + apart,
+            "unsafe": index.unsafes,
         }
         told = {
             MISSING: _key(of(found, MISSING)),
             CHANGED: _key(of(found.union(read), CHANGED)),
             UNINDEXED: _key(strays),
-            judge.REFUSED: index.refused.union(_refusals(listing)).union(_key(crowded, IN_THE_WAY)),
+            judge.REFUSED: _refusals(listing).union(_key(crowded, IN_THE_WAY)),
         }
         names = _names({what: frame for what, frame in told.items() if totals[what]})
         mendable = of(found, MISSING).union(strays).union(of(read, LEARNED)).orderBy("path")
@@ -78,9 +79,10 @@ def compared(
             changed=[path for path, _ in names[CHANGED]],
             unindexed=[path for path, _ in names[UNINDEXED]],
             refused=[Refusal(path, reason) for path, reason in names[judge.REFUSED]],
+            unsafe=index.unsafe,
             leftovers=sums[LEFTOVER].number,
             trash=sums[TRASH].number,
-            damaged=index.damaged + chain(store, head.older)[1],
+            damaged=index.damaged + chain(store, head.older, head.log[0].seq)[1],
             totals=totals,
             mendable=lambda: windows((row.finding, row.entry) for row in _stream(spark, mendable)),
         )

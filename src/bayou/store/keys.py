@@ -21,6 +21,7 @@ REPLICATING = Key(".bayou/replicating.json")
 
 _PUSH = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _NODE = re.compile(r"([0-9a-f]{64})-([0-9A-Za-z-]{1,64})\.parquet")
+_PAGE = re.compile(r"[0-9A-Za-z-]{1,64}\.json")
 
 
 class PayloadKey(NamedTuple):
@@ -79,8 +80,9 @@ def log_page(page: str) -> Key:
 
 
 def parse_log_page(key: str) -> str | None:
+    """Read a log page's id back, or None if the key is not a page's."""
     directory, _, last = key.rpartition("/")
-    return last.removesuffix(".json") if directory == LOGS and last.endswith(".json") else None
+    return last.removesuffix(".json") if directory == LOGS and _PAGE.fullmatch(last) else None
 
 
 def lease(name: str) -> Key:
@@ -98,3 +100,9 @@ def parse_lease(key: str) -> str | None:
 
 def probe(name: str) -> Key:
     return Key(f"{PROBES}/{name}")
+
+
+def is_probe(key: str) -> bool:
+    """Whether a key is that of a probe, whose name is a ULID."""
+    directory, _, last = key.rpartition("/")
+    return directory == PROBES and is_push_id(last)

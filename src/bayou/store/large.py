@@ -87,10 +87,11 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
         target.write(found.data)
         return Downloaded(found.meta, hashlib.sha256(found.data).digest())
     digest = hashlib.sha256()
-    spans = [(at, min(at + _SPAN, size)) for at in range(0, size, _SPAN)]
-    first = fetch(store, key, spans[0], if_match, size)
+    # One by one: whoever says how large it is may say anything (V25), and the first answer shows whether that is so.
+    spans = ((at, min(at + _SPAN, size)) for at in range(0, size, _SPAN))
+    first = fetch(store, key, next(spans), if_match, size)
     # V2: all parts are of the object whose metadata we report.
-    rest = store.map(lambda span: fetch(store, key, span, first.meta.etag, size), spans[1:], threads=PARALLEL)
+    rest = store.map(lambda span: fetch(store, key, span, first.meta.etag, size), spans, threads=PARALLEL)
     for found in chain([first], rest):
         if found.meta != first.meta:  # a store that does not look at If-Match
             raise PreconditionFailed(f"{key} changed while it was read")

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
+from bayou import paths
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, NotFound, PreconditionFailed, SparkError
 from bayou.ids import ulid
@@ -42,6 +43,8 @@ from bayou.sync.view import now
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
     from bayou.store.recipe import Recipe
+
+_FEW = 3
 
 
 def collect(
@@ -97,6 +100,8 @@ def _sweep(
     if not dry_run:
         seen = _announce(store, seen, before)
     found = sweep.judge(retained(store, seen.head, before), Tree(StoreNodes(store), seen.head.trash), before)
+    if found.refused:
+        warnings.append(_left_alone(found.refused))
     trash, replaced = _sorted_out(store, found.trash)
     if not dry_run:
         sweep.delete()
@@ -110,6 +115,13 @@ def _sweep(
         dry_run=dry_run,
         warnings=warnings,
     )
+
+
+def _left_alone(refused: Sequence[str]) -> str:
+    """Say that the trash names what Bayou did not put there (V5, V9)."""
+    names = ", ".join(map(paths.escape, refused[:_FEW])) + (", …" if refused[_FEW:] else "")
+    said = f"{len(refused)} rows of the trash are not this store's to delete by, and were left alone: {names}"
+    return f"{said}; `bayou datastore verify --repair` drops what is unsafe from it"
 
 
 def _head(store: Store) -> HeadSeen:

@@ -15,6 +15,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import Spans
+from bayou.index.trash import trash_refusal
 from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
@@ -42,6 +43,30 @@ class Mendable:
     hashed: Mapping[str, Entry] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """A row of the index, or of its `trash`, that nothing is done by (V25), and why.
+
+    `nameless`: its path or push makes no key of this store, so that no object can be meant.
+    """
+
+    path: str
+    reason: str
+    trash: bool = False
+    nameless: bool = False
+
+    @property
+    def told(self) -> Refusal:
+        """What a report says of it: a path that can be printed and typed, and why."""
+        where = "in the trash: " if self.trash else ""
+        return Refusal(paths.escape(self.path), f"{where}{self.reason}")
+
+
+def is_nameless(entry: Entry) -> bool:
+    """Whether an entry cannot name an object of this store."""
+    return paths.refusal(entry.path) is not None or not (entry.push is None or keys.is_push_id(entry.push))
+
+
 @dataclass(slots=True)
 class Compared:
     """What a comparison brought. Lists are sorted, and name the first; `totals` has the numbers of all."""
@@ -51,6 +76,7 @@ class Compared:
     changed: list[str] = field(default_factory=list)
     unindexed: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    unsafe: list[Unsafe] = field(default_factory=list)
     leftovers: int = 0
     trash: int = 0
     damaged: list[str] = field(default_factory=list)
@@ -71,12 +97,14 @@ def compare(store: Store, head: Head, progress: Progress, *, deep: bool, limit: 
     rules = Rules(Spans(damage.span for damage in index.damage), deep)
     refused: list[Refusal] = []
     entries: dict[str, Entry] = {}
+    unsafe: list[Unsafe] = []
     for entry in index.rows:
-        why = paths.refusal(entry.path)
+        why = entry.refusal()
         if why is None:
             entries[entry.key] = entry
         else:
-            refused.append(Refusal(entry.path, why))
+            unsafe.append(Unsafe(entry.path, why, nameless=is_nameless(entry)))
+    unsafe += [Unsafe(row.path, why, trash=True) for row in trash.rows if (why := trash_refusal(row)) is not None]
     listing = list_payload(store, limit=limit)
     refused += [Refusal(one.key, one.reason) for one in listing.refused]
     listed = {meta.key: meta for meta in listing.objects}
@@ -87,7 +115,7 @@ def compare(store: Store, head: Head, progress: Progress, *, deep: bool, limit: 
         found[finding].append(entry)
     for finding, entry in _reading(store, found.pop(READ, []), progress):
         found[finding].append(entry)
-    wasted: set[str] = {entry.key for entry in trash.rows}
+    wasted: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
     strays = Counter[str]()
     plain = (key for key in listed if keys.parse_payload(key).push is None)
     crowded = directories([*(entry.path for entry in entries.values()), *plain])
@@ -105,10 +133,16 @@ def compare(store: Store, head: Head, progress: Progress, *, deep: bool, limit: 
         changed=names[CHANGED][:MOST_NAMED],
         unindexed=names[UNINDEXED][:MOST_NAMED],
         refused=sorted(refused, key=attrgetter("path", "reason"))[:MOST_NAMED],
+        unsafe=sorted(unsafe, key=attrgetter("path", "reason")),
         leftovers=strays[LEFTOVER],
         trash=strays[TRASH],
-        damaged=[damage.error.message for damage in (*index.damage, *trash.damage)] + chain(store, head.older)[1],
-        totals={"refused": len(refused), **{finding: len(paths) for finding, paths in names.items()}},
+        damaged=[damage.error.message for damage in (*index.damage, *trash.damage)]
+        + chain(store, head.older, head.log[0].seq)[1],
+        totals={
+            "refused": len(refused),
+            "unsafe": len(unsafe),
+            **{finding: len(paths) for finding, paths in names.items()},
+        },
         mendable=lambda: windows(_in_order(found)),
     )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Protocol
 
 from bayou.index.check import try_load
-from bayou.index.discovery import TooMany
+from bayou.index.discovery import TooMany, other_store, parents
 from bayou.index.entry import Entry
 from bayou.index.node import Leaf, Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
+from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree, leaves
-from bayou.paths import PAYLOAD_ROOTS
+from bayou.paths import refusal
 from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
@@ -31,6 +32,8 @@ class Garbage:
     bytes: int
     trash: Sequence[Entry] = ()
     """Discovered objects whose entry left the index, and that no retained root names any more."""
+    refused: Sequence[str] = ()
+    """The first paths of rows of the trash that nothing is deleted by (V25)."""
 
 
 class Sweep(Protocol):
@@ -50,8 +53,19 @@ def is_ours(key: str) -> bool:
     """Whether Bayou wrote it: an object of a push, a node, a page of the log, or a probe that was left behind."""
     if is_internal(key):
         known = keys.parse_node(key), keys.parse_log_page(key)
-        return any(name is not None for name in known) or key.startswith(f"{keys.PROBES}/")
-    return keys.parse_payload(key).push is not None and key.partition("/")[0] in PAYLOAD_ROOTS
+        return any(name is not None for name in known) or keys.is_probe(key)
+    path, push = keys.parse_payload(key)
+    return push is not None and refusal(path) is None
+
+
+def is_inside(key: str, others: Set[str]) -> bool:
+    """Whether a key lies in one of these directories: other stores, which are not ours to collect (V9)."""
+    return bool(others) and not others.isdisjoint(parents(key))
+
+
+def entry_refused(entry: Entry, others: Set[str]) -> bool:
+    """Whether nothing is deleted by a row of the trash."""
+    return trash_refusal(entry) is not None or is_inside(entry.path, others)
 
 
 def is_internal(key: str) -> bool:
@@ -86,11 +100,13 @@ class SweepHere:
         self._store = store
         self._limit = limit
         self._listed: list[ObjectMeta] = []
+        self._others: set[str] = set()
         self._doomed: list[ObjectMeta] = []
 
     def take_stock(self) -> int:
         for page in self._store.list():
             self._listed += page
+            self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
             if self._limit is not None and len(self._listed) > self._limit:
                 raise TooMany
         return max(meta.modified for meta in self._listed)
@@ -100,14 +116,15 @@ class SweepHere:
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))
         once = set(_keys(source, kept.earlier))
-        payload = [meta for meta in self._listed if not is_internal(meta.key)]
+        payload = [meta for meta in self._listed if not is_internal(meta.key) and not is_inside(meta.key, self._others)]
         objects = [meta for meta in payload if is_garbage(meta, before, kept=meta.key in named)]
         nodes = internal_garbage((meta for meta in self._listed if is_internal(meta.key)), kept, before)
         self._doomed = [*objects, *nodes]
         old = sum(meta.key in once for meta in objects)
         size = sum(meta.size for meta in self._doomed)
-        left = [entry for entry in scan(trash) if entry.key not in named]
-        return Garbage(old, len(objects) - old, len(nodes), size, left)
+        rows = [(entry, entry_refused(entry, self._others)) for entry in scan(trash)]
+        left = [entry for entry, bad in rows if not bad and entry.key not in named]
+        return Garbage(old, len(objects) - old, len(nodes), size, left, [entry.path for entry, bad in rows if bad])
 
     def delete(self) -> None:
         self._store.delete([keys.as_listed(meta.key) for meta in self._doomed])

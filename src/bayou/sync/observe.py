@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
+from bayou import paths
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.index.span import EVERYTHING, Span
@@ -120,6 +121,9 @@ class Look:
 
         What is read of a file of up to `keep` bytes is kept.
         """
+        if walked is None and paths.refusal(path) is not None:
+            # V21: the store's word alone has brought it here, and no file of the tree can have this name.
+            return Observed(path, LocalState(absent=path in self.absent), None, journaled.closed_through(path), now)
         row = journaled.last.get(path)
         content = None
         unsettled = False

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from bayou import paths
 from bayou.index.diff import Change, diff
 from bayou.index.entry import Entry
 from bayou.index.head import Head
@@ -68,7 +67,7 @@ def plan(
             continue
         decided = steps.step(seen, old, new, hashes, context.policy)
         if decided.absent == "refused" and new is not None and old != new:
-            report.refused.append(Refusal(path, paths.refusal(path) or ""))
+            report.refused.append(Refusal(path, new.refusal() or ""))
         todo.append(decided)
     todo = [_compared(context, one) for one in todo]
     todo = _whole_units(context, observer, observation, store_view, todo, hashes)

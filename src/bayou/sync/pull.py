@@ -105,7 +105,10 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
     wanted: list[Entry] = []
     for item in items:
         ready = _ready(context, item)
-        if ready is not None:
+        why = item.entry.refusal() if ready is None and item.entry is not None else None
+        if why is not None:
+            yield item, Failure(item.path, PathRefused.code, f"{item.path}: {why}")  # V25: nothing is fetched by it
+        elif ready is not None:
             yield item, ready
         elif item.entry is not None:
             waiting[item.path] = item
@@ -117,7 +120,8 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
 
 def downloads(context: Context, items: Iterable[Incoming]) -> list[Entry]:
     """Return the entries that a pull of these items would bring from the store."""
-    return [item.entry for item in items if item.entry is not None and _ready(context, item) is None]
+    wanted = (item.entry for item in items if item.entry is not None and _ready(context, item) is None)
+    return [entry for entry in wanted if entry.refusal() is None]
 
 
 def _ready(context: Context, item: Incoming) -> Staged | None:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from bayou import limits, paths
 from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
 from bayou.ids import ulid
 from bayou.index.build import build
@@ -23,6 +24,7 @@ from bayou.index.log import LogRow, Tally
 from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.span import EVERYTHING
+from bayou.index.trash import trash_refusal
 from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.probe import probe
@@ -59,9 +61,10 @@ def rebuild(context: Context) -> Rebuilt | None:
         if remains.over is None:
             _check_lost(context, listing)
         trash = survey(StoreNodes(context.store, context.cache), remains.parts.trash)
-        made = _recover(context, remains, listing, trash.rows)
+        wasted = [row for row in trash.rows if trash_refusal(row) is None]
+        made = _recover(context, remains, listing, wasted)
         unrecovered = _bring_back(context, remains, made)
-        if _publish(context, remains, made, trash.rows):
+        if _publish(context, remains, made, wasted):
             doubts = [*_doubts(made), *([_TRASH_LOST] if trash.damage else [])]
             return Rebuilt(max(1, len(made.rows) - remains.visible), unrecovered, doubts)
         # Somebody has written another head since: look at that one (T4).
@@ -133,7 +136,7 @@ def _bring_back(context: Context, remains: Remains, made: Recovered) -> list[str
             gone.append(row)
     made.rows.update(push.upload(context, list(rescued(context, gone)), remains.gc))
     lost = {row.path for row in gone} - made.rows.keys()
-    unrecovered = sorted({*lost, *made.blocked})
+    unrecovered = sorted({*lost, *made.blocked, *map(paths.escape, made.unsafe - made.rows.keys())})
     for damage in made.damage:
         named = sum(damage.span.holds(path) for path in (*made.rows, *lost))
         if damage.entries is not None and named < damage.entries:
@@ -183,7 +186,9 @@ def _publish(context: Context, remains: Remains, made: Recovered, wasted: Sequen
 def _first_again(context: Context, remains: Remains, row: LogRow, root: Root | None, trash: Root | None) -> Head:
     """Return a head for a store that has lost its own: under its id, beyond any number that was seen, with its log."""
     place, parts = context.base.place, remains.parts
-    last = max([parts.seq, place.seq or 0, *(old.seq for page in remains.pages for old in page.rows)])
+    known = [parts.seq, place.seq or 0, *(old.seq for page in remains.pages for old in page.rows)]
+    # A number near the last one that there can be was never counted up to.
+    last = max(number for number in (0, *known) if number < limits.SEQ_MAX // 2)
     row = replace(row, seq=last + 1)
     log = [row]
     for old in sorted(parts.rows, key=lambda old: old.seq, reverse=True):

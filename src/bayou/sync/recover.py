@@ -8,7 +8,7 @@ told of it. The store's own clock says what came later, or a node that came late
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from bayou.index.check import Damage, survey
@@ -44,8 +44,8 @@ class Recovered:
     """The entries by path; of them, those that are `older` than what was lost, and those `found` to be written since.
 
     `gone` are entries that should be there and whose object is not; `wasted` are discovered objects that had left the
-    index; `blocked` are paths that others have as their directory; `damage` is what hides the newest version, in itself
-    and in its copies.
+    index; `blocked` are paths that others have as their directory; `unsafe` are paths of rows that nothing can be done
+    by (V25), and that are left out; `damage` is what hides the newest version, in itself and in its copies.
     """
 
     rows: dict[str, Entry] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class Recovered:
     gone: list[Entry] = field(default_factory=list)
     wasted: list[Entry] = field(default_factory=list)
     blocked: list[str] = field(default_factory=list)
+    unsafe: set[str] = field(default_factory=set)
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -92,12 +93,13 @@ def recover(
     lost: list[Span] = [EVERYTHING]
     for version in newest:
         seen = survey(version.source, version.root, lost)
-        made.rows.update({row.path: row for row in seen.rows})
+        made.rows.update({row.path: row for row in _sound(seen.rows)})
+        made.unsafe.update(row.path for row in seen.rows if row.refusal() is not None)
         made.damage, lost = seen.damage, seen.hidden(lost)
     if not lost:
         return made
     past = _look_back(older, lost)
-    later = ((leaf.at, row) for leaf in leaves_since(past.earliest) for row in leaf.rows)
+    later = ((leaf.at, row) for leaf in leaves_since(past.earliest) for row in _sound(leaf.rows))
     told = {row.key: row for at, row in later if at >= past.known_at(row.path)}
     listed = {meta.key: meta for meta in objects}
     since = _written_since(objects, past, trash, lost, told.keys())
@@ -111,11 +113,12 @@ def recover(
             made.older.add(path)
         else:
             made.gone.append(row)
+    known = {row.path: row for row in _sound(mine.values())}
     for path, meta in since.items():
-        made.rows[path] = _described(meta, (mine.get(path), told.get(keys.as_listed(meta.key))))
+        made.rows[path] = _described(meta, (known.get(path), told.get(keys.as_listed(meta.key))))
         made.found.add(path)
     heard_of = past.named.keys() | listed.keys()
-    unknown = (row for row in mine.values() if row.path not in made.rows and row.key not in heard_of)
+    unknown = (row for row in known.values() if row.path not in made.rows and row.key not in heard_of)
     made.gone += [row for row in unknown if _in(row.path, lost)]
     for path in made.found & directories(made.rows):
         del made.rows[path]
@@ -127,6 +130,10 @@ def recover(
     return made
 
 
+def _sound(rows: Iterable[Entry]) -> Iterator[Entry]:
+    return (row for row in rows if row.refusal() is None)
+
+
 def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
     """Return what the newest readable version says of each lost range, and every key that some version names there."""
     past = _Past()
@@ -135,10 +142,10 @@ def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
     for version in older:
         if left:
             seen = survey(version.source, version.root, left)
-            past.rows.update({row.path: row for row in seen.rows})
+            past.rows.update({row.path: row for row in _sound(seen.rows)})
             left = seen.hidden(left)
             past.decided.append((version.at, left))
-        past.named.update({row.key: row for row in survey(version.source, version.root, lost, visited).rows})
+        past.named.update({row.key: row for row in _sound(survey(version.source, version.root, lost, visited).rows)})
     return past
 
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bayou.errors import HeadCorrupt, IndexDamaged, NotFound
+from bayou import limits
+from bayou.errors import HeadCorrupt, IndexDamaged, NotFound, TooLarge
 from bayou.index.check import survey
 from bayou.index.head import Gc, Head, parse_head
-from bayou.index.log import Page, read_page
+from bayou.index.log import Page, older_pages, read_page
 from bayou.index.node import Pointer, Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.salvage import Salvage, salvage
@@ -47,16 +48,19 @@ class Remains:
 def look(store: Store) -> Remains | None:
     """Return what is left of a damaged index; None if it is whole. An unknown format is refused (V10)."""
     try:
-        fetched = store.get(keys.HEAD)
+        fetched = store.get(keys.HEAD, most=limits.HEAD_BYTES)
     except NotFound:
         return Remains(Salvage(), _unlike_any(), pages=_listed(store))
+    except TooLarge:
+        meta = store.head(keys.HEAD)
+        return Remains(Salvage(), _unlike_any(), over=Match(meta.etag, meta.version), pages=_listed(store))
     assert fetched is not None  # nobody asked whether it is modified
     data, over = bytes(fetched.data), Match(fetched.meta.etag, fetched.meta.version)
     try:
         head = parse_head(data, store.url)
     except HeadCorrupt:
         return Remains(salvage(data, store.url), _unlike_any(), over=over, pages=_listed(store))
-    pages, broken = chain(store, head.older)
+    pages, broken = chain(store, head.older, head.log[0].seq)
     seen = survey(StoreNodes(store), head.root)
     if not (broken or seen.damage or survey(StoreNodes(store), head.trash).damage):
         return None
@@ -64,13 +68,14 @@ def look(store: Store) -> Remains | None:
     return Remains(parts, head.gc, replace(head, older=None) if broken else head, over, len(seen.rows), pages)
 
 
-def chain(store: Store, page: str | None) -> tuple[list[Page], list[str]]:
-    """Return the pages of a log from one back, and what ended that before the first one."""
+def chain(store: Store, page: str | None, below: int | None = None) -> tuple[list[Page], list[str]]:
+    """Return the pages of a log from one back, and what ended that before the first one.
+
+    `below` is the seq of the row that follows, if there is one.
+    """
     pages: list[Page] = []
     try:
-        while page is not None:
-            pages.append(read_page(store, page))
-            page = pages[-1].older
+        pages.extend(older_pages(store, page, below))
     except IndexDamaged as error:
         return pages, [error.message]
     return pages, []

@@ -67,17 +67,20 @@ class VerifyReport:
     trash: int
     repaired: int
     refused: list[Refusal] = field(default_factory=list)
+    unsafe: list[Refusal] = field(default_factory=list)
+    """Rows of the index or its trash that nothing is done by, and why; `--forget` takes a path as this has it."""
     damaged: list[str] = field(default_factory=list)
     """Pieces of the index itself: nodes, and pages of the log."""
     unrecovered: list[str] = field(default_factory=list)
     """What a rebuilding of the index could not bring back: paths, or how many of a range."""
     warnings: list[str] = field(default_factory=list)
     totals: Mapping[str, int] = field(default_factory=dict)
-    """How many there are of what a list names only the first of: `missing`, `changed`, `unindexed`, `refused`."""
+    """How many there are of what a list names only the first of: `missing`, `changed`, `unindexed`, `refused`,
+    `unsafe`."""
 
     @property
     def ok(self) -> bool:
-        return not (self.missing or self.changed or self.damaged or self.unrecovered)
+        return not (self.missing or self.changed or self.unsafe or self.damaged or self.unrecovered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.check import try_load
 from bayou.index.head import Head, iter_log
-from bayou.index.log import LogRow, read_page
+from bayou.index.log import LogRow, older_pages
 from bayou.index.node import Branch, Pointer, Ref, Root
 from bayou.index.nodes import StoreNodes
 from bayou.quick import dataclass
@@ -43,7 +43,7 @@ def retained(store: Store, head: Head, before: int) -> Retained:
     _leaves(source, head.trash, nodes, strict=True)
     named = frozenset(nodes)
     earlier = [ref for row in head.log for ref in _leaves(source, row.root, nodes)]
-    return Retained(current, recent, earlier, named, frozenset(_pages(store, head)))
+    return Retained(current, recent, earlier, named, _pages(store, head))
 
 
 def _leaves(source: StoreNodes, root: Root | Pointer | None, nodes: set[str], *, strict: bool = False) -> list[Ref]:
@@ -64,11 +64,8 @@ def _leaves(source: StoreNodes, root: Root | Pointer | None, nodes: set[str], *,
     return refs
 
 
-def _pages(store: Store, head: Head) -> Iterator[str]:
-    page = head.older
-    while page is not None:
-        yield page
-        page = read_page(store, page).older
+def _pages(store: Store, head: Head) -> frozenset[str]:
+    return frozenset(page.id for page in older_pages(store, head.older, head.log[0].seq))
 
 
 def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:

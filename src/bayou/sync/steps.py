@@ -36,15 +36,25 @@ def step(
 ) -> Step:
     """Decide one path. `hashes` has entries of discovery whose hash this machine knows."""
     path = observed.path
-    refused = paths.refusal(path) is not None
+    bad = (paths.refusal(path) if remote is None else remote.refusal()) is not None
+    refused = bad and not (paths.refusal(path) is None and _changed_here(observed))
     if refused or policy.excluded(path):
         # V8: it never crosses, in either direction; base follows the remote, and says that it is not here.
         action = Action.NOTHING if base == remote else Action.RECORD
         return Step(path, action, base, remote, observed, "refused" if refused else "excluded")
+    if bad:
+        # V25: a row that nothing can be done by is replaced, or deleted, by the first change that is made here.
+        return Step(path, Action.DELETE_REMOTE if observed.state.deleted else Action.PUSH, base, remote, observed)
     action = decide(_with_hash(base, hashes), observed.state, _with_hash(remote, hashes))
     if action is Action.NOTHING and base != remote:
         action = Action.RECORD
     return Step(path, action, base, remote, observed)
+
+
+def _changed_here(observed: Observed) -> bool:
+    """Whether the journal says that this path was written or deleted here."""
+    state = observed.state
+    return state.deleted or (state.present and state.ours)
 
 
 def contested(steps: Sequence[Step]) -> set[str]:

@@ -3,7 +3,8 @@
 Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes; one
 that Bayou wrote is read before another ETag is held against it.
 Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
-counted apart: they are no damage, and `gc` takes care of them. Where the index itself is damaged, `--repair` rebuilds
+counted apart: they are no damage, and `gc` takes care of them. Unsafe: a row of the index or its trash that nothing is
+done by (V25); repair drops those that can name no object. Where the index itself is damaged, `--repair` rebuilds
 it first.
 
 An index or a store of more than `point_limit` is compared on Spark, by the same rules (`sync.judge`).
@@ -20,11 +21,14 @@ from bayou import paths
 from bayou.errors import IndexDamaged, NotFound
 from bayou.index.discovery import TooMany, discover
 from bayou.index.head import Head, HeadSeen, read_head
+from bayou.index.nodes import StoreNodes
+from bayou.index.read import find_many
+from bayou.index.tree import Tree
 from bayou.quick import dataclass
 from bayou.repo import Repo
-from bayou.sync import view
+from bayou.sync import base, view
 from bayou.sync.bulk import Bulk
-from bayou.sync.compare import Compared, compare
+from bayou.sync.compare import MOST_NAMED, Compared, compare
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending
 from bayou.sync.progress import Progress
@@ -33,6 +37,7 @@ from bayou.sync.remains import chain
 from bayou.sync.report import SyncOptions
 from bayou.sync.reports import VerifyReport
 from bayou.sync.run import run
+from bayou.sync.unsafe import drop_rows
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -69,6 +74,7 @@ def verify(
         trash=found.trash,
         repaired=(repaired.entries if repaired else 0) + (rebuilt.recovered if rebuilt else 0),
         refused=found.refused,
+        unsafe=[one.told for one in found.unsafe[:MOST_NAMED]],
         damaged=found.damaged,
         unrecovered=rebuilt.unrecovered if rebuilt else [],
         warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings],
@@ -113,6 +119,11 @@ def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired |
             done = mend(context, seen, some.missing, some.unindexed, some.hashed)
             repaired.entries += done
             seen = _head(context) if done else seen
+    rows = [one.path for one in found.unsafe if one.nameless and not one.trash]
+    dropped = drop_rows(context, partial(_head, context), rows, [one.path for one in found.unsafe if one.trash])
+    if dropped:
+        repaired.entries += len(dropped)
+        seen = _head(context)
     if repaired.entries == before:
         return found
     with look(seen.head) as found:
@@ -136,7 +147,7 @@ def _is_whole(context: Context) -> bool:
     except (NotFound, IndexDamaged):
         return False
     assert seen is not None  # nobody asked whether it is modified
-    if bulk is None or not _is_large(bulk, seen.head) or chain(context.store, seen.head.older)[1]:
+    if bulk is None or not _is_large(bulk, seen.head) or chain(context.store, seen.head.older, seen.head.log[0].seq)[1]:
         return False
 
     def job(spark: Session, recipe: Recipe) -> Sequence[str]:
@@ -164,10 +175,25 @@ def _head(context: Context) -> HeadSeen:
 
 def _forget(context: Context, forgotten: Sequence[str]) -> None:
     """Drop entries on somebody's word, as journaled deletes."""
-    for path in forgotten:
-        paths.check(path)
-    ticket = context.journal.open("delete", forgotten)
-    for path in forgotten:
+    odd = [path for path in forgotten if paths.refusal(path) is not None]
+    # No tree has such a path, so nothing of it is journaled. It may be typed as it is, or as `verify` writes it.
+    named = {*odd, *map(paths.unescape, odd)}
+    dropped = drop_rows(context, partial(_head, context), named, named) if odd else []
+    for path in odd:
+        if path not in dropped and paths.unescape(path) not in dropped:
+            paths.check(path)
+    plain = [path for path in forgotten if path not in odd]
+    if not plain:
+        return
+    seen = _head(context)
+    settle_pending(context, seen)
+    remote = find_many(Tree(StoreNodes(context.store, context.cache), seen.head.root), plain)
+    with context.database.transaction() as db:
+        # It is this very row that is given up, also where its content never came here: a row that was made up is one.
+        for path, entry in remote.items():
+            base.take(db, context.place, path, entry)
+    ticket = context.journal.open("delete", plain)
+    for path in plain:
         context.incoming.remove(path)
     context.journal.close(ticket)
     run(context)

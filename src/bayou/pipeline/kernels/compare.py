@@ -22,8 +22,11 @@ from bayou.store.transport import ObjectMeta
 from bayou.sync.judge import MISSING, UNINDEXED, WELL, Rules, read_back
 
 ENTRY, WASTED, OBJECT = "entry", "wasted", "object"
-REFUSED, DAMAGED = "refused", "damaged"
-"""Of an index besides: a path that cannot be payload, and a node that cannot be read."""
+REFUSED, NAMELESS, TRASH_REFUSED, DAMAGED = "refused", "nameless", "trash-refused", "damaged"
+"""Of an index besides: a row that nothing is done by (V25; one that can name no object; one of the trash), and a node
+that cannot be read."""
+
+UNSAFE = (REFUSED, NAMELESS, TRASH_REFUSED)
 
 CASES = pyarrow.schema(
     {"key": BYTES, "kind": TEXT, "size": INT, "sha256": BYTES, "etag": TEXT, "version": TEXT, "modified": TIME}

@@ -167,7 +167,7 @@ def parent_directories(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarr
 
 
 def _edge(node: str, data: bytes) -> Leaf:
-    found: Node = codec.decode(data, 0, Pointer(0, node))
+    found: Node = codec.decode(data, 0, Pointer(0, node), ours=True)
     assert isinstance(found, Leaf)
     return found
 

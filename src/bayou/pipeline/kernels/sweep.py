@@ -8,8 +8,9 @@ from operator import itemgetter
 
 import pyarrow
 
-from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_text, rows
-from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, WASTED
+from bayou.index.discovery import other_store
+from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_bytes, key_text, rows
+from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, TRASH_REFUSED, WASTED
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store import keys
@@ -33,8 +34,8 @@ SWEPT = pyarrow.schema(
         "modified": TIME,
     }
 )
-"""An object to delete, indexed once (`OLD`) or never (`LEFTOVER`); a row of the trash that no root
-needs; or a node that could not be read (`DAMAGED`)."""
+"""An object to delete, indexed once (`OLD`) or never (`LEFTOVER`); a row of the trash that no root needs, or that
+nothing is deleted by (`TRASH_REFUSED`, its path as `key`); or a node that could not be read (`DAMAGED`)."""
 
 DELETED = pyarrow.schema({"deleted": INT})
 
@@ -70,6 +71,16 @@ class Sweep:
                 yield OLD if ONCE in known else LEFTOVER, key, *known[OBJECT]
         if WASTED in known and not kept:
             yield TRASH, key, *known[WASTED]
+        if TRASH_REFUSED in known:
+            yield TRASH_REFUSED, key, *known[TRASH_REFUSED]
+
+
+def stores_around(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the directories that are other stores, as `outside`, given keys that may tell of one."""
+    for found in batches:
+        outside = {other_store(key_text(key)) for (key,) in rows(found, ("key",))} - {None}  # type: ignore[arg-type]
+        names = [key_bytes(name) for name in outside if name is not None]
+        yield pyarrow.RecordBatch.from_pydict({"outside": pyarrow.array(names, BYTES)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
-from bayou import paths
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.check import try_load
 from bayou.index.node import Leaf, Ref
 from bayou.index.nodes import StoreNodes
+from bayou.index.trash import trash_refusal
 from bayou.pipeline.arrow import TEXT, batch, key_bytes
-from bayou.pipeline.kernels.compare import CASES, DAMAGED, ENTRY, REFUSED, WASTED
+from bayou.pipeline.kernels.compare import CASES, DAMAGED, ENTRY, NAMELESS, REFUSED, TRASH_REFUSED, WASTED
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
 from bayou.pipeline.stores import store_of
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
+from bayou.sync.compare import is_nameless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 NAMED = pyarrow.schema([*CASES, pyarrow.field("reason", TEXT)])
-"""A case of a given kind; or an `ENTRY` whose path is refused, or a node (its name as `key`) that cannot be read, and
-the reason."""
+"""A case of a given kind; or a row of the index or the trash (its path as `key`) that nothing is done by, or a node
+(its name as `key`) that cannot be read, and the reason."""
 
 
 def named(spark: SparkSession, recipe: Recipe, trees: Mapping[str, Sequence[Ref]], tasks: int) -> DataFrame:
@@ -56,13 +57,14 @@ def read(store: Store, kind: str, refs: Sequence[Ref]) -> Iterator[pyarrow.Recor
 
 def _rows(kind: str, leaf: Leaf) -> Iterator[tuple[object, ...]]:
     for entry in leaf.rows:
-        why = paths.refusal(entry.path) if kind == ENTRY else None
+        why = trash_refusal(entry) if kind == WASTED else entry.refusal() if kind == ENTRY else None
         if why is None:
             known = (entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
             told = known if kind in (ENTRY, WASTED) else [None] * 5
             yield key_bytes(entry.key), kind, *told, None
         else:
-            yield key_bytes(entry.path), REFUSED, *[None] * 5, why
+            bad = TRASH_REFUSED if kind == WASTED else NAMELESS if is_nameless(entry) else REFUSED
+            yield key_bytes(entry.path), bad, *[None] * 5, why
 
 
 def _batch(found: Sequence[tuple[object, ...]]) -> pyarrow.RecordBatch:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import BinaryIO, cast
 
-from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected
+from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
 from bayou.store.large import THRESHOLD, Nowhere
@@ -54,6 +54,11 @@ def copy_all(
     source: Store, target: Store, entries: Sequence[Entry], age: Age
 ) -> Iterator[tuple[Entry, Copied | Failure]]:
     """Yield each entry with what came of it, the small ones first; many at once, but never much memory."""
+    for entry in entries:
+        why = entry.refusal()
+        if why is not None:
+            yield entry, Failure(entry.path, PathRefused.code, f"{entry.path}: {why}")  # V25
+    entries = [entry for entry in entries if entry.refusal() is None]
     least = -1
     for most, threads in _LANES:
         some = [entry for entry in entries if least < entry.size and (most is None or entry.size <= most)]

@@ -1,0 +1,244 @@
+"""Parse nodes of a store in a process of its own, which a node that is made for it may end (V25).
+
+The Parquet parser ends its whole process on some bytes and takes any amount of memory on others; a seal does not help
+against a writer who means harm. The child has limits of its own for memory and time (`index.parser_child`), knows no
+credential, and answers with plain columns in JSON. A child that dies, hangs or answers nonsense is a damaged node, and
+the next node gets another child. One child is enough: this process spends as long on what comes back as the child does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import bayou
+from bayou import limits
+from bayou.errors import ParserFailed
+
+_MESSAGE = struct.Struct("<IB")
+_COLUMNS = 0
+_MAIN = "import sys; sys.path[:] = sys.argv[1:]; from bayou.index.parser_child import main; main()"
+_AT_ONCE = 1 << 20
+
+
+class Unparsable(ValueError):
+    """A node that the child could not read; the message says why, in one line."""
+
+
+def prepare() -> None:
+    """Start the child, if there is none, and do not wait for it: what it loads, it loads while a node is fetched."""
+    if _state.child is None and _state.lock.acquire(blocking=False):
+        try:
+            _state.child = _state.child or _Child()
+        finally:
+            _state.lock.release()
+
+
+def parse(data: bytes, level: int) -> list[list[Any]]:
+    """Return the columns of a node, in the order of its schema; hashes are hexadecimal. `Unparsable` if it has none."""
+    with _state.lock:
+        while True:
+            # Nobody else gets this child before it has answered: whatever is raised, no old answer is met later.
+            child, _state.child = _state.child or _Child(), None
+            try:
+                kind, answer = child.ask(level, data)
+            except _Died as error:
+                child.end()
+                if not child.proved:
+                    raise Unparsable(f"the process that reads it {error}") from error
+                # It may have ended since nothing came for a while, or for want of memory that an earlier node took.
+                continue
+            except BaseException:
+                child.end()
+                raise
+            child.proved, _state.child = True, child
+            break
+    return _columns(kind, answer)
+
+
+class _Died(Exception):
+    """The child has ended, or does not answer as it should."""
+
+
+class _Child:
+    """One child process. Both of its pipes are read and written only as far as they allow, until a moment in time."""
+
+    def __init__(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _MAIN, *_import_path()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env=_environment(),
+                process_group=0,  # an interrupt of the terminal is for this process to act on
+            )
+        except OSError as error:
+            raise _failed(str(error)) from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._input, False)
+        os.set_blocking(self._output, False)
+        _widen(self._input)
+        _widen(self._output)
+        self._ready = False
+        self.proved = False
+        """Whether it has answered before."""
+        _state.living.add(self)
+
+    def ask(self, level: int, data: bytes) -> tuple[int, bytes]:
+        """Send a node and return the answer; `_Died` unless one comes."""
+        self._wait_ready()
+        until = time.monotonic() + limits.NODE_SECONDS
+        # The child answers only once it has read all of a request, so neither side waits for the other to read.
+        self._send(_MESSAGE.pack(len(data), level) + data, until)
+        answer = self._receive(_MESSAGE.size, until)
+        length, kind = _MESSAGE.unpack_from(answer)
+        if length > limits.NODE_TEXT:
+            raise _Died("gave an answer that is too long")
+        answer += self._receive(_MESSAGE.size + length - len(answer), until)
+        if len(answer) != _MESSAGE.size + length:
+            raise _Died("gave an answer that is longer than it says")
+        return kind, answer[_MESSAGE.size :]
+
+    def end(self) -> None:
+        """Kill it and wait for it (V14)."""
+        _state.living.discard(self)
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def leave(self) -> None:
+        """After a fork: it is the other process's child. Only the copies of its pipes are ours, and are closed."""
+        self._process.returncode = 0
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _wait_ready(self) -> None:
+        """Wait until it has loaded what it needs: a child that fails before that says nothing about any node."""
+        if self._ready:
+            return
+        try:
+            self._receive(_MESSAGE.size, time.monotonic() + limits.NODE_SECONDS)
+        except _Died as error:
+            raise _failed(f"it {error}") from error
+        self._ready = True
+
+    def _send(self, data: bytes, until: float) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._input, view) :]
+            except BlockingIOError:
+                self._wait(self._input, select.POLLOUT, until)
+            except BrokenPipeError:
+                raise _Died(self._how()) from None
+
+    def _receive(self, least: int, until: float) -> bytes:
+        """Return what comes, at least so many bytes."""
+        parts: list[bytes] = []
+        while least > 0:
+            self._wait(self._output, select.POLLIN, until)
+            part = os.read(self._output, _AT_ONCE)
+            if not part:
+                raise _Died(self._how())
+            parts.append(part)
+            least -= len(part)
+        return b"".join(parts)
+
+    def _wait(self, pipe: int, event: int, until: float) -> None:
+        poll = select.poll()
+        poll.register(pipe, event)
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise _Died(f"took longer than {limits.NODE_SECONDS:g} s")
+
+    def _how(self) -> str:
+        """Say how it ended."""
+        try:
+            code = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+class _State:
+    """The child of this process. Whoever has the lock may talk to it; `living` are all that were not waited for yet."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.child: _Child | None = None
+        self.living: set[_Child] = set()
+
+
+_state = _State()
+
+
+def _columns(kind: int, answer: bytes) -> list[list[Any]]:
+    if kind != _COLUMNS:
+        raise Unparsable(answer.decode(errors="replace"))
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise Unparsable(f"the process that reads it answered no JSON: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(column, list) for column in found):
+        raise Unparsable("the process that reads it answered no columns")
+    return found
+
+
+def _widen(pipe: int) -> None:
+    """Make room for a whole answer where the system can: each part of one is a wait among threads that compute."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _AT_ONCE)
+
+
+def _import_path() -> list[str]:
+    """Return where the child finds our code and the parser: where this process does, but for its working directory."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(bayou.__file__)))
+    return [home, *(entry for entry in sys.path if os.path.isabs(entry) and entry != home)]
+
+
+def _environment() -> dict[str, str]:
+    """Return what the child is told of ours: where libraries are, and no credential (V26)."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+    return {**kept, "RUST_BACKTRACE": "0", "MALLOC_ARENA_MAX": "1"}
+
+
+def _failed(why: str) -> ParserFailed:
+    return ParserFailed(
+        f"the process that reads index nodes does not start: {why}",
+        hint="it needs some 600 MB of address space and the Python that runs this command; nothing was changed",
+    )
+
+
+def _end_all() -> None:
+    for child in list(_state.living):
+        child.end()
+
+
+def _after_fork() -> None:
+    global _state
+    inherited, _state = _state.living, _State()
+    for child in inherited:
+        child.leave()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_after_fork)

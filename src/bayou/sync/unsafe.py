@@ -1,0 +1,61 @@
+"""Drop rows of an index, or of its trash, that nothing is done by (V25). Their objects, if there are any, stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from bayou.errors import PreconditionFailed, StoreError
+from bayou.ids import ulid
+from bayou.index.head import HeadSeen, advance, swap_head
+from bayou.index.log import Tally
+from bayou.index.merge import merge
+from bayou.index.nodes import StoreNodes, StoreSink
+from bayou.index.read import find_many
+from bayou.index.trash import trash_refusal
+from bayou.index.tree import Tree
+from bayou.store.retry import RetryPolicy
+from bayou.sync.context import Context
+from bayou.sync.view import now
+
+_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
+
+Read = Callable[[], HeadSeen]
+
+
+def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
+    """Drop those of these rows, of the index and of its trash, that are unsafe; return the paths of those that were.
+
+    `read` returns the head as it is now. No file and no object is touched, and base follows with the next sync. To do
+    this twice does no harm.
+    """
+    attempt = 0
+    while True:
+        seen = read()
+        source = StoreNodes(context.store, context.cache)
+        index, waste = Tree(source, seen.head.root), Tree(source, seen.head.trash)
+        bad = [path for path, entry in find_many(index, wanted).items() if entry.refusal() is not None]
+        bad_trash = [path for path, entry in find_many(waste, trash).items() if trash_refusal(entry) is not None]
+        if not bad and not bad_trash:
+            return []
+        number = ulid()
+        sink = StoreSink(context.store, number, context.cache, durable=True)
+        new, page = advance(
+            seen.head,
+            commit=number,
+            at=now(),
+            by=f"{context.by} (dropped unsafe rows)",
+            root=merge(index, dict.fromkeys(bad), sink),
+            trash=merge(waste, dict.fromkeys(bad_trash), sink),
+            tally=Tally(deleted=len(bad)),
+        )
+        sink.flush()
+        try:
+            swap_head(context.store, new, seen.match, page)
+            return [*bad, *bad_trash]
+        except PreconditionFailed:
+            pass
+        except StoreError as error:
+            if not error.ambiguous:
+                raise
+        attempt += 1
+        context.deadline.sleep(_BACKOFF.pause(attempt))
