@@ -31,6 +31,10 @@ DEPTH = 64
 """How deep lists and mappings nest in a document."""
 VALUES = 1_000_000
 """How many values a document has, once its aliases and merges are written out."""
+DEFINITION_VALUES = 100_000
+"""The same of a file of `models/` or `workflows/`, where each value keeps its line."""
+NUMBER_CHARACTERS = 1000
+"""How long a number is, as written: the time that Python takes grows with the square of it."""
 
 SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
