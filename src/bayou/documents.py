@@ -194,6 +194,9 @@ class _Composer:
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, _Extent]] = {}
         self._root: Any = None
+        from yaml import nodes  # noqa: PLC0415
+
+        self._kinds = nodes
 
     def document(self) -> Any:
         """Return the root of the only document; None if there is none."""
@@ -220,15 +223,13 @@ class _Composer:
                 return self._root
 
     def _scalar(self, event: Any) -> None:
-        from yaml import nodes  # noqa: PLC0415
-
         tag = event.tag
         if tag is None or tag == "!":
-            tag = self._loader.resolve(nodes.ScalarNode, event.value, event.implicit)
+            tag = self._loader.resolve(self._kinds.ScalarNode, event.value, event.implicit)
             if tag == f"{_CORE}value":  # a plain =, which YAML 1.1 gives a meaning that nobody uses
                 tag = f"{_CORE}str"
         _check_tag(tag, "scalar", event)
-        node = nodes.ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style)
+        node = self._kinds.ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style)
         extent = _Extent(1, len(event.value), 1)
         if event.anchor is not None:
             self._anchors[event.anchor] = node, extent
@@ -244,8 +245,6 @@ class _Composer:
         self._add(*self._anchors[event.anchor], event)
 
     def _start(self, event: Any, kind: str) -> None:
-        from yaml import nodes  # noqa: PLC0415
-
         tag = event.tag
         if tag is None or tag == "!":
             tag = f"{_CORE}{'seq' if kind == 'sequence' else 'map'}"
@@ -254,7 +253,7 @@ class _Composer:
             raise Unreadable(f"it nests deeper than {limits.DEPTH}", _line(event))
         if self._open and _takes_key(self._open[-1]):
             raise Unreadable("a name in a mapping is a list or a mapping", _line(event))
-        made = nodes.SequenceNode if kind == "sequence" else nodes.MappingNode
+        made = self._kinds.SequenceNode if kind == "sequence" else self._kinds.MappingNode
         self._open.append(_Open(made(tag, [], event.start_mark, None, flow_style=event.flow_style), event.anchor))
         if event.anchor is not None:
             self._anchors.pop(event.anchor, None)
