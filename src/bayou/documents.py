@@ -194,9 +194,9 @@ class _Composer:
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, _Extent]] = {}
         self._root: Any = None
-        from yaml import nodes  # noqa: PLC0415
+        import yaml.nodes  # noqa: PLC0415
 
-        self._kinds = nodes
+        self._kinds = yaml.nodes
 
     def document(self) -> Any:
         """Return the root of the only document; None if there is none."""
