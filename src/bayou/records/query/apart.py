@@ -47,11 +47,9 @@ class _Evaluator:
         self._input = cast("IO[bytes]", self._process.stdin)
         self._output = cast("IO[bytes]", self._process.stdout).fileno()
 
-    def evaluate(
-        self, source: str, values: Mapping[str, Any], functions: Functions, deadline: Deadline
-    ) -> dict[str, Any]:
-        """Return what came of an expression."""
-        self._send({"source": source, "values": dict(values), "functions": list(functions)})
+    def ask(self, request: object, functions: Functions, deadline: Deadline) -> dict[str, Any]:
+        """Return the answer to a request; what it calls meanwhile is called here."""
+        self._send(request)
         while True:
             answer: dict[str, Any] = json.loads(self._receive(deadline))
             if "call" not in answer:
@@ -98,17 +96,29 @@ _lock = threading.Lock()
 
 
 def evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
-    """Evaluate an expression in a process of its own, one that waits for work or a new one; return its answer.
+    """Evaluate an expression in a process of its own; return its answer.
 
-    `DeadlinePassed` if it takes too long, `EOFError` if the process came to an end, `Cancelled` after a signal. An
-    expression that calls `data.query` may need a second process meanwhile, and so may another thread.
+    `DeadlinePassed` if it takes too long, `EOFError` if the process came to an end, `Cancelled` after a signal.
+    """
+    return _ask({"source": source, "values": dict(values), "functions": list(functions)}, functions)
+
+
+def call_apart(module: str, function: str, *arguments: Any) -> Any:
+    """Call a function of ours in a process of its own; return its answer, as JSON has it. Raises as above."""
+    return _ask({"module": module, "function": function, "arguments": arguments}, {})["value"]
+
+
+def _ask(request: object, functions: Functions) -> dict[str, Any]:
+    """Put a request to a process that waits for one, or to a new one.
+
+    An expression that calls `data.query` may need a second process meanwhile, and so may another thread.
     """
     with _lock:
         evaluator = _idle.pop() if _idle else None
     evaluator = evaluator or _Evaluator()
     try:
         # V12: a signal ends it at once, by the event that every deadline has.
-        answer = evaluator.evaluate(source, values, functions, Deadline.after(limits.EXPRESSION_SECONDS))
+        answer = evaluator.ask(request, functions, Deadline.after(limits.EXPRESSION_SECONDS))
     except BaseException:
         evaluator.end()
         raise
