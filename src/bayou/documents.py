@@ -2,24 +2,59 @@
 
 Both readers raise `Unreadable`, whose text says what is wrong in one line; the caller turns it into its own error,
 which names the object or the file. Neither raises anything else, whatever the bytes are.
+
+Of libyaml only the scanner and the parser run, which keep their state on the heap and yield one event after the other.
+Its composer calls itself for every level of nesting and overflows the C stack, and the constructors of PyYAML take
+quadratic time for some numbers and read tags that no record has; so both are done here.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, NoReturn
+import math
+import os
+import re
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bayou import limits
 
+if TYPE_CHECKING:
+    from yaml.nodes import Node, ScalarNode
+
+
+_CHUNK = 1 << 20
+
 
 class Unreadable(ValueError):
-    """A document that is too large, too deep, not UTF-8, or not what it should be. Its text is one line."""
+    """A document that is too large, too deep, not UTF-8, or not what it should be. Its text is one line.
+
+    `line` is the line of a YAML document that is wrong, counted from 1, where one is.
+    """
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+def read_at_most(file: IO[bytes], most: int) -> bytes:
+    """Return the bytes of a file; of one that has more than `most`, one byte more than that, which no reader takes."""
+    chunks, left = [], most + 1
+    while left and (chunk := file.read(min(left, _CHUNK))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def not_blocking(path: str, flags: int) -> int:
+    """Open a path for `open(..., opener=)`, and not wait for a writer where it is a pipe: a clone may have one."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def decode_text(data: bytes, most: int) -> str:
     """Return UTF-8 text of at most `most` bytes."""
     if len(data) > most:
-        raise Unreadable(f"it has {len(data)} bytes, and at most {most} are read")
+        raise Unreadable(f"it has more than {most} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -55,6 +90,8 @@ def check_value(value: object) -> None:
                 below += item
             elif isinstance(item, str) and not item.isascii() and not _is_unicode(item):
                 raise Unreadable("it holds text that is not Unicode (a lone surrogate)")
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise Unreadable("it holds a number that is too large")
         count += len(below)
         if count > limits.VALUES:
             raise Unreadable(f"it has more than {limits.VALUES} values")
@@ -70,6 +107,284 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def read_yaml(data: bytes, most: int) -> Any:
+    """Return the value of a YAML document of at most `most` bytes; None of an empty one.
+
+    It is made of what JSON has, and of dates and times where the document holds such; the names in a mapping may be
+    any of these but lists and mappings. Of a name that stands twice the last counts.
+    """
+    node = compose_yaml(data, most)
+    if node is None:
+        return None
+    value = construct_yaml(node)
+    check_value(value)
+    return value
+
+
+def compose_yaml(data: bytes, most: int, values: int = limits.VALUES) -> Node | None:
+    """Return the nodes of a YAML document, which know their lines; None of an empty one.
+
+    Written out, with its aliases, it has at most `most` bytes and `values` nodes, and nests at most `limits.DEPTH`
+    deep. So a caller may walk it by recursion, and need not watch for aliases.
+    """
+    import yaml  # noqa: PLC0415  (it takes longer to load than most commands do)
+
+    text = decode_text(data, most)
+    if _TAG_DIRECTIVE.search(text):  # libyaml compares each with all that it has read before
+        raise Unreadable("it declares tags with %TAG")
+    loader = None
+    try:
+        # Without libyaml's bindings PyYAML has a parser of its own, which yields the same events.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        node: Node | None = _Composer(loader, most, values).document()
+        return node
+    except yaml.YAMLError as error:
+        raise _no_yaml(error) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def construct_yaml(node: Node) -> Any:
+    """Return the value of a node that `compose_yaml` returned. What several aliases name is one object."""
+    return _Constructor().value(node)
+
+
+_TAG_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
+_CORE = "tag:yaml.org,2002:"
+_TAGS = {
+    "scalar": frozenset(f"{_CORE}{name}" for name in ("null", "bool", "int", "float", "str", "timestamp", "merge")),
+    "sequence": frozenset({f"{_CORE}seq"}),
+    "mapping": frozenset({f"{_CORE}map"}),
+}
+_MERGE = f"{_CORE}merge"
+
+
+class _Extent(NamedTuple):
+    """What a node comes to, written out: how many nodes, characters and levels."""
+
+    nodes: int
+    characters: int
+    levels: int
+
+
+class _Open:
+    """A collection whose end the composer has not met: its node, and what is in it so far."""
+
+    __slots__ = ("anchor", "characters", "key", "levels", "node", "nodes")
+
+    def __init__(self, node: Any, anchor: str | None) -> None:
+        self.node = node
+        self.anchor = anchor
+        self.nodes = 1
+        self.characters = 0
+        self.levels = 0
+        self.key: Any = None
+
+
+class _Composer:
+    """Builds the nodes of one document from the events of a parser, and counts what they come to, written out."""
+
+    def __init__(self, loader: Any, characters: int, nodes: int) -> None:
+        self._loader = loader
+        self._characters = characters
+        self._nodes = nodes
+        self._open: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, _Extent]] = {}
+        self._root: Any = None
+        import yaml.nodes  # noqa: PLC0415
+
+        self._kinds = yaml.nodes
+
+    def document(self) -> Any:
+        """Return the root of the only document; None if there is none."""
+        from yaml import events  # noqa: PLC0415
+
+        take = self._loader.get_event
+        documents = 0
+        while True:
+            event = take()
+            kind = type(event)
+            if kind is events.ScalarEvent:
+                self._scalar(event)
+            elif kind is events.AliasEvent:
+                self._alias(event)
+            elif kind is events.SequenceStartEvent or kind is events.MappingStartEvent:
+                self._start(event, "sequence" if kind is events.SequenceStartEvent else "mapping")
+            elif kind is events.SequenceEndEvent or kind is events.MappingEndEvent:
+                self._end(event)
+            elif kind is events.DocumentStartEvent:
+                documents += 1
+                if documents > 1:
+                    raise Unreadable("it has more than one document", _line(event))
+            elif kind is events.StreamEndEvent:
+                return self._root
+
+    def _scalar(self, event: Any) -> None:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self._loader.resolve(self._kinds.ScalarNode, event.value, event.implicit)
+            if tag == f"{_CORE}value":  # a plain =, which YAML 1.1 gives a meaning that nobody uses
+                tag = f"{_CORE}str"
+        _check_tag(tag, "scalar", event)
+        node = self._kinds.ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style)
+        extent = _Extent(1, len(event.value), 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node, extent
+        self._add(node, extent, event)
+
+    def _alias(self, event: Any) -> None:
+        if any(one.anchor == event.anchor for one in self._open):
+            raise Unreadable(
+                f"values are nested too deeply: the alias {_shown(event.anchor)} stands in what it names", _line(event)
+            )
+        if event.anchor not in self._anchors:
+            raise Unreadable(f"there is no anchor {_shown(event.anchor)}", _line(event))
+        self._add(*self._anchors[event.anchor], event)
+
+    def _start(self, event: Any, kind: str) -> None:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = f"{_CORE}{'seq' if kind == 'sequence' else 'map'}"
+        _check_tag(tag, kind, event)
+        if len(self._open) >= limits.DEPTH:
+            raise Unreadable(f"it nests deeper than {limits.DEPTH}", _line(event))
+        if self._open and _takes_key(self._open[-1]):
+            raise Unreadable("a name in a mapping is a list or a mapping", _line(event))
+        made = self._kinds.SequenceNode if kind == "sequence" else self._kinds.MappingNode
+        self._open.append(_Open(made(tag, [], event.start_mark, None, flow_style=event.flow_style), event.anchor))
+        if event.anchor is not None:
+            self._anchors.pop(event.anchor, None)
+
+    def _end(self, event: Any) -> None:
+        ended = self._open.pop()
+        ended.node.end_mark = event.end_mark
+        extent = _Extent(ended.nodes, ended.characters, ended.levels + 1)
+        if ended.anchor is not None:
+            self._anchors[ended.anchor] = ended.node, extent
+        self._add(ended.node, extent, event)
+
+    def _add(self, node: Any, extent: _Extent, event: Any) -> None:
+        """Put a node into the collection that is open, or make it the root."""
+        if not self._open:
+            self._root = node
+            return
+        inside = self._open[-1]
+        inside.nodes += extent.nodes
+        inside.characters += extent.characters
+        inside.levels = max(inside.levels, extent.levels)
+        if inside.nodes > self._nodes:
+            raise Unreadable(f"it has more than {self._nodes} values", _line(event))
+        if inside.characters > self._characters:
+            raise Unreadable(
+                f"it has more than {self._characters} bytes once its aliases are written out", _line(event)
+            )
+        if len(self._open) + extent.levels > limits.DEPTH:  # what an alias names has levels of its own
+            raise Unreadable(f"it nests deeper than {limits.DEPTH}", _line(event))
+        if inside.node.id == "sequence":
+            inside.node.value.append(node)
+        elif inside.key is None:
+            if node.id != "scalar":
+                raise Unreadable("a name in a mapping is a list or a mapping", _line(event))
+            inside.key = node
+        else:
+            inside.node.value.append((inside.key, node))
+            inside.key = None
+
+
+class _Constructor:
+    """Makes values of nodes. Each node is made once, so that aliases cost nothing."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+
+    def value(self, node: Any) -> Any:
+        if node.id == "scalar":
+            return _scalar(node)
+        if id(node) not in self._made:
+            made = self._mapping(node) if node.id == "mapping" else [self.value(one) for one in node.value]
+            self._made[id(node)] = made
+        return self._made[id(node)]
+
+    def _mapping(self, node: Any) -> dict[Any, Any]:
+        own: dict[Any, Any] = {}
+        merged: dict[Any, Any] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for one in self._merged(value):
+                    for name, inner in one.items():
+                        merged.setdefault(name, inner)  # of several, the first counts
+            else:
+                own[_scalar(key)] = self.value(value)
+        return {**merged, **own}
+
+    def _merged(self, node: Any) -> list[dict[Any, Any]]:
+        found = node.value if node.id == "sequence" else [node]
+        if any(one.id != "mapping" for one in found):
+            raise Unreadable("<< takes a mapping, or a list of mappings", node.start_mark.line + 1)
+        return [self.value(one) for one in found]
+
+
+def _takes_key(collection: _Open) -> bool:
+    return collection.node.id == "mapping" and collection.key is None
+
+
+def _scalar(node: ScalarNode) -> Any:
+    """Return what a scalar stands for."""
+    kind, text = node.tag.removeprefix(_CORE), node.value
+    try:
+        match kind:
+            case "null":
+                return None
+            case "bool":
+                return _BOOLS[text.lower()]
+            case "int" | "float" | "timestamp":
+                if len(text) > limits.NUMBER_CHARACTERS:
+                    raise ValueError(f"it has {len(text)} characters")
+                return getattr(_pyyaml(), f"construct_yaml_{kind}")(node)
+        return text
+    except (ValueError, OverflowError, KeyError, AttributeError, IndexError) as error:  # as !!int of something else
+        problem = f"{_shown(text)} is no {_KINDS[kind]}: {' '.join(str(error).split())[:_SHOWN]}"
+        raise Unreadable(problem, node.start_mark.line + 1) from None
+
+
+_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
+_KINDS = {"bool": "truth value", "int": "number", "float": "number", "timestamp": "time"}
+
+
+@functools.cache
+def _pyyaml() -> Any:
+    """Return what reads the numbers and dates of YAML 1.1."""
+    from yaml.constructor import SafeConstructor  # noqa: PLC0415
+
+    return SafeConstructor()
+
+
+def _check_tag(tag: str, kind: str, event: Any) -> None:
+    if tag not in _TAGS[kind]:
+        raise Unreadable(f"could not read the tag {_shown(tag)}: a document has none of its own", _line(event))
+
+
+_SHOWN = 60
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a text, in one line whatever is in it."""
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if text.isprintable() else json.dumps(text)
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _no_yaml(error: Any) -> Unreadable:
+    """Put an error of the parser into one line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    return Unreadable(problem, None if mark is None else mark.line + 1)
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -47,6 +47,10 @@ DEPTH = 64
 """How deep lists and mappings nest in a document."""
 VALUES = 1_000_000
 """How many values a document has, once its aliases and merges are written out."""
+DEFINITION_VALUES = 100_000
+"""The same of a file of `models/` or `workflows/`, where each value keeps its line."""
+NUMBER_CHARACTERS = 1000
+"""How long a number is, as written: the time that Python takes grows with the square of it."""
 
 SIZE_MAX = 1 << 50
 """The size of one object, in bytes: a thousand terabytes, above what any store takes."""
@@ -66,3 +70,18 @@ LOG_PAGES_MAX = 100_000
 """How many pages back a reader follows the log."""
 TTL_MAX = 24 * 3600.0
 """How long a lease may be held without being renewed, in seconds."""
+
+EXPRESSION_CHARACTERS = 10_000
+"""One CEL expression."""
+EXPRESSION_STEPS = 400_000_000
+"""The estimate up to which an expression is evaluated in this process: bytes that it may move, at the very worst."""
+EXPRESSION_SECONDS = 20.0
+"""How long any other expression may take, in a process of its own."""
+EXPRESSION_MEMORY = 1 << 30
+"""Address space of that process, in bytes."""
+EXPRESSION_ANSWER = 64 * MIB
+"""What an expression comes to, as JSON."""
+CONTENT_BYTES = 256 * MIB
+"""The content of one version that an expression asks for."""
+ATTRIBUTES_BYTES = 32 * MIB
+"""The same where it is taken for JSON, which takes up to twenty times the memory."""

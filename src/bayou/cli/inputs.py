@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from bayou import limits
 from bayou.cli import parameters
+from bayou.documents import Unreadable, read_at_most, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,12 +35,14 @@ def read_file(file: Path | None) -> dict[str, Any]:
     """Return the inputs that a file has."""
     if file is None:
         return {}
-    import yaml  # noqa: PLC0415
-
     try:
-        found = yaml.load(file.read_bytes(), yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise click.UsageError(f"{file}: {' '.join(str(error).split())}") from None
+        with file.open("rb") as opened:
+            found = read_yaml(read_at_most(opened, limits.DEFINITION_BYTES), limits.DEFINITION_BYTES)
+    except Unreadable as error:
+        where = f", line {error.line}" if error.line is not None else ""
+        raise click.UsageError(f"{file}{where}: {error}") from None
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):

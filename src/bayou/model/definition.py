@@ -7,6 +7,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
+from bayou import limits
+from bayou.documents import Unreadable, compose_yaml, construct_yaml, not_blocking, read_at_most
 from bayou.errors import ModelInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
 from bayou.model.names import FOLDER, check_name, check_type, is_id
@@ -107,13 +109,7 @@ def _fields(file: Path, path: str) -> dict[str, _Field]:
     import yaml  # noqa: PLC0415  (it takes longer to load than most commands do)
 
     try:
-        loader = yaml.CSafeLoader(file.read_bytes())
-    except OSError as error:
-        raise ModelInvalid(f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
-    except yaml.YAMLError as error:  # not even text
-        raise ModelInvalid(f"{path}: {_one_line(error)}", hint="save it as UTF-8") from None
-    try:
-        node = loader.get_single_node()
+        node = compose_yaml(read_definition(file, path), limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
         if not isinstance(node, yaml.MappingNode):
             raise ModelInvalid(f"{path}: not a mapping of keys to values", hint=f"known keys: {', '.join(KEYS)}")
         fields: dict[str, _Field] = {}
@@ -124,16 +120,25 @@ def _fields(file: Path, path: str) -> dict[str, _Field]:
             if key in fields:
                 raise Unusable(line, f"{key} stands there twice", "keep one of them")
             inside = lines_of(value_node)
-            value = loader.construct_object(value_node, deep=True)
+            value = construct_yaml(value_node)
             check_plain(value, inside)
             fields[key] = _Field(value, value_node.start_mark.line + 1, inside)
         return fields
     except Unusable as error:
         raise ModelInvalid(f"{path}, line {error.line}: {error.problem}", hint=error.hint) from None
-    except yaml.YAMLError as error:
-        raise ModelInvalid(f"{path}: {_one_line(error)}", hint="mend the line that it names") from None
-    finally:
-        loader.dispose()
+    except Unreadable as error:
+        where = f"line {error.line}, " if error.line is not None else ""
+        hint = "mend the line that it names" if where else "save it as YAML, in UTF-8"
+        raise ModelInvalid(f"{path}: {where}{error}", hint=hint) from None
+
+
+def read_definition(file: Path, path: str) -> bytes:
+    """Return the bytes of a file that defines something, no more than are read of one; `ModelInvalid` if it cannot."""
+    try:
+        with open(file, "rb", opener=not_blocking) as opened:
+            return read_at_most(opened, limits.DEFINITION_BYTES)
+    except OSError as error:
+        raise ModelInvalid(f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
 
 
 def _check_methods(path: str, fields: Mapping[str, _Field]) -> None:
@@ -188,10 +193,3 @@ def _wrong(path: str, said: _Field, problem: str, hint: str) -> ModelInvalid:
 
 def _wrong_at(path: str, line: int, problem: str, hint: str) -> ModelInvalid:
     return ModelInvalid(f"{path}, line {line}: {problem}", hint=hint)
-
-
-def _one_line(error: Any) -> str:
-    """Put an error of the YAML parser into one line, with the place that it names."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}, " if mark is not None else ""
-    return where + " ".join((getattr(error, "problem", None) or str(error)).split())

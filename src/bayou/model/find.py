@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from bayou.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
-from bayou.model.definition import Definition, checked_place, load_definition, place
+from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
 from bayou.model.names import FOLDER, SUFFIX, is_id
 from bayou.quick import dataclass
 from bayou.repo import Repo
@@ -103,10 +103,7 @@ def _ref(repo: Repo, path: str) -> ModelRef:
 
 def _id(repo: Repo, path: str) -> str | None:
     """Return the id that a definition says in so many words; None if it takes a parser to tell."""
-    try:
-        ids = _ID_LINE.findall((repo.root / path).read_bytes())
-    except OSError as error:
-        raise ModelInvalid(f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
+    ids = _ID_LINE.findall(read_definition(repo.root / path, path))
     return ids[0][1].decode() if len(ids) == 1 else None
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from bayou.errors import RecordDamaged
+from bayou import limits
+from bayou.errors import RecordDamaged, RecordError
 from bayou.records.context import Context
 from bayou.records.layout import METADATA, RAW, VersionPath
 from bayou.records.metadata import Metadata
@@ -19,7 +20,17 @@ from bayou.tree.assembly import Assembly
 
 def next_number(context: Context, item: VersionPath) -> int:
     """Return a number that an item has never had, as far as anybody here knows."""
-    return context.highest(item) + 1
+    return within(context.highest(item) + 1, item)
+
+
+def within(number: int, item: VersionPath) -> int:
+    """Return the number, or raise `RecordError` if no version can have it (V25)."""
+    if number > limits.VERSION_MAX:
+        raise RecordError(
+            f"{item.name} has version {limits.VERSION_MAX}, and no number is higher",
+            hint="save under another name; `bayou data versions` shows who made that version",
+        )
+    return number
 
 
 def item_id(context: Context, item: VersionPath) -> str:
@@ -52,7 +63,7 @@ def claim(context: Context, assembly: Assembly, wanted: Metadata) -> Metadata:
     metadata = wanted
     while not assembly.place(metadata.place.directory, (RAW, METADATA)):
         item = metadata.place
-        number = max(metadata.version + 1, next_number(context, item))
+        number = within(max(metadata.version + 1, next_number(context, item)), item)
         metadata = replace(metadata, version=number, id=item_id(context, item))
         describe(assembly, metadata)
     return metadata

@@ -7,10 +7,13 @@ these files, and a catalog reads a hundred thousand of them in a moment.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from bayou import limits
+from bayou.documents import Unreadable, check_value, decode_text, read_yaml
 from bayou.errors import RecordDamaged, UsageError
 
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -37,17 +40,30 @@ def dump(fields: Mapping[str, object]) -> bytes:
         raise UsageError(f"not a record: {error}", hint=_NO_DUMP) from None
 
 
-def load(data: bytes, where: str = "the record") -> dict[str, Any]:
+def load(data: bytes, where: str = "the record", most: int = limits.RECORD_BYTES) -> dict[str, Any]:
     """Return the fields of a record's file; `RecordDamaged`, naming `where`, if it is none.
 
-    What somebody wrote by hand, as any YAML, is read as well.
+    What somebody wrote by hand, as any YAML, is read as well. Whatever the bytes are, nothing else is raised (V25).
     """
     try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise _damaged(where, "it is no text") from None
-    fields = _fast(text)
-    return fields if fields is not None else _slow(text, where)
+        text = decode_text(data, most)
+        fields = _fast(text)
+        if fields is None:
+            fields = read_yaml(data, most)
+        elif _may_be_hostile(text):
+            check_value(fields)
+    except Unreadable as error:
+        raise damaged(where, str(error)) from None
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise damaged(where, "it is no mapping of names to values")
+    return fields
+
+
+def damaged(where: str, why: str) -> RecordDamaged:
+    """Return the error for a record's file that cannot be read."""
+    return RecordDamaged(
+        f"{where} cannot be read: {why}", hint="bayou datastore verify says whether it is what was stored"
+    )
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -66,9 +82,19 @@ def _no_constant(text: str) -> None:
     raise ValueError(text)
 
 
-_decode = json.JSONDecoder(parse_constant=_no_constant).decode
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+_decode = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite).decode
 _BETWEEN = "\x00"
 """Stands between two values when all are decoded at once, so that none is taken for a part of another."""
+
+_MOST_LINES = 10_000
+"""Far more keys than a record has; each line takes some memory of its own, and a hostile file is nothing but lines."""
 
 _join = f',"\\u{ord(_BETWEEN):04x}",'.join
 
@@ -78,6 +104,8 @@ def _fast(text: str) -> dict[str, Any] | None:
 
     Hot: the values are decoded in one call, which takes a third of the time of one call for each.
     """
+    if text.count("\n") > _MOST_LINES:
+        return None
     lines = text.split("\n")
     if lines.pop():
         return None
@@ -93,21 +121,10 @@ def _fast(text: str) -> dict[str, Any] | None:
     return dict(zip(keys, values[::2], strict=True))
 
 
-def _slow(text: str, where: str) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415  (only for files that somebody else wrote)
-
-    try:
-        fields = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise _damaged(where, " ".join(str(getattr(error, "problem", None) or error).split())) from None
-    except ValueError as error:  # a date that is none
-        raise _damaged(where, str(error)) from None
-    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
-        raise _damaged(where, "it is no mapping of names to values")
-    return fields
-
-
-def _damaged(where: str, why: str) -> RecordDamaged:
-    return RecordDamaged(
-        f"{where} cannot be read: {why}", hint="bayou datastore verify says whether it is what was stored"
+def _may_be_hostile(text: str) -> bool:
+    """Say whether a text may hold what `check_value` refuses. Hot: a look at the text is cheaper than one at values."""
+    return (
+        text.count("[") + text.count("{") >= limits.DEPTH
+        or text.count(",") > limits.VALUES // 2
+        or "\\u" in text  # it may be half of a surrogate pair
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from bayou import limits
 from bayou.quick import dataclass
 
 RAW = "raw"
@@ -13,6 +14,7 @@ EVALUATED = "evaluated"
 _SUFFIX = ".yaml"
 
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
+_LONGEST = len(str(limits.VERSION_MAX))
 _VERSION_PATH = re.compile(
     r"data/(?P<type>.+)/(?P<model_id>[^/]+)/(?P<name>[^/]+)/(?P<version>[1-9][0-9]*)/(?P<file>raw|metadata\.yaml)",
     re.ASCII,
@@ -55,12 +57,33 @@ def item_directory(kind: str, model_id: str, name: str) -> str:
 def version_path(path: str) -> VersionPath | None:
     """Return what the path of a version's `raw` or `metadata.yaml` says; None if it is none."""
     found = _VERSION_PATH.fullmatch(path)
-    return VersionPath(found["type"], found["model_id"], found["name"], int(found["version"])) if found else None
+    if found is None or len(found["version"]) > _LONGEST:
+        return None
+    number = int(found["version"])
+    return (
+        VersionPath(found["type"], found["model_id"], found["name"], number) if number <= limits.VERSION_MAX else None
+    )
+
+
+def names_metadata(path: str) -> bool:
+    """Say whether a path is that of a version's `metadata.yaml`, or would be if its number were not too high."""
+    return path.endswith(f"/{METADATA}") and _VERSION_PATH.fullmatch(path) is not None
 
 
 def version_number(name: str) -> int | None:
-    """Return the number that a directory of an item stands for; None if it is no version."""
-    return int(name) if _VERSION.fullmatch(name) else None
+    """Return the number that a directory of an item stands for; None if it is no version.
+
+    A number beyond `limits.VERSION_MAX` is none (V25): it would take the numbers after it from the item.
+    """
+    if not _VERSION.fullmatch(name) or len(name) > _LONGEST:
+        return None
+    number = int(name)
+    return number if number <= limits.VERSION_MAX else None
+
+
+def most_bytes(path: str) -> int:
+    """Return how many bytes of a record's file are read at most (V25)."""
+    return limits.METADATA_BYTES if path.startswith("data/") else limits.RECORD_BYTES
 
 
 def output_path(kind: str, model_id: str, output_id: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from bayou.records.layout import VersionPath, version_number
+from bayou.documents import read_at_most
+from bayou.records.layout import VersionPath, most_bytes, version_number
 from bayou.records.metadata import Metadata
 from bayou.tree.tree import Tree
 
 
 def load(tree: Tree, path: str) -> bytes | None:
-    """Return the bytes of a record's file; None if it is not here."""
+    """Return the bytes of a record's file; None if it is not here. Of too long a file the readers refuse what comes."""
     try:
         with tree.open(path) as file:
-            return file.read()
+            return read_at_most(file, most_bytes(path))
     except FileNotFoundError:
         return None
 

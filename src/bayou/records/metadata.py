@@ -9,6 +9,7 @@ from itertools import chain
 from types import NoneType
 from typing import Any
 
+from bayou import limits
 from bayou.errors import RecordDamaged
 from bayou.quick import dataclass
 from bayou.records import document
@@ -67,7 +68,7 @@ class Metadata:
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Metadata:
         """Read a `metadata.yaml`; `RecordDamaged` names the file, `where`, and what is wrong with it."""
-        return cls.from_document(document.load(data, where), where)
+        return cls.from_document(document.load(data, where, limits.METADATA_BYTES), where)
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any], where: str = "the metadata") -> Metadata:
@@ -78,6 +79,10 @@ class Metadata:
         if type(tags) is not dict or not _SOME_TEXT.issuperset(map(type, chain(tags, tags.values()))):
             raise _wrong("tags", where)
         values = _checked(_SHAPE, found, where)
+        if not 0 <= values["size"] <= limits.SIZE_MAX:
+            raise _wrong("size", where)
+        if not 0 < values["version"] <= limits.VERSION_MAX:
+            raise _wrong("version", where)
         return cls(owner=Owner(**_checked(_OWNER_SHAPE, owner, where, "owner's ")), tags=tags, **values)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field, replace
 from typing import Any
 
-from bayou.errors import RecordDamaged, RecordNotFound
+from bayou.errors import RecordNotFound
 from bayou.quick import dataclass
 from bayou.records import document
 from bayou.records.catalog.derive import derive, output_row
@@ -55,7 +55,7 @@ class Output:
         row = output_row(path, fields)
         inputs = fields.get("inputs") or {}
         if not isinstance(inputs, dict):
-            raise RecordDamaged(f"{path} cannot be read: its inputs are no mapping", hint="bayou datastore verify")
+            raise document.damaged(path, "its inputs are no mapping")
         return cls(inputs=inputs, **asdict(row) | {"data": row.data})
 
 

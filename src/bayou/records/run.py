@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from bayou.errors import RecordDamaged
 from bayou.quick import dataclass
-from bayou.records.catalog.derive import run_row
+from bayou.records import document
+from bayou.records.catalog.derive import made_in, maybe_text_in, number_in, records_in, run_row, text_in
 from bayou.records.catalog.rows import Made
 
 
@@ -58,11 +58,10 @@ class Run:
     def from_document(cls, fields: Mapping[str, Any], path: str) -> Run:
         """Check the fields of a run's file; `RecordDamaged` names it, and what is wrong with it."""
         row = run_row(path, fields)
-        try:
-            jobs = tuple(_job(one) for one in fields.get("jobs") or ())
-            inputs = dict(fields.get("inputs") or {})
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise RecordDamaged(f"{path} cannot be read: {error}", hint="bayou datastore verify") from None
+        inputs = fields.get("inputs") or {}
+        if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
+            raise document.damaged(path, "its inputs are no mapping")
+        jobs = tuple(_job(path, one) for one in records_in(path, fields, "jobs"))
         return cls(
             run_id=row.run_id,
             workflow_id=row.workflow_id,
@@ -87,9 +86,17 @@ def _step_fields(step: Step) -> dict[str, Any]:
     return {**_fields(step), "data": [_fields(made) for made in step.data]}
 
 
-def _job(found: Mapping[str, Any]) -> Job:
-    return Job(found["name"], found["status"], tuple(_step(one) for one in found.get("steps") or ()))
+def _job(path: str, found: Mapping[str, Any]) -> Job:
+    steps = tuple(_step(path, one) for one in records_in(path, found, "steps"))
+    return Job(text_in(path, found, "name"), text_in(path, found, "status"), steps)
 
 
-def _step(found: Mapping[str, Any]) -> Step:
-    return Step(**{**found, "data": tuple(Made(**one) for one in found.get("data") or ())})
+def _step(path: str, found: Mapping[str, Any]) -> Step:
+    """Check the fields of a step; what a later Bayou may have added is passed over."""
+    return Step(
+        name=text_in(path, found, "name"),
+        status=text_in(path, found, "status"),
+        **{key: maybe_text_in(path, found, key) for key in ("model", "method", "output", "error")},
+        duration_s=number_in(path, found, "duration_s"),
+        data=tuple(made_in(path, one) for one in records_in(path, found, "data")),
+    )

@@ -14,7 +14,7 @@ from bayou.errors import UsageError
 from bayou.quick import dataclass
 from bayou.records.changes import change, turn
 from bayou.records.changeset import ChangeSet, Placement
-from bayou.records.claim import claim, describe, item_id, next_number
+from bayou.records.claim import claim, describe, item_id, next_number, within
 from bayou.records.content import Content, Measured, pass_on
 from bayou.records.context import Context
 from bayou.records.layout import RAW
@@ -147,7 +147,7 @@ class Stage:
         for one in staged:
             item = one.terms.item
             last = begun.get(item.item)
-            number = last.version + 1 if last is not None else next_number(self._context, item)
+            number = within(last.version + 1, item) if last is not None else next_number(self._context, item)
             identity = last.id if last is not None else item_id(self._context, item)
             begun[item.item] = one.terms.metadata(number, identity, one.measured)
             describe(one.assembly, begun[item.item])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 
+from bayou import limits
 from bayou.index.read import scan
 from bayou.index.span import Span
 from bayou.index.tree import Tree as Index
@@ -117,8 +118,10 @@ class Renumbering:
 
     def _make(self, unit: str, members: Sequence[Step]) -> str | None:
         """Copy a version to the first number that is free here and there; None if it changed meanwhile."""
-        item, _ = _parts(unit)
-        number = max(self._numbers(item) | self._here(item))
+        item, own = _parts(unit)
+        taken = self._numbers(item) | self._here(item)
+        # V25: a peer that took the highest number that there is does not keep others from theirs.
+        number = max(taken) if max(taken) < limits.VERSION_MAX else own
         files = [one for one in members if one.observed.state.present]
         names = [one.path.rpartition("/")[2] for one in files]
         with self._tree.assemble(item) as assembly:
@@ -127,6 +130,8 @@ class Renumbering:
                     return None
             while True:
                 number += 1
+                if number in taken:
+                    continue
                 metadata = self._metadata(unit, number)
                 if metadata is None:
                     return None
@@ -157,12 +162,14 @@ class Renumbering:
         if item not in self._known:
             entries = (scan(tree, Span.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
             units = {unit for rows in entries for entry in rows if (unit := unit_of(entry.path)) is not None}
-            self._known[item] = {number for whose, number in map(_parts, units) if whose == item}
+            numbers = {number for whose, number in map(_parts, units) if whose == item}
+            self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}
         return self._known[item]
 
     def _here(self, item: str) -> set[int]:
         """Return the numbers that are taken in this tree, by versions or by those that are being made."""
-        return {int(name) for name in self._tree.names(item) if name.isascii() and name.isdigit()}
+        found = {int(name) for name in self._tree.names(item) if name.isascii() and name.isdigit()}
+        return {number for number in found if number <= limits.VERSION_MAX}  # V25: beyond that it is no version
 
 
 def _by_unit(steps: Iterable[Step], wanted: set[str] | None = None) -> Mapping[str, list[Step]]:

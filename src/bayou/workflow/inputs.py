@@ -8,6 +8,7 @@ from typing import Any
 from bayou.errors import InputInvalid
 from bayou.model.expressions import has_expression
 from bayou.model.types import coerce, problems
+from bayou.model.types.validation import schema_findings
 from bayou.workflow.definition import Workflow
 from bayou.workflow.read import Problem
 
@@ -16,15 +17,13 @@ def check_schemas(workflow: Workflow) -> Iterator[Problem]:
     """Yield what is wrong with the schemas of inputs, and with their defaults."""
     if not workflow.inputs:
         return
-    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  (it takes long to load)
-
     example = "like {type: string, default: localhost}"
     for name, schema in workflow.inputs.items():
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            where = workflow.source.where(("inputs", name, *error.path))
-            yield Problem(where, f"{name} is no JSON schema: {' '.join(error.message.split())}", example)
+        wrong_schema = schema_findings(schema)
+        if wrong_schema:
+            place, message = wrong_schema[0]
+            where = workflow.source.where(("inputs", name, *place))
+            yield Problem(where, f"{name} is no JSON schema: {message}", example)
             continue
         if "default" not in schema:
             continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bayou import limits
+from bayou.documents import Unreadable, compose_yaml, construct_yaml, not_blocking, read_at_most
 from bayou.errors import WorkflowInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
 from bayou.quick import dataclass
@@ -26,7 +28,8 @@ class Source:
 def read_source(root: Path, path: str) -> Source:
     """Read a YAML file; `WorkflowInvalid` names the line that is no YAML."""
     try:
-        data = (root / path).read_bytes()
+        with open(root / path, "rb", opener=not_blocking) as file:
+            data = read_at_most(file, limits.DEFINITION_BYTES)
     except OSError as error:
         raise WorkflowInvalid(f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
     return parse_source(data, path)
@@ -34,30 +37,17 @@ def read_source(root: Path, path: str) -> Source:
 
 def parse_source(data: bytes, path: str) -> Source:
     """Take YAML apart; a key that stands twice, or what is no value of JSON, is an error."""
-    import yaml  # noqa: PLC0415  (it takes longer to load than most commands do)
-
     try:
-        loader = yaml.CSafeLoader(data)
-    except yaml.YAMLError as error:  # not even text
-        raise WorkflowInvalid(f"{path}: {_one_line(error)}", hint="save it as UTF-8") from None
-    try:
-        node = loader.get_single_node()
+        node = compose_yaml(data, limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
         if node is None:
             return Source(path, None, {})
         lines = lines_of(node)
-        value = loader.construct_document(node)
+        value = construct_yaml(node)
         check_plain(value, lines)
     except Unusable as error:
         raise WorkflowInvalid(f"{path}, line {error.line}: {error.problem}", hint=error.hint) from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
-        raise WorkflowInvalid(f"{path}, {_one_line(error)}", hint="mend the line that it names") from None
-    finally:
-        loader.dispose()
+    except Unreadable as error:
+        where = f", line {error.line}" if error.line is not None else ""
+        hint = "mend the line that it names" if where else "save it as YAML, in UTF-8"
+        raise WorkflowInvalid(f"{path}{where}: {error}", hint=hint) from None
     return Source(path, value, lines)
-
-
-def _one_line(error: Any) -> str:
-    """Put an error of the YAML parser into one line, with the place that it names."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}: " if mark is not None else ""
-    return where + " ".join((getattr(error, "problem", None) or str(error)).split())

@@ -12,8 +12,9 @@ from bayou.quick import dataclass
 from bayou.records.query.tokens import Token, tokens
 
 if TYPE_CHECKING:
-    from bayou.records.query.engine import Program
+    from bayou.records.query.bounded import BoundedProgram
 
+_LONGEST_SHOWN = 200
 DATA_FUNCTIONS = ("latest", "version", "query")
 
 Where = Callable[[Path], str]
@@ -67,15 +68,16 @@ def asked_of(name: str, source: str) -> frozenset[str] | None:
     return frozenset(asked)
 
 
-def compiled(source: str, where: str, names: Collection[str]) -> Program:
+def compiled(source: str, where: str, names: Collection[str]) -> BoundedProgram:
     """Compile an expression; `ExpressionInvalid` if it is none, or uses a name or function that nobody knows."""
-    from bayou.records.query.engine import compile_expression  # noqa: PLC0415  (only where there is an expression)
-    from bayou.records.query.expression import FUNCTIONS, TYPES, bound_names  # noqa: PLC0415
+    from bayou.records.query.bounded import BoundedProgram  # noqa: PLC0415  (only where there is an expression)
+    from bayou.records.query.cost import FUNCTIONS  # noqa: PLC0415
+    from bayou.records.query.expression import TYPES, bound_names  # noqa: PLC0415
 
     if not source:
         raise ExpressionInvalid(f"{where}: an expression is empty", hint='write one, as ${{ inputs.host + ":80" }}')
     try:
-        program = compile_expression(source, f"{where}: {source!r}")
+        program = BoundedProgram(source, f"{where}: {_shown(source)!r}", DATA_FUNCTIONS)
     except QueryInvalid as error:
         raise ExpressionInvalid(error.message, hint="expressions are CEL, as ${{ inputs.host }}") from None
     local = {*bound_names(tokens(source) or []), *TYPES}
@@ -88,7 +90,11 @@ def compiled(source: str, where: str, names: Collection[str]) -> Program:
     return program
 
 
-def _called(program: Program) -> Iterator[str]:
+def _shown(source: str) -> str:
+    return source if len(source) <= _LONGEST_SHOWN else f"{source[:_LONGEST_SHOWN]}…"
+
+
+def _called(program: BoundedProgram) -> Iterator[str]:
     return (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
 
 

@@ -7,8 +7,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bayou import limits
+from bayou.documents import read_at_most
 from bayou.errors import QueryInvalid
 from bayou.model.resolve import resolve_model
+from bayou.records.query.values import check_size
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
@@ -68,7 +71,9 @@ def view(records: Records, item: Item, *, content: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {name: getattr(found, name) for name in _SHOWN}
     shown |= {"model": found.owner.model, "tags": dict(found.tags)}
     if content:
-        shown |= _content(records.data.read(item))
+        check_size(found.size)
+        with records.data.open(item) as file:
+            shown |= _content(read_at_most(file, limits.CONTENT_BYTES))
     return shown
 
 
@@ -78,7 +83,7 @@ def _content(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"content": None, "attributes": {}}
     try:
-        parsed = json.loads(text)
+        found = json.loads(text) if len(text) <= limits.ATTRIBUTES_BYTES else {}
     except (ValueError, RecursionError):
-        parsed = {}
-    return {"content": text, "attributes": parsed}
+        found = {}
+    return {"content": text, "attributes": found}

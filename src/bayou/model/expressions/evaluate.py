@@ -74,7 +74,7 @@ def _value(source: str, scope: EvaluationScope, where: str, secrets: set[str]) -
     names: dict[str, Any] = {"inputs": scope.inputs, "env": scope.env, "run": scope.run, "steps": scope.steps}
     values = {name: value for name, value in {**names, **scope.more}.items() if name in program.variables()}
     try:
-        found = as_json(program.execute({**values, "data": {}, **asked.functions()}))
+        found = as_json(program.execute({**values, "data": {}}, asked.functions()))
     except FAILURES as error:
         if asked.failure is None:
             raise _failed(where, source, error, secrets) from None

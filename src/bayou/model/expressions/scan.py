@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from bayou import limits
 from bayou.errors import ExpressionInvalid
 from bayou.quick import dataclass
-from bayou.records.query.tokens import tokens
+from bayou.records.query.tokens import token_at
 
 OPEN, CLOSE = "${{", "}}"
 
@@ -62,11 +63,20 @@ def parse(text: str, where: str) -> Template:
 
 
 def _end(text: str, begin: int) -> int:
-    """Return where an expression ends: at the first }} that is neither inside a text nor a part of a map."""
-    first = end = text.find(CLOSE, begin)
-    while end >= 0:
-        words = tokens(text[begin:end])
-        if words is not None and sum(word.sign("{") - word.sign("}") for word in words) == 0:
-            return end
-        end = text.find(CLOSE, end + 1)
+    """Return where an expression ends: at the first }} that is neither inside a text nor a part of a map.
+
+    It goes through the words once: a text can have any number of }} in it.
+    """
+    first = text.find(CLOSE, begin)
+    depth, at = 0, begin
+    while first >= 0 and at < len(text) and at - begin <= limits.EXPRESSION_CHARACTERS:
+        if depth == 0 and text.startswith(CLOSE, at):
+            return at
+        word = token_at(text, at)
+        if word is None:
+            break
+        if word.startswith("//") and depth == 0 and CLOSE in word:
+            return at + word.index(CLOSE)
+        depth += (word == "{") - (word == "}")
+        at += len(word)
     return first  # no expression at all: its error is for the evaluator to tell

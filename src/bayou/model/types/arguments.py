@@ -8,6 +8,7 @@ from typing import Any
 
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema
+from bayou.model.types.validation import Finding, findings
 from bayou.quick import dataclass
 
 _LONGEST = 200
@@ -36,12 +37,10 @@ def problems(schema: Schema, arguments: Mapping[str, object], *, evaluated: bool
 
     Before they are `evaluated`, whatever an expression could still put right is passed over.
     """
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  (it takes longer to load than most commands do)
-
     found = [
-        _problem(error)
-        for error in Draft202012Validator(schema).iter_errors(arguments)
-        if evaluated or error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
+        Problem(path, message, hint)
+        for path, message, hint, settled in findings(schema, arguments)
+        if evaluated or settled
     ]
     return sorted(found, key=lambda problem: [str(key) for key in problem.path])
 
@@ -58,14 +57,19 @@ def coerce(texts: Mapping[str, str], schema: Schema) -> dict[str, object]:
 def _coerced(text: str, schema: Schema) -> object:
     if not schema or schema.get("type") == "string" or has_expression(text):
         return text
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  (most arguments are texts)
-
-    if Draft202012Validator(schema).is_valid(text):
+    if not findings(schema, text):
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def finding_of(error: Any) -> Finding:
+    """Return what a validator found, in words; settled, unless an expression in the value could still put it right."""
+    settled = error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
+    found = _problem(error)
+    return found.path, found.message, found.hint, settled
 
 
 def _problem(error: Any) -> Problem:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from bayou import limits
 from bayou.errors import RecordDamaged
 from bayou.records import document
 from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
-from bayou.records.layout import METADATA, version_path
+from bayou.records.layout import names_metadata, version_path
 from bayou.records.metadata import Metadata
 
 Row = VersionRow | OutputRow | RunRow
@@ -29,9 +30,9 @@ _WORDS_OF_STEP = ("name", "model", "method", "error")
 
 
 def is_record(path: str) -> bool:
-    """Say whether the file at `path` has a row in the catalog."""
+    """Say whether the file at `path` has a row in the catalog, or is named there as bad."""
     if path.startswith("data/"):
-        return path.endswith(f"/{METADATA}") and version_path(path) is not None
+        return names_metadata(path)
     return _OUTPUT.fullmatch(path) is not None or _RUN.fullmatch(path) is not None
 
 
@@ -46,7 +47,8 @@ def derive(path: str, data: bytes) -> Row:
 def version_row(path: str, metadata: Metadata) -> VersionRow:
     """Return the row of a version. Its place is what the path of its `metadata.yaml` says, whatever stands in it."""
     place = version_path(path)
-    assert place is not None
+    if place is None:
+        raise document.damaged(path, f"the number of a version is at most {limits.VERSION_MAX}")
     owner = metadata.owner
     return VersionRow(
         model=owner.model,
@@ -58,7 +60,7 @@ def version_row(path: str, metadata: Metadata) -> VersionRow:
         size=metadata.size,
         sha256=metadata.sha256,
         content_type=metadata.content_type,
-        created_at=_time(path, metadata.created_at),
+        created_at=_time(path, "created_at", metadata.created_at),
         tags=metadata.tags,
         lifetime=metadata.lifetime,
         keep=metadata.keep,
@@ -80,20 +82,20 @@ def output_row(path: str, fields: Fields) -> OutputRow:
     assert place is not None
     return OutputRow(
         id=place["id"],
-        model=_text(path, fields, "model"),
+        model=text_in(path, fields, "model"),
         model_id=place["model_id"],
         type=place["type"],
-        method=_text(path, fields, "method"),
-        status=_text(path, fields, "status"),
-        started_at=_time(path, _text(path, fields, "started_at")),
-        finished_at=_maybe(path, fields, "finished_at"),
-        duration_s=_number(path, fields, "duration_s"),
-        data=tuple(_made(path, one) for one in _list(path, fields, "data")),
-        error=_maybe(path, fields, "error"),
-        run=_maybe(path, fields, "run"),
-        workflow=_maybe(path, fields, "workflow"),
-        job=_maybe(path, fields, "job"),
-        step=_maybe(path, fields, "step"),
+        method=text_in(path, fields, "method"),
+        status=text_in(path, fields, "status"),
+        started_at=_time(path, "started_at", text_in(path, fields, "started_at")),
+        finished_at=maybe_text_in(path, fields, "finished_at"),
+        duration_s=number_in(path, fields, "duration_s"),
+        data=tuple(made_in(path, one) for one in records_in(path, fields, "data")),
+        error=maybe_text_in(path, fields, "error"),
+        run=maybe_text_in(path, fields, "run"),
+        workflow=maybe_text_in(path, fields, "workflow"),
+        job=maybe_text_in(path, fields, "job"),
+        step=maybe_text_in(path, fields, "step"),
         tags=_tags(path, fields),
     )
 
@@ -105,12 +107,12 @@ def run_row(path: str, fields: Fields) -> RunRow:
     return RunRow(
         run_id=place["run_id"],
         workflow_id=place["workflow_id"],
-        workflow=_text(path, fields, "workflow"),
-        status=_text(path, fields, "status"),
-        started_at=_time(path, _text(path, fields, "started_at")),
-        finished_at=_maybe(path, fields, "finished_at"),
-        failed_step=_maybe(path, fields, "failed_step"),
-        by=_maybe(path, fields, "by"),
+        workflow=text_in(path, fields, "workflow"),
+        status=text_in(path, fields, "status"),
+        started_at=_time(path, "started_at", text_in(path, fields, "started_at")),
+        finished_at=maybe_text_in(path, fields, "finished_at"),
+        failed_step=maybe_text_in(path, fields, "failed_step"),
+        by=maybe_text_in(path, fields, "by"),
         tags=_tags(path, fields),
         words=_words(path, fields),
     )
@@ -122,53 +124,60 @@ def _words(path: str, fields: Fields) -> str:
     for mapping in (fields.get("inputs"), fields.get("tags")):
         if isinstance(mapping, dict):
             found += [f"{key}={value}" for key, value in mapping.items()]
-    for job in _list(path, fields, "jobs"):
+    for job in records_in(path, fields, "jobs"):
         found.append(job.get("name"))
-        for step in _list(path, job, "steps"):
+        for step in records_in(path, job, "steps"):
             found += [step.get(key) for key in _WORDS_OF_STEP]
     return "\n".join(str(one) for one in found if one).casefold()
 
 
-def _made(path: str, found: Fields) -> Made:
+def made_in(path: str, found: Fields) -> Made:
+    """Return what a record says of one version that it made; `RecordDamaged` if that is not whole."""
     name, version, size, sha256 = (found.get(key) for key in ("name", "version", "size", "sha256"))
-    if not (isinstance(name, str) and isinstance(version, int) and isinstance(size, int)):
+    if not (isinstance(name, str) and type(version) is int and type(size) is int):
+        raise _wrong(path, "data")
+    if not (0 < version <= limits.VERSION_MAX and 0 <= size <= limits.SIZE_MAX):
         raise _wrong(path, "data")
     return Made(name, version, size, sha256 if isinstance(sha256, str) else None)
 
 
-def _time(path: str, text: str) -> str:
+def _time(path: str, key: str, text: str) -> str:
     """Return a time as Bayou writes it, so that times can be compared as they stand."""
-    if _TIME.fullmatch(text):
-        return text
     try:
         found = datetime.fromisoformat(text)
+        if _TIME.fullmatch(text):
+            return text
         found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _wrong(path, "created_at") from None
+        raise _wrong(path, key) from None
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _text(path: str, fields: Fields, key: str) -> str:
+def text_in(path: str, fields: Fields, key: str) -> str:
+    """Return the text of a field; `RecordDamaged` if it is missing or something else. So do those that follow."""
     value = fields.get(key)
     if not isinstance(value, str):
         raise _wrong(path, key)
     return value
 
 
-def _maybe(path: str, fields: Fields, key: str) -> str | None:
-    return None if fields.get(key) is None else _text(path, fields, key)
+def maybe_text_in(path: str, fields: Fields, key: str) -> str | None:
+    """Return the text of a field that may be missing."""
+    return None if fields.get(key) is None else text_in(path, fields, key)
 
 
-def _number(path: str, fields: Fields, key: str) -> float | None:
+def number_in(path: str, fields: Fields, key: str) -> float | None:
+    """Return the number of a field that may be missing: a finite one."""
     value = fields.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= limits.COUNT_MAX:
         raise _wrong(path, key)
     return float(value)
 
 
-def _list(path: str, fields: Fields, key: str) -> list[Fields]:
+def records_in(path: str, fields: Fields, key: str) -> list[Fields]:
+    """Return the list of mappings that a field is; none if it is missing."""
     value = fields.get(key) or []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise _wrong(path, key)

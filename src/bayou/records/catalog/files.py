@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bayou.documents import read_at_most
 from bayou.errors import BayouError, RecordDamaged
 from bayou.quick import dataclass
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.schema import Values, values
+from bayou.records.layout import most_bytes
 from bayou.tree.failure import why
 from bayou.tree.filestat import FileStat
 from bayou.tree.spot import Spot
@@ -55,7 +57,7 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
     try:
         for path in sorted(found):
             try:
-                data, status, settled = _content(trail.to(path))
+                data, status, settled = _content(trail.to(path), most_bytes(path))
             except (FileNotFoundError, NotADirectoryError):
                 trail.close()
                 yield Absent(path)
@@ -74,17 +76,18 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
         trail.close()
 
 
-def _content(spot: Spot) -> tuple[bytes, os.stat_result, bool]:
-    """Return a file's bytes, its stat from before, and whether a later write is sure to change that."""
+def _content(spot: Spot, most: int) -> tuple[bytes, os.stat_result, bool]:
+    """Return a file's bytes, its stat from before, and whether a later write is sure to change that.
+
+    Of a file that has more than `most` bytes it returns a little more than that, which no reader takes (V25).
+    """
     descriptor = os.open(spot.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=spot.directory)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(spot.path)
         settled = FileStat.of(status).settled(time.time_ns())
-        chunks = []
-        while chunk := os.read(descriptor, 1 << 20):
-            chunks.append(chunk)
-        return b"".join(chunks), status, settled
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return read_at_most(file, most), status, settled
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
+from bayou.records.layout import version_number
 
 VERSION = 1
 """Any other number in the file means: written by an older or newer Bayou, and made anew."""
@@ -174,7 +175,8 @@ def key_of(path: str) -> tuple[str, Values]:
     root, _, rest = path.partition("/")
     if root == "data":
         kind, model_id, name, version, _ = rest.rsplit("/", 4)
-        return "version", (kind, model_id, name, int(version))
+        # No row has the number 0; a number that is too high for a version does not fit into a column either (V25).
+        return "version", (kind, model_id, name, version_number(version) or 0)
     kind, _, last = rest.rpartition("/")
     if root == "outputs":
         kind, _, model_id = kind.rpartition("/")

@@ -7,6 +7,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any, Protocol
 
+from bayou import limits
 from bayou.errors import QueryInvalid
 
 FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
@@ -26,7 +27,14 @@ class Program(Protocol):
 
 
 def compile_expression(source: str, what: str) -> Program:
-    """Compile an expression; `QueryInvalid` says where it goes wrong."""
+    """Compile an expression; `QueryInvalid` says where it goes wrong.
+
+    Whoever evaluates what came from elsewhere, or over content from elsewhere, does so by `bounded` (V25).
+    """
+    if len(source) > limits.EXPRESSION_CHARACTERS:
+        raise QueryInvalid(
+            f"{what} has more than {limits.EXPRESSION_CHARACTERS} characters", hint="take it apart, or shorten it"
+        )
     try:
         program: Program = _engine().compile(source)
     except ValueError as error:

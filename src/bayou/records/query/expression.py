@@ -7,7 +7,8 @@ from typing import Any
 
 from bayou.errors import QueryInvalid
 from bayou.records.catalog.rows import VersionRow
-from bayou.records.query.engine import compile_expression
+from bayou.records.query.bounded import BoundedProgram
+from bayou.records.query.cost import FUNCTIONS, MACROS
 from bayou.records.query.fields import CONTENT, FIELDS, KNOWN
 from bayou.records.query.times import parse_time
 from bayou.records.query.tokens import Token, key_order, tokens
@@ -16,15 +17,7 @@ COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _ENDS = ("&&", "||", ")", "]", "}", ",", "?", ":")
 _BEGINS = ("&&", "||", "(", "[", "{", ",", "?", ":")
 _OF_TEXT = ("startsWith", "endsWith", "contains", "matches")
-_MACROS = ("all", "exists", "exists_one", "map", "filter")
 TYPES = ("bool", "bytes", "double", "int", "list", "map", "null_type", "optional", "string", "uint")
-FUNCTIONS = (
-    *("bytes", "contains", "double", "duration", "dyn", "endsWith", "has", "int", "matches", "size", "startsWith"),
-    *("string", "timestamp", "type", "uint"),
-    *("getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear", "getHours", "getMilliseconds"),
-    *("getMinutes", "getMonth", "getSeconds"),
-    *("hasValue", "none", "of", "or", "orValue", "value"),
-)
 _TIME_AS_TEXT = "__created_at"
 
 
@@ -33,7 +26,7 @@ class Expression:
 
     def __init__(self, source: str, what: str) -> None:
         self.words = tokens(source) or []
-        self._program = compile_expression(_rewritten(source, self.words), what)
+        self._program = BoundedProgram(_rewritten(source, self.words), what)
         bound = set(bound_names(self.words))
         used = [name for name in self._program.variables() if name not in bound and name not in TYPES]
         for name in used:
@@ -101,7 +94,7 @@ def _timestamp(token: Token) -> str:
 def bound_names(words: Sequence[Token]) -> Iterator[str]:
     """Yield the names that macros bind: `x` in `tags.exists(x, x == "a")`."""
     for dot, macro, open_, name, comma in zip(words, words[1:], words[2:], words[3:], words[4:], strict=False):
-        if dot.sign(".") and macro.named(*_MACROS) and open_.sign("(") and name.kind == "name" and comma.sign(","):
+        if dot.sign(".") and macro.named(*MACROS) and open_.sign("(") and name.kind == "name" and comma.sign(","):
             yield name.text
 
 

@@ -6,18 +6,24 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bayou.errors import RecordError
+from bayou import limits
+from bayou.documents import read_at_most
+from bayou.errors import QueryInvalid, RecordError
 from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
+from bayou.records.query.bounded import TooCostly
 from bayou.records.query.engine import FAILURES
 from bayou.records.query.expression import Expression
 from bayou.records.query.pushdown import push_down
-from bayou.records.query.values import as_json, content_of
+from bayou.records.query.values import as_json, check_size, content_of
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
 
 Load = Callable[[VersionRow], bytes]
+_MOST_COSTLY = 5
+"""Versions for which an expression takes too long, before the whole query ends: each takes its time."""
+
 _LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
 
 
@@ -39,7 +45,9 @@ def query(records: Records, predicate: str, select: str | None = None, limit: in
     from bayou.records.item import Item, metadata_of  # noqa: PLC0415  (only for content)
 
     def load(row: VersionRow) -> bytes:
-        return records.data.read(Item(metadata_of(row)))
+        check_size(row.size)
+        with records.data.open(Item(metadata_of(row))) as file:
+            return read_at_most(file, limits.CONTENT_BYTES)
 
     wanted = Expression(predicate, "the predicate")
     shown = Expression(select, "the selection") if select is not None else None
@@ -52,7 +60,7 @@ def judge(
     """Evaluate the predicate for each row, and the selection for those that are shown."""
     results: list[Any] = []
     failed: list[str] = []
-    total = 0
+    total = costly = 0
     for row in rows:
         content: Mapping[str, Any] = {}
         try:
@@ -68,6 +76,12 @@ def judge(
             results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content), shown.order))
         except (*FAILURES, RecordError) as error:
             failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
+            costly += isinstance(error, TooCostly)
+            if costly >= _MOST_COSTLY:
+                raise QueryInvalid(
+                    f"the expression is too costly for {costly} versions, the last of them {failed[-1]}",
+                    hint="ask first for what is cheap to tell, as name == ... && ...",
+                ) from None
     return QueryResult(results, total, failed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -61,8 +62,15 @@ def key_order(words: Sequence[Token]) -> dict[str, int]:
     return ranks
 
 
-def tokens(source: str) -> list[Token] | None:
-    """Return the words of an expression; None if it has something else in it."""
+def token_at(source: str, at: int) -> str | None:
+    """Return the word, the gap or the comment that begins at a place; None if nothing of CEL does."""
+    found = _TOKEN.match(source, at)
+    return None if found is None else found[0]
+
+
+@functools.lru_cache(64)
+def tokens(source: str) -> Sequence[Token] | None:
+    """Return the words of an expression; None if it has something else in it. Several ask for those of one."""
     found: list[Token] = []
     at = 0
     while at < len(source):
@@ -73,4 +81,4 @@ def tokens(source: str) -> list[Token] | None:
         if kind != "gap":
             found.append(Token(kind, match[0], at))  # type: ignore[arg-type]
         at = match.end()
-    return found
+    return tuple(found)

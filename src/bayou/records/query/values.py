@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from bayou import limits
+from bayou.errors import RecordError
 from bayou.records.query.times import as_record
 
 
@@ -21,8 +23,14 @@ def content_of(data: bytes) -> Mapping[str, Any]:
     return {"content": text, "attributes": _attributes(text)}
 
 
+def check_size(size: int) -> None:
+    """Raise `RecordError` if content is too large for an expression to ask for."""
+    if size > limits.CONTENT_BYTES:
+        raise RecordError(f"its content has {size} bytes, more than an expression can ask for")
+
+
 def _attributes(text: str) -> dict[str, Any]:
-    if not text.lstrip().startswith("{"):
+    if len(text) > limits.ATTRIBUTES_BYTES or not text.lstrip().startswith("{"):
         return {}
     try:
         found = json.loads(text)

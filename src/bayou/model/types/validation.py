@@ -1,0 +1,201 @@
+"""JSON schemas of others: checked without a request, and within bounds of time and memory (V23, V25).
+
+A schema refers to nothing but its own parts: there is nobody who would fetch a URL or a file. `pattern` runs in
+Python's `re`, which backtracks and cannot be interrupted, and references can make a small schema an endless one. So
+this process checks only what is plain: no reference, no pattern but the simplest, and little of both sides. All else
+is checked in a process of its own, which has limits and can be killed (`bayou.records.query.apart`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bayou import limits
+from bayou.errors import DeadlinePassed
+from bayou.model.types.spec import Schema
+
+Place = tuple[str | int, ...]
+Finding = tuple[Place, str, str | None, bool]
+"""Where something is wrong, what, what to do about it, and whether that is sure before expressions are evaluated."""
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose value has schemas under names of the author's."""
+
+_DATA = ("const", "default", "enum", "examples")
+"""Keywords whose value is no schema."""
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_NAMING = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary")
+_COSTLY = (*_REFERENCES, "patternProperties", "unevaluatedProperties", "unevaluatedItems", "uniqueItems")
+_ATOM = r"(?:[\w .:/@-]|\\[dwsDWS.\-/]|\[\^?[\w .:/@-]+\])"
+_PLAIN_PATTERN = rf"\^?(?:{_ATOM}(?:\{{\d{{1,2}}\}})?){{0,40}}(?:{_ATOM}[*+?])?{_ATOM}{{0,20}}\$?"
+"""A pattern with one repetition of one character: it takes at most as many steps as a text has pairs of characters."""
+
+_LONGEST_PATTERN = 100
+_PLAIN_CHECKS = 200_000
+"""Parts of a schema, times values: what takes well under a second."""
+
+_PLAIN_STEPS = 20_000_000
+"""Patterns, times pairs of characters: the same."""
+
+_SHOWN = 200
+
+
+def unusable(schema: object) -> Iterator[tuple[Place, str]]:
+    """Yield what a schema must not have: references out of it, and names that would change what `#` means."""
+    for place, found in _schemas(schema):
+        for key in _REFERENCES:
+            if key in found and not (isinstance(found[key], str) and _LOCAL.fullmatch(found[key])):
+                yield (*place, key), f"{key} may only name a part of this schema, as #/properties/x"
+        for key in _NAMING:
+            if key in found:
+                yield (*place, key), f"{key} is not read: a schema here has no name of its own"
+
+
+_LOCAL = re.compile(r"#(?:/[^\s]{0,1000})?")
+
+
+def findings(schema: Schema, value: object) -> list[Finding]:
+    """Return what is wrong with a value, or that it cannot be told, since the schema is none."""
+    for place, problem in unusable(schema):
+        return [((), f"the schema cannot be used: {'.'.join(map(str, place))}: {problem}", None, True)]
+    return [
+        (tuple(place), message, hint, settled) for place, message, hint, settled in _bounded(_findings, schema, value)
+    ]
+
+
+def schema_findings(schema: object) -> list[tuple[Place, str]]:
+    """Return the first thing that keeps a schema from being one, with its place; nothing if it is one."""
+    for place, problem in unusable(schema):
+        return [(place, problem)]
+    return [(tuple(place), message) for place, message, *_ in _bounded(_schema_findings, schema, None)]
+
+
+def _bounded(check: Callable[[Any, Any], list[Any]], schema: object, value: object) -> list[Any]:
+    if _is_plain(schema, value):
+        return check(schema, value)
+    from bayou.records.query.apart import call_apart  # noqa: PLC0415  (hardly ever needed)
+
+    try:
+        found: list[Any] = call_apart(__name__, check.__name__, schema, value)
+    except DeadlinePassed:
+        return [[(), f"the schema takes more than {limits.EXPRESSION_SECONDS:g} s to check", None, True]]
+    except EOFError:
+        return [[(), "the schema takes more memory than it may, or too long", None, True]]
+    return found
+
+
+def _findings(schema: Any, value: object) -> list[Any]:
+    from bayou.model.types.arguments import finding_of  # noqa: PLC0415
+
+    return _guarded(lambda: [finding_of(error) for error in _validator(schema).iter_errors(value)])
+
+
+def _schema_findings(schema: Any, _: object) -> list[Any]:
+    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415
+
+    def check() -> list[Any]:
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            return [[list(error.path), " ".join(error.message.split())[:_SHOWN], None, True]]
+        return []
+
+    return _guarded(check)
+
+
+def _guarded(check: Callable[[], list[Any]]) -> list[Any]:
+    """Run a check; what the validator raises over a schema that is none is a finding."""
+    from jsonschema.exceptions import UndefinedTypeCheck, UnknownType  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+    try:
+        return check()
+    except RecursionError:
+        return [[(), "the schema refers to itself without end", None, True]]
+    except Unresolvable as error:
+        return [[(), f"the schema has no part {error.ref}", None, True]]
+    except (
+        UndefinedTypeCheck,
+        UnknownType,
+        re.error,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+    ) as error:
+        # Draft202012Validator takes a schema on trust, and raises whatever comes of one that is none.
+        return [[(), f"the schema cannot be used: {' '.join(str(error).split())[:_SHOWN]}", None, True]]
+
+
+_OF_NO_SCHEMA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def _validator(schema: Any) -> Any:
+    """Return a validator that fetches nothing: its registry has nothing in it, and retrieves nothing."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  (it takes longer to load than most commands do)
+    from referencing import Registry  # noqa: PLC0415
+
+    registry: Any = Registry()
+    return Draft202012Validator(schema, registry=registry)
+
+
+def _is_plain(schema: object, value: object) -> bool:
+    """Say whether a schema is checked against a value in a moment, whatever is in both."""
+    parts = patterns = 0
+    for _, found in _schemas(schema):
+        parts += 1 + len(found)
+        if any(key in found for key in _COSTLY):
+            return False
+        pattern = found.get("pattern")
+        patterns += pattern is not None
+        if pattern is not None and not _is_plain_pattern(pattern):
+            return False
+    count, pairs = _measured(value)
+    return parts * count <= _PLAIN_CHECKS and patterns * pairs <= _PLAIN_STEPS and parts <= _PLAIN_CHECKS // 100
+
+
+def _is_plain_pattern(pattern: object) -> bool:
+    return (
+        isinstance(pattern, str)
+        and len(pattern) <= _LONGEST_PATTERN
+        and re.fullmatch(_PLAIN_PATTERN, pattern, re.ASCII) is not None
+    )
+
+
+def _measured(value: object) -> tuple[int, int]:
+    """Return how many values there are in one, and how many pairs of characters their texts have."""
+    count = pairs = 0
+    level = [value]
+    while level and count <= _PLAIN_CHECKS:
+        count += len(level)
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, str):
+                pairs += len(one) ** 2
+            elif isinstance(one, Mapping):
+                below += one.keys()
+                below += one.values()
+            elif isinstance(one, list | tuple):
+                below += one
+        level = below
+    return count, pairs
+
+
+def _schemas(schema: object) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """Yield every schema within one, and its place."""
+    waiting: list[tuple[Place, object]] = [((), schema)]
+    while waiting:
+        place, found = waiting.pop()
+        if isinstance(found, list | tuple):
+            waiting += [((*place, at), one) for at, one in enumerate(found)]
+        if not isinstance(found, Mapping):
+            continue
+        yield place, found
+        for key, value in found.items():
+            if key in _MAPS and isinstance(value, Mapping):
+                waiting += [((*place, key, name), one) for name, one in value.items()]
+            elif key not in _DATA:
+                waiting.append(((*place, key), value))
