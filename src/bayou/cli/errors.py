@@ -14,9 +14,10 @@ from typing import TextIO
 import click
 
 from bayou.cli import signals
-from bayou.cli.output import clean, paint
+from bayou.cli.output import paint
 from bayou.errors import BayouError, Cancelled, UsageError
 from bayou.quick import dataclass
+from bayou.text import visible, visible_lines
 
 _USAGE = UsageError.exit_code
 
@@ -35,9 +36,9 @@ class Problem:
             from json import dumps  # noqa: PLC0415
 
             return dumps({"error": {"code": self.code, "message": self.message, "hint": self.hint}}) + "\n"
-        lines = f"{paint('error:', 'red', color)} {clean(self.message)}\n"
+        lines = f"{paint('error:', 'red', color)} {visible(self.message)}\n"
         if self.hint:
-            lines += f"{paint('hint:', 'cyan', color)} {clean(self.hint)}\n"
+            lines += f"{paint('hint:', 'cyan', color)} {visible(self.hint)}\n"
         return lines
 
 
@@ -49,7 +50,7 @@ def asks_for_json(args: Sequence[str]) -> bool:
 
 def report(error: BaseException, *, json: bool, verbose: int) -> int:
     """Say on stderr what went wrong, and return the exit code."""
-    problem = _with_notes(_problem(error), error)
+    problem = _without_secrets(_with_notes(_problem(error), error))
     is_bug = problem.code == "internal"
     ending = signals.received()
     if ending is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
@@ -62,9 +63,7 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not json:
         text = f"{error.ctx.get_help()}\n"
     if verbose and (is_bug or verbose > 1):
-        import traceback  # noqa: PLC0415
-
-        text = "".join(traceback.format_exception(error)) + text
+        text = _trace(error) + text
     with suppress(OSError):  # whoever does not listen still gets the exit code
         sys.stderr.write(text)
     _flush_or_abandon(sys.stderr)
@@ -103,6 +102,28 @@ def _with_notes(problem: Problem, error: BaseException) -> Problem:
     """Add what else went wrong on the way out (V17): the first error keeps its code, its hint and its place."""
     notes: list[str] = getattr(error, "__notes__", [])
     return replace(problem, message="; ".join([problem.message, *notes]))
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    """Keep credentials of this process, and private keys, out of what is told (V26)."""
+    from bayou.redaction import redactor  # noqa: PLC0415
+
+    hide = redactor().text
+    return replace(problem, message=hide(problem.message), hint=problem.hint and hide(problem.hint))
+
+
+def _trace(error: BaseException) -> str:
+    """Return where an error happened, indented: no line of it can be taken for one of ours, and none tells a secret."""
+    from traceback import TracebackException  # noqa: PLC0415
+
+    from bayou.redaction import redactor  # noqa: PLC0415
+
+    hide, shown = redactor().text, ""
+    for entry in TracebackException.from_exception(error).format():
+        is_frame = entry.startswith("  ")  # a file and a line of it; else a message, which is one line
+        text = hide(entry.strip("\n"))
+        shown += "".join(f"  {line}\n" for line in (visible_lines(text) if is_frame else visible(text)).split("\n"))
+    return shown
 
 
 def _see_help(error: click.UsageError) -> str:
