@@ -6,10 +6,10 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -17,9 +17,14 @@ from bayou.cli import signals
 from bayou.cli.output import paint
 from bayou.errors import BayouError, Cancelled, UsageError
 from bayou.quick import dataclass
-from bayou.text import visible, visible_lines
+from bayou.text import visible
+
+if TYPE_CHECKING:
+    from traceback import TracebackException
 
 _USAGE = UsageError.exit_code
+_FRAMES = 50
+"""Of a traceback: the innermost, of a recursion without an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +123,23 @@ def _trace(error: BaseException) -> str:
 
     from bayou.redaction import redactor  # noqa: PLC0415
 
-    hide, shown = redactor().text, ""
-    for entry in TracebackException.from_exception(error).format():
-        is_frame = entry.startswith("  ")  # a file and a line of it; else a message, which is one line
-        text = hide(entry.strip("\n"))
-        shown += "".join(f"  {line}\n" for line in (visible_lines(text) if is_frame else visible(text)).split("\n"))
-    return shown
+    hide = redactor().text
+    entries = _entries(TracebackException.from_exception(error, limit=-_FRAMES))
+    return "".join(f"  {visible(hide(entry))}\n" for entry in entries)
+
+
+def _entries(trace: TracebackException) -> Iterator[str]:
+    """Yield the lines of a traceback; the standard library's own break wherever a message or a file's name does."""
+    earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
+    if earlier is not None:
+        yield from _entries(earlier)
+        yield "which led to:"
+    yield "Traceback (most recent call last):"
+    for frame in trace.stack:
+        yield f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        if frame.line:
+            yield f"    {frame.line}"
+    yield "".join(trace.format_exception_only()).strip()
 
 
 def _see_help(error: click.UsageError) -> str:
