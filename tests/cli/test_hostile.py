@@ -82,7 +82,7 @@ def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
     good = {
         "id": str(uuid.uuid4()),
         "name": "good",
-        "inputs": {HOSTILE: {"type": "string", "default": HOSTILE}},
+        "inputs": {"i": {"type": "string", "default": HOSTILE}},
         "tags": {HOSTILE: HOSTILE},
         "jobs": [{"name": "j", "steps": [{"name": "s", "assert": "${{ false }}", "message": HOSTILE}]}],
     }
