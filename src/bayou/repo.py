@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
-from bayou.errors import AlreadyInitialized, NotARepo, UsageError
+from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
@@ -58,18 +58,27 @@ class Repo:
         return self.root / LOCAL / "tree" if path is None else self.root / Path(path).expanduser()
 
     def store(self) -> Store:
-        """Open the configured store; `UsageError` where there is none. No request is sent."""
+        """Open the configured store; `UsageError` where there is none, `Offline` offline. No request is sent.
+
+        This is the only way from a repo to its store, so that nothing goes around `--offline` and BAYOU_OFFLINE.
+        """
         place = self.config.datastore
         if place.url is None:
             raise UsageError(
                 f"there is no store to talk to: the datastore is the directory {self.tree_root}",
                 hint="name one with `bayou datastore setup URL`",
             )
+        self.require_online("the store is not to be contacted")
         from bayou.store import open_store  # noqa: PLC0415
 
         return open_store(
             place.url, namespace=place.namespace, options=place.options, concurrency=self.config.sync.concurrency
         )
+
+    def require_online(self, why: str) -> None:
+        """Raise `Offline` for work that makes no sense without the store, before anything of it is done."""
+        if self.offline:
+            raise Offline(f"offline: {why}", hint="leave out --offline, and unset BAYOU_OFFLINE")
 
 
 def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | None = None) -> Path:
