@@ -23,6 +23,7 @@
     │   ├── WorkflowNotFound        no workflow of that name or id
     │   ├── InputInvalid            what a workflow is given is not what it takes
     │   ├── QueryInvalid            not a CEL expression or SQL, or one that asks for what there is not
+    │   ├── Offline                 what was asked for needs the store, and the caller said to leave it alone
     │   └── NotConfirmed            something would be deleted, and nobody said yes
     ├── ModelHasData                a model is not deleted while it has data, unless somebody says so
     ├── MethodFailed                a method did not do what it is for; what a type raises, and an output records
@@ -127,6 +128,10 @@ class CredentialInConfig(UsageError):
 
 class NamespaceInvalid(UsageError):
     code = "namespace_invalid"
+
+
+class Offline(UsageError):
+    code = "offline"
 
 
 class NotARepo(UsageError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
 from bayou.config.ownership import own_catalog, own_state
 from bayou.config.trust import Ask, Gate, extension_needs, link_needs
-from bayou.errors import AlreadyInitialized, NotARepo, UsageError
+from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
@@ -90,19 +90,28 @@ class Repo:
             Gate(self.root, extension_needs(self.root), self.ask).require()
 
     def store(self) -> Store:
-        """Open the configured store; `UsageError` where there is none. No request is sent."""
+        """Open the configured store; `UsageError` where there is none, `Offline` offline. No request is sent.
+
+        This is the only way from a repo to its store, so that nothing goes around `--offline` and BAYOU_OFFLINE.
+        """
         place = self.config.datastore
         if place.url is None:
             raise UsageError(
                 f"there is no store to talk to: the datastore is the directory {self.tree_root}",
                 hint="name one with `bayou datastore setup URL`",
             )
+        self.require_online("the store is not to be contacted")
         place.require_trust()
         from bayou.store import open_store  # noqa: PLC0415
 
         return open_store(
             place.url, namespace=place.namespace, options=place.options, concurrency=self.config.sync.concurrency
         )
+
+    def require_online(self, why: str) -> None:
+        """Raise `Offline` for work that makes no sense without the store, before anything of it is done."""
+        if self.offline:
+            raise Offline(f"offline: {why}", hint="leave out --offline, and unset BAYOU_OFFLINE")
 
 
 def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 
 import bayou
 from bayou.cli import units
-from bayou.cli.output import Output, Table, clean, fail, hint, say, show, warn
+from bayou.cli.output import Output, Table, fail, hint, say, show, warn
 from bayou.cli.units import count, iso, moment, parse_duration, size
+from bayou.text import VisibleStream, visible, visible_json
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]
 PARTS = [say("done"), show("asked for"), warn("careful"), hint("next"), fail("broken")]
@@ -47,10 +49,37 @@ def test_off_a_terminal_a_table_is_aligned_text(capsys):
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("plain ü", "plain ü"), ("\x1b[0m\x7f", "\\x1b[0m\\x7f"), ("a\tb", "a\tb"), ("\udcff", "\\udcff")],
+    [
+        ("plain ü 日本 ❤️", "plain ü 日本 ❤️"),
+        ("\x1b[0m\x7f\x9b", "\\x1b[0m\\x7f\\x9b"),
+        ("a\tb\nerror: c\r", "a\\tb\\nerror: c\\r"),
+        ("\udcff", "\\udcff"),
+        ("a\u202eb\u2066\u200f\u061c", "a\\u202eb\\u2066\\u200f\\u061c"),
+        ("\u2028\u2029\u200b\ufeff\U000e0041", "\\u2028\\u2029\\u200b\\ufeff\\U000e0041"),
+    ],
 )
 def test_control_characters_are_made_visible(text, shown):
-    assert clean(text) == shown
+    assert visible(text) == shown
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_stream_in_pieces_is_made_visible(size):
+    data = "ü\r\nprogress\rdone\x1b[2J\n\u202ex\ty".encode() + b"\xff\xc3"
+    stream = VisibleStream()
+
+    shown = "".join(stream.add(data[at : at + size]) for at in range(0, len(data), size)) + stream.add(b"", last=True)
+
+    assert shown == "ü\nprogress\ndone\\x1b[2J\n\\u202ex\ty\\xff\\xc3"
+
+
+def test_json_stays_the_same_value():
+    value = {"a\u202e": ["\x9b", "ü", "\U000e0041", "\n"]}
+    text = visible_json(json.dumps(value, ensure_ascii=False, indent=1))
+
+    assert json.loads(text) == value
+    assert "\u202e" not in text
+    assert "\U000e0041" not in text
+    assert "ü" in text
 
 
 def on_terminal(script: str, **environ: str) -> str:

@@ -15,6 +15,7 @@ from bayou.records.records import Records
 from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.workflow.run import new_run
+from tests.secrets import PEM, leaked
 from tests.sync.conftest import Clone, Team
 from tests.workflow.going import NEVER_S, commits, go, payload, recorded, sessions, statuses, step
 from tests.workflow.scene import ID, lay, shell
@@ -375,6 +376,41 @@ def test_nothing_of_the_environment_is_in_any_record(clone: Clone, monkeypatch):
     kept = payload(clone, "workflow-runs", "workflows-evaluated", "definitions-evaluated", "outputs")
     assert len(kept) == 6
     assert [path for path, data in kept.items() if b"s3cr3t" in data] == []
+
+
+def test_a_key_of_many_lines_is_in_no_file_of_a_run(clone: Clone, monkeypatch):
+    """17.11: errors quote it escaped, collapsed and cut; logs and results are pushed, too."""
+    monkeypatch.setenv("DEPLOY_KEY", PEM)
+    lay(
+        clone.repo,
+        """
+        - name: one
+          steps:
+            - name: x
+              model: a
+              method: execute
+              inputs: {run: 'echo "$T" | tr "\\n" " " >&2; echo "$T"; exit 1', env: {T: "${{ env.DEPLOY_KEY }}"}}
+            - {name: y, assert: '${{ env.DEPLOY_KEY }}'}
+            - {name: z, guard: '${{ env.DEPLOY_KEY }}', model: b, method: execute}
+            - {name: t, model: b, method: execute, inputs: {timeout: "${{ env.DEPLOY_KEY }}"}}
+            - {name: u, model: '${{ env.DEPLOY_KEY }}', method: execute}
+            - {name: v, for_each: ['${{ env.DEPLOY_KEY }}'], model: b, method: execute}
+        """,
+    )
+
+    run = go(clone).run
+
+    assert statuses(run) == {
+        "x": "failed",
+        "y": "failed",
+        "z": "failed",
+        "t": "failed",
+        "u": "failed",
+        "v[0]": "succeeded",
+    }
+    assert leaked("\n".join(str(one.error) for job in run.jobs for one in job.steps)) == []
+    told = {path for path, data in clone.files.items() if leaked(data.decode(errors="replace"))}
+    assert told == set()
 
 
 def test_what_a_workflow_was_is_kept_with_its_run(clone: Clone):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from bayou.cli.common import Command, Common
-from bayou.cli.output import show
+from bayou.cli.output import show_text
 
 
 @click.command(cls=Command)
@@ -22,4 +22,4 @@ def completion(context: click.Context, shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"no completion for {shell}")
     script = kind(context.find_root().command, {}, "bayou", "_BAYOU_COMPLETE").source()
-    context.ensure_object(Common).output.emit({"shell": shell, "script": script}, [show(script.rstrip("\n"))])
+    context.ensure_object(Common).output.emit({"shell": shell, "script": script}, [show_text(script.rstrip("\n"))])

@@ -7,8 +7,8 @@ import sys
 import click
 
 from bayou.cli.common import Common
-from bayou.cli.output import clean
 from bayou.errors import NotConfirmed
+from bayou.text import visible
 
 yes_option = click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
 
@@ -22,5 +22,5 @@ def check_can_ask(common: Common, *, yes: bool) -> None:
 def confirm(common: Common, question: str, *, yes: bool) -> None:
     """Return if somebody says yes, else raise `NotConfirmed`."""
     check_can_ask(common, yes=yes)
-    if not yes and not click.confirm(clean(question), err=True):
+    if not yes and not click.confirm(visible(question), err=True):
         raise NotConfirmed("nothing was deleted")

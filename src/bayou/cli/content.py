@@ -46,8 +46,19 @@ def source(name: str | None) -> Iterator[BinaryIO]:
 
 
 def pour(content: BinaryIO) -> None:
-    """Write content to the standard output as it is, to the last byte."""
+    """Write content to the standard output as it is, to the last byte.
+
+    A terminal would obey it: there controls are made visible, but for newlines and tabs.
+    """
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        from bayou.text import VisibleStream  # noqa: PLC0415
+
+        stream = VisibleStream()
+        while data := content.read(_CHUNK):
+            sys.stdout.write(stream.add(data))
+        sys.stdout.write(stream.add(b"", last=True))
+        return
     shutil.copyfileobj(content, sys.stdout.buffer, _CHUNK)
     sys.stdout.buffer.flush()
 

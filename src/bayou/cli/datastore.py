@@ -97,7 +97,7 @@ def status(common: Common, timeout: float | None) -> int:
 
     report = api.status(repo, timeout=timeout)
     common.output.emit(documents.status(report), sentences.status(report))
-    return 0 if report.healthy else _FAILED
+    return _FAILED if report.healthy is False else 0
 
 
 @datastore.command(writes=True)

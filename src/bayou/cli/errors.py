@@ -6,19 +6,25 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from bayou.cli import signals
-from bayou.cli.output import clean, paint
+from bayou.cli.output import paint
 from bayou.errors import BayouError, Cancelled, UsageError
 from bayou.quick import dataclass
+from bayou.text import visible
+
+if TYPE_CHECKING:
+    from traceback import TracebackException
 
 _USAGE = UsageError.exit_code
+_FRAMES = 50
+"""Of a traceback: the innermost, of a recursion without an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +41,9 @@ class Problem:
             from json import dumps  # noqa: PLC0415
 
             return dumps({"error": {"code": self.code, "message": self.message, "hint": self.hint}}) + "\n"
-        lines = f"{paint('error:', 'red', color)} {clean(self.message)}\n"
+        lines = f"{paint('error:', 'red', color)} {visible(self.message)}\n"
         if self.hint:
-            lines += f"{paint('hint:', 'cyan', color)} {clean(self.hint)}\n"
+            lines += f"{paint('hint:', 'cyan', color)} {visible(self.hint)}\n"
         return lines
 
 
@@ -49,7 +55,7 @@ def asks_for_json(args: Sequence[str]) -> bool:
 
 def report(error: BaseException, *, json: bool, verbose: int) -> int:
     """Say on stderr what went wrong, and return the exit code."""
-    problem = _with_notes(_problem(error), error)
+    problem = _without_secrets(_with_notes(_problem(error), error))
     is_bug = problem.code == "internal"
     ending = signals.received()
     if ending is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
@@ -62,9 +68,7 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not json:
         text = f"{error.ctx.get_help()}\n"
     if verbose and (is_bug or verbose > 1):
-        import traceback  # noqa: PLC0415
-
-        text = "".join(traceback.format_exception(error)) + text
+        text = _trace(error) + text
     with suppress(OSError):  # whoever does not listen still gets the exit code
         sys.stderr.write(text)
     _flush_or_abandon(sys.stderr)
@@ -103,6 +107,39 @@ def _with_notes(problem: Problem, error: BaseException) -> Problem:
     """Add what else went wrong on the way out (V17): the first error keeps its code, its hint and its place."""
     notes: list[str] = getattr(error, "__notes__", [])
     return replace(problem, message="; ".join([problem.message, *notes]))
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    """Keep credentials of this process, and private keys, out of what is told (V26)."""
+    from bayou.redaction import redactor  # noqa: PLC0415
+
+    hide = redactor().text
+    return replace(problem, message=hide(problem.message), hint=problem.hint and hide(problem.hint))
+
+
+def _trace(error: BaseException) -> str:
+    """Return where an error happened, indented: no line of it can be taken for one of ours, and none tells a secret."""
+    from traceback import TracebackException  # noqa: PLC0415
+
+    from bayou.redaction import redactor  # noqa: PLC0415
+
+    hide = redactor().text
+    entries = _entries(TracebackException.from_exception(error, limit=-_FRAMES))
+    return "".join(f"  {visible(hide(entry))}\n" for entry in entries)
+
+
+def _entries(trace: TracebackException) -> Iterator[str]:
+    """Yield the lines of a traceback; the standard library's own break wherever a message or a file's name does."""
+    earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
+    if earlier is not None:
+        yield from _entries(earlier)
+        yield "which led to:"
+    yield "Traceback (most recent call last):"
+    for frame in trace.stack:
+        yield f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        if frame.line:
+            yield f"    {frame.line}"
+    yield "".join(trace.format_exception_only()).strip()
 
 
 def _see_help(error: click.UsageError) -> str:

@@ -104,12 +104,15 @@ def outputs(common: Common, name: str) -> None:
 
 
 def _printer(common: Common) -> Callable[[bytes], None] | None:
-    """Show what a method prints, as it is, to whoever asked for more."""
+    """Show what a method prints to whoever asked for more: its lines, with what a terminal would obey made visible."""
     if not common.verbose or common.json:
         return None
+    from bayou.text import VisibleStream  # noqa: PLC0415
+
+    stream = VisibleStream()
 
     def show(data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-        sys.stderr.buffer.flush()
+        sys.stderr.write(stream.add(data))
+        sys.stderr.flush()
 
     return show

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bayou.cli.output import Part, Table, fail, hint, say, show
-from bayou.cli.units import moment, size
+from bayou.cli.units import first_line, moment, size
 
 if TYPE_CHECKING:
     from bayou.model.types import ModelType, OutputSpec, Types
@@ -43,7 +43,7 @@ def ran(output: Output) -> Iterator[Part]:
         cells = [(made.name, str(made.version), size(made.size)) for made in output.data]
         yield Table(("data", "version", "size"), cells, frozenset({"version", "size"}))
     if output.error is not None:
-        yield fail(_short(output.error))
+        yield fail(first_line(output.error))
         if any(made.name == "log" for made in output.data):
             yield hint(f"all that it printed: `bayou data get {output.model} log`")
 
@@ -60,16 +60,11 @@ def outputs(rows: Sequence[OutputRow]) -> Iterator[Part]:
             moment(row.started_at),
             f"{row.duration_s:.1f} s" if row.duration_s is not None else "",
             ", ".join(f"{made.name} {made.version}" for made in row.data),
-            _short(row.error or ""),
+            first_line(row.error or ""),
         )
         for row in rows
     ]
     yield Table(("output", "method", "status", "started", "took", "data", "error"), cells, frozenset({"took"}))
-
-
-def _short(error: str) -> str:
-    """Return the line of an error that is for people; a traceback may follow it."""
-    return error.partition("\n")[0]
 
 
 def _arguments(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:

@@ -6,7 +6,6 @@ Results go to stdout, everything else to stderr. A renderer makes `Line`s and `T
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TextIO
@@ -14,18 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 import click
 
 from bayou.quick import dataclass
+from bayou.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from bayou.cli.progress import Bar
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    """Make every control character visible: names and messages come from strangers, and terminals obey them."""
-    if text.isprintable():  # hot: a list may have a hundred thousand rows
-        return text
-    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def paint(text: str, color: str, on: bool) -> str:
@@ -34,11 +25,15 @@ def paint(text: str, color: str, on: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. A label says what it is about, and puts it on stderr; `-q` leaves it out unless it must be read."""
+    """One line. A label says what it is about, and puts it on stderr; `-q` leaves it out unless it must be read.
+
+    `many`: the text has newlines, and they are ours.
+    """
 
     text: str
     label: str | None = None
     always: bool = False
+    many: bool = False
 
     COLORS: ClassVar[Mapping[str, str]] = {
         "error": "red",
@@ -70,6 +65,11 @@ def say(text: str) -> Line:
 def show(text: str) -> Line:
     """Print what was asked for."""
     return Line(text, always=True)
+
+
+def show_text(text: str) -> Line:
+    """Print what was asked for, of many lines: a newline in it must never come from a value."""
+    return Line(text, always=True, many=True)
 
 
 def warn(text: str) -> Line:
@@ -114,7 +114,7 @@ class Output:
     def tell(self, text: str) -> None:
         """Say at once, on stderr, what a person waits for; a script reads the outcome."""
         if not self.json and not self.quiet:
-            sys.stderr.write(f"{clean(text)}\n")
+            sys.stderr.write(f"{visible(text)}\n")
             sys.stderr.flush()
 
     def progress(self) -> Bar:
@@ -129,7 +129,7 @@ class Output:
         label = ""
         if line.label:
             label = paint(f"{line.label}:", Line.COLORS[line.label], stream.isatty()) + " "
-        self._write(stream, label + clean(line.text))
+        self._write(stream, label + (visible_lines if line.many else visible)(line.text))
 
     def _table(self, table: Table) -> None:
         if sys.stdout.isatty():
@@ -146,7 +146,7 @@ def _aligned(table: Table) -> Iterable[str]:
     """Hot: column by column, since a list may have a hundred thousand rows."""
     columns = []
     for heading, *cells in zip(table.headings, *table.rows, strict=True):
-        column = [heading, *map(clean, cells)]
+        column = [heading, *map(visible, cells)]
         width = max(map(len, column))
         columns.append([cell.rjust(width) if heading in table.right else cell.ljust(width) for cell in column])
     return ("  ".join(row).rstrip() for row in zip(*columns, strict=True))
@@ -161,5 +161,5 @@ def _rich_table(table: Table) -> None:
     for heading in table.headings:
         drawn.add_column(heading, justify="right" if heading in table.right else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(clean(cell)) for cell in row))
+        drawn.add_row(*(Text(visible(cell)) for cell in row))
     Console(highlight=False).print(drawn)

@@ -49,7 +49,7 @@ def setup(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
 
 def status(report: Status) -> Iterator[Part]:
     place = _place(report.url, report.namespace)
-    if report.healthy:
+    if report.healthy is not False:
         took = "" if report.latency_ms is None else f" ({report.latency_ms:,} ms)"
         yield show(f"{place}: {report.message}{took}")
     else:

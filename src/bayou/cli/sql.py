@@ -20,6 +20,7 @@ from bayou.cli.units import count
 from bayou.cli.writing import annotated
 from bayou.errors import UsageError
 from bayou.ids import ulid
+from bayou.text import visible_lines
 
 if TYPE_CHECKING:
     from bayou.pipeline.sql.query import Query
@@ -98,7 +99,7 @@ def _render(query: Query, rows: Iterable[Row], form: str, stream: TextIO) -> int
     if form == "json":
         return sql_formats.json_lines(query.columns, rows, stream)
     if form == "csv":
-        return sql_formats.csv(query.columns, rows, stream)
+        return sql_formats.csv(query.columns, rows, _Shown(stream) if stream.isatty() else stream)
     width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
     return sql_formats.table(query.columns, rows, stream, width)
 
@@ -110,6 +111,16 @@ def _write(query: Query, form: str, target: str, progress: Progress) -> int:
         query.distinct()
     with _whole(Path(target)) as stream, closing(query.rows(progress)) as rows:
         return _render(query, rows, form, stream)
+
+
+class _Shown:
+    """A terminal, which gets what it would obey made visible; a file and a pipe get values as they are."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible_lines(text))
 
 
 @contextmanager

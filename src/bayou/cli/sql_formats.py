@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
-from bayou.cli.output import clean
+from bayou.text import visible, visible_json
 
 if TYPE_CHECKING:
     from bayou.pipeline.sql.query import Column
 
 Row = Sequence[object]
 T = TypeVar("T")
+
+
+class Writable(Protocol):
+    """What text can be written to."""
+
+    def write(self, text: str, /) -> int: ...
+
 
 _SAMPLE = 200
 """Rows that a table looks at to choose its widths; those that come later fit in, or are cut."""
@@ -73,10 +80,10 @@ def document(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, bes
 def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[str]:
     names = [column.name for column in columns]
     for row in rows:
-        yield json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False)
+        yield visible_json(json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False))
 
 
-def csv(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO) -> int:
+def csv(columns: Sequence[Column], rows: Iterable[Row], stream: Writable) -> int:
     """Write a line of names and one of values for each row; return how many rows. Nothing stands for null."""
     from csv import writer  # noqa: PLC0415
 
@@ -106,7 +113,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, width:
         )
         stream.write(f"{_GAP.join(padded).rstrip()}\n")
 
-    write([clean(name) for name in names])
+    write([visible(name) for name in names])
     return _written(chain(first, cells), write)
 
 
@@ -147,7 +154,7 @@ def _cell(value: object) -> str:
 
 
 def _line(text: str) -> str:
-    return clean(text[: 4 * _WIDEST].replace("\n", "\\n").replace("\t", "\\t"))
+    return visible(text[: 4 * _WIDEST])
 
 
 def _cut(text: str, width: int) -> str:

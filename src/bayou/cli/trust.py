@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bayou.cli.common import Common, Group
-from bayou.cli.output import Line, Output, Part, clean, hint, say, show, warn
+from bayou.cli.output import Line, Output, Part, hint, say, show, warn
 from bayou.errors import NotConfirmed
 from bayou.quick import dataclass
 
@@ -89,8 +89,8 @@ def revoke(common: Common) -> None:
 
 def ask(output: Output, needs: Sequence[Need]) -> bool:
     """Ask the person at the terminal whether these are allowed on this machine; whatever is no yes is a no."""
-    output.emit({}, [Line(f"{need.why}\n  ({need.where}, sha256 {need.digest[:12]})", "needs") for need in needs])
-    return click.confirm(clean("allow this on this machine?"), default=False, err=True)
+    output.emit({}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs") for need in needs])
+    return click.confirm("allow this on this machine?", default=False, err=True)
 
 
 def _check_can_ask(common: Common) -> None:

@@ -28,6 +28,11 @@ def size(number: int) -> str:
     return f"{value:.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
 
 
+def first_line(error: str) -> str:
+    """Return the line of an error that is for people; a traceback may follow it."""
+    return error.partition("\n")[0]
+
+
 def files(number: int, total: int) -> str:
     """Return `3 files (12 KB)`."""
     return f"{count(number, 'file')} ({size(total)})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bayou.cli.output import Part, Table, fail, hint, say, show
-from bayou.cli.units import count, moment, size
+from bayou.cli.output import Part, Table, fail, hint, say, show, show_text
+from bayou.cli.units import count, first_line, moment, size
 
 if TYPE_CHECKING:
     from bayou.records.catalog.rows import RunRow
@@ -52,7 +52,7 @@ def validated(names: Sequence[str], problems: Sequence[Problem]) -> Iterator[Par
 def step(job: str, record: Step) -> str:
     """Return the line that tells of a step while a workflow runs."""
     took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
-    error = f": {record.error}" if record.error else ""
+    error = f": {first_line(record.error)}" if record.error else ""
     return f"{_MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
 
 
@@ -105,7 +105,7 @@ def evaluated(document: Mapping[str, object]) -> Iterator[Part]:
     """Show what a workflow comes to, as YAML."""
     import yaml  # noqa: PLC0415
 
-    yield show(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120).rstrip())
+    yield show_text(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 
 def _steps(run: Run) -> Iterator[Part]:
@@ -116,7 +116,7 @@ def _steps(run: Run) -> Iterator[Part]:
             one.status,
             f"{one.duration_s:.1f} s" if one.duration_s is not None else "",
             ", ".join(f"{made.name} {made.version} ({size(made.size)})" for made in one.data),
-            one.error or "",
+            first_line(one.error or ""),
         )
         for job in run.jobs
         for one in job.steps

@@ -21,7 +21,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import bayou
 from bayou import limits
 from bayou.errors import ParserFailed
 
@@ -211,7 +210,7 @@ def _widen(pipe: int) -> None:
 
 def _import_path() -> list[str]:
     """Return where the child finds our code and the parser: where this process does, but for its working directory."""
-    home = os.path.dirname(os.path.dirname(os.path.abspath(bayou.__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.abspath(limits.__file__)))
     return [home, *(entry for entry in sys.path if os.path.isabs(entry) and entry != home)]
 
 

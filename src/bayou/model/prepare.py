@@ -92,7 +92,7 @@ def prepare(repo: Repo, request: RunRequest) -> Prepared:
         evaluated = evaluate(said.arguments, scope, where)
     secrets = evaluated.secrets | request.secrets
     arguments = {**evaluated.value, **{name: value for name, value in request.inputs.items() if name in said.takes}}
-    for problem in problems(method.arguments, arguments):
+    for problem in problems(method.arguments, arguments, secrets=secrets):
         raise _invalid(problem, _place(problem, request, said), kind, secrets)
     return Prepared(request, kind, method, arguments, secrets)
 

@@ -159,8 +159,8 @@ class _Running:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a type is code of others; whatever it raises is its failure)
             import traceback  # noqa: PLC0415
 
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            return _Outcome(FAILED, f"{message}\n{''.join(traceback.format_exception(error))}")
+            message = " ".join(work.redact(f"{type(error).__name__}: {error}").split())
+            return _Outcome(FAILED, f"{message}\n{work.redact(''.join(traceback.format_exception(error)))}")
         return _Outcome(SUCCEEDED)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef
 from bayou.records.terms import Options
+from bayou.redaction import StreamRedactor
 
 if TYPE_CHECKING:
     from bayou.records.data import DataRepository
@@ -31,14 +32,27 @@ class Stream(ABC):
     printed: Callable[[bytes], None] | None = None
     """Told of what is written, as it is written."""
 
+    redactor: StreamRedactor | None = None
+    """Keeps secrets out of it (V26); None where the writer has done that."""
+
     metadata: Metadata | None = None
     """The version as it is by now; None while there is none."""
 
     def write(self, data: bytes) -> None:
         """Add to the end."""
-        if self.printed is not None:
-            self.printed(data)
-        self._write(data)
+        self._tell(data if self.redactor is None else self.redactor.add(data))
+
+    def close(self) -> None:
+        """Keep all that was written."""
+        if self.redactor is not None:
+            self._tell(self.redactor.close())
+        self._close()
+
+    def _tell(self, data: bytes) -> None:
+        if data:
+            if self.printed is not None:
+                self.printed(data)
+            self._write(data)
 
     @abstractmethod
     def _write(self, data: bytes) -> None: ...
@@ -48,8 +62,7 @@ class Stream(ABC):
         """Let others see what was written, if it has waited long enough. Call it now and then."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Keep all that was written."""
+    def _close(self) -> None: ...
 
     def __enter__(self) -> Stream:
         return self
@@ -82,7 +95,7 @@ class LiveStream(Stream):
         if self._waiting and (len(self._waiting) >= MOST_BYTES or time.monotonic() - self._since >= EVERY_S):
             self._flush()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if self._waiting or (self.metadata is None and not self._lazily):
             self._flush()
 
@@ -109,7 +122,7 @@ class StagedStream(Stream):
     def flush_if_due(self) -> None:
         """Nothing is due before the end."""
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with self._file as file:
             if file.tell() or not self._lazily:
                 file.seek(0)

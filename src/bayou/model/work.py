@@ -10,13 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bayou.errors import Cancelled
+from bayou.errors import Cancelled, MethodFailed
 from bayou.model.expressions.redact import redact
 from bayou.model.stream import LiveStream, StagedStream, Stream
 from bayou.records.content import Content
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef, Owner
 from bayou.records.terms import Options
+from bayou.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
 
 if TYPE_CHECKING:
     from bayou.model.types.spec import Method
@@ -78,15 +79,24 @@ class Work:
         lifetime: str | None = None,
         keep: str | None = None,
     ) -> None:
-        """Save a version of data; what is not said is as the type declares it."""
+        """Save a version of data; what is not said is as the type declares it.
+
+        The content is the method's own, and is kept as it is. Its name and its tags are records, and tell no secret.
+        """
+        if self.redact(name) != name:
+            raise MethodFailed("the name of what it saved has a secret in it")
+        tags = redact(tags, self._secrets) if tags else None
         spec = self._method.output(name)
         options = self._options(name, tags)
         options["content_type"] = content_type or spec.content_type
         options["lifetime"], options["keep"] = lifetime or spec.lifetime, keep or spec.keep
         self._save(name, content, options)
 
-    def stream(self, name: str, *, lazily: bool = False) -> Stream:
-        """Return the `with` block of data that grows while it is written; `lazily`: none, if nothing is written."""
+    def stream(self, name: str, *, lazily: bool = False, redacted: bool = False) -> Stream:
+        """Return the `with` block of data that grows while it is written; `lazily`: none, if nothing is written.
+
+        Secrets are kept out of it: it is a log. `redacted`: the writer does that itself.
+        """
         options = self._options(name, None)
         options["streaming"] = True
         with self._lock:
@@ -97,6 +107,7 @@ class Work:
                 stream = LiveStream(self._records.data, self._model, name, options, lazily)
                 self._made.append(stream)
         stream.printed = self._printed
+        stream.redactor = None if redacted else self.redacting()
         return stream
 
     @contextmanager
@@ -124,9 +135,16 @@ class Work:
         return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="bayou-", ignore_cleanup_errors=True)))
 
     def redact(self, text: str) -> str:
-        """Return a text without what came from the environment by an expression."""
+        """Return a text without secrets: what came from the environment by an expression, and credentials.
+
+        Call it on the whole text, before it is collapsed or cut.
+        """
         redacted: str = redact(text, self._secrets)
         return redacted
+
+    def redacting(self) -> StreamRedactor:
+        """Return a redactor of what the method prints or returns, piece by piece."""
+        return redactor(self._secrets, SHORTEST_PRINTED).stream()
 
     def publish(self) -> None:
         """Make what is staged visible: the method has succeeded."""

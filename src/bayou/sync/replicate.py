@@ -80,8 +80,7 @@ def replicate(
 
     `ReplicaRefused`, and nothing is changed, where the other store has data that did not come from here.
     """
-    if repo.offline:
-        raise UsageError("offline, no other store can be reached", hint="leave out --offline, or BAYOU_OFFLINE")
+    repo.require_online("no other store can be reached")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     place = DatastoreConfig(url, None, namespace, options=dict(options or {}))
     source, target = _stores(repo, place, deadline)

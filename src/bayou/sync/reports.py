@@ -39,11 +39,14 @@ class IndexStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `datastore status` tells. `index` is None where there is no head, or no store at all."""
+    """What `datastore status` tells. `index` is None where there is no head, or no store at all.
+
+    `healthy` is None where nobody has asked the store: offline.
+    """
 
     url: str
     namespace: str | None
-    healthy: bool
+    healthy: bool | None
     latency_ms: int | None
     message: str
     index: IndexStatus | None

@@ -76,6 +76,10 @@ def setup(
 
     Versions that the store has too keep both sides by the rule `renumber`, as in every sync.
     """
+    if "://" in target:
+        repo.require_online("a store is set up by asking it")
+    elif repo.config.datastore.url is not None and not skip_migration:
+        repo.require_online("what the store holds cannot be brought along; --skip-migration leaves it there")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     move = _Move(repo, skip_migration, deadline, progress or Silent(), renumber, engine)
     if "://" in target:

@@ -10,9 +10,11 @@ from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo
 from bayou.store.store import Store
+from bayou.store.url import parse_url
 from bayou.sync.base import Base, repo_place
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
+from bayou.sync.place import place_url
 from bayou.sync.policy import Policy
 from bayou.sync.reports import IndexStatus, Status
 
@@ -20,13 +22,15 @@ _STATUS_TIMEOUT_S = 10.0
 
 
 def status(repo: Repo, *, timeout: float | None = None) -> Status:
-    """Tell how things stand, with one request to the store and no change anywhere (V15)."""
+    """Tell how things stand, with one request to the store (offline: none) and no change anywhere (V15)."""
     config = repo.config.datastore
     if config.url is None:
         return Status(
             str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
             config.hydrate, str(repo.tree_root),
         )  # fmt: skip
+    if repo.offline:
+        return _offline(repo)
     store = repo.store().within(Deadline.after(timeout or _STATUS_TIMEOUT_S))
     begin = time.monotonic()
     healthy, message, index, etag = True, "", None, None
@@ -55,6 +59,21 @@ def status(repo: Repo, *, timeout: float | None = None) -> Status:
     in_sync = proved and etag == place.etag and not paths
     return Status(
         store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
+        paths, bulk, config.hydrate, str(repo.tree_root),
+    )  # fmt: skip
+
+
+def _offline(repo: Repo) -> Status:
+    """Tell what is known here. Whether that is what the store has, nobody can say."""
+    config = repo.config.datastore
+    assert config.url is not None
+    with Database(repo.state / "sync.db") as database:
+        nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
+        base = Base(database, place_url(config.url, config.namespace), config.namespace, nodes)
+        paths, bulk = Journal(database, base.place_id).counts()
+        seq = base.place.seq
+    return Status(
+        str(parse_url(config.url)), config.namespace, None, None, "offline: the store was not asked", None, False, seq,
         paths, bulk, config.hydrate, str(repo.tree_root),
     )  # fmt: skip
 

@@ -79,7 +79,8 @@ def _value(source: str, scope: EvaluationScope, where: str, secrets: set[str]) -
         if asked.failure is None:
             raise _failed(where, source, error, secrets) from None
     if asked.failure is not None:
-        raise ExpressionInvalid(f"{where}: {source}: {asked.failure.message}", hint=asked.failure.hint)
+        message, hint = redact([asked.failure.message, asked.failure.hint], secrets)
+        raise ExpressionInvalid(f"{where}: {source}: {message}", hint=hint)
     return found
 
 
@@ -129,7 +130,8 @@ class _Asked:
 def _failed(where: str, source: str, error: Exception, secrets: set[str]) -> ExpressionInvalid:
     if isinstance(error, KeyError):
         return ExpressionInvalid(
-            f"{where}: {source}: there is no {error.args[0]}", hint="give it, or ask with has(…) whether it is there"
+            f"{where}: {source}: there is no {redact(str(error.args[0]), secrets)}",
+            hint="give it, or ask with has(…) whether it is there",
         )
-    reason = redact(" ".join(str(error).partition(". ")[0].split()), secrets)
+    reason = " ".join(redact(str(error), secrets).partition(". ")[0].split())
     return ExpressionInvalid(f"{where}: {source} comes to nothing: {reason}", hint="mend the expression")

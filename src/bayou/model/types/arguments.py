@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema
 from bayou.model.types.validation import Finding, findings
@@ -32,14 +33,16 @@ class Problem:
     hint: str | None = None
 
 
-def problems(schema: Schema, arguments: Mapping[str, object], *, evaluated: bool = True) -> list[Problem]:
-    """Return all that is wrong with arguments, in the order of the places.
+def problems(
+    schema: Schema, arguments: Mapping[str, object], *, evaluated: bool = True, secrets: frozenset[str] = frozenset()
+) -> list[Problem]:
+    """Return all that is wrong with arguments, in the order of the places; no message tells one of the `secrets`.
 
     Before they are `evaluated`, whatever an expression could still put right is passed over.
     """
     found = [
         Problem(path, message, hint)
-        for path, message, hint, settled in findings(schema, arguments)
+        for path, message, hint, settled in findings(schema, arguments, secrets)
         if evaluated or settled
     ]
     return sorted(found, key=lambda problem: [str(key) for key in problem.path])
@@ -65,14 +68,14 @@ def _coerced(text: str, schema: Schema) -> object:
         return text
 
 
-def finding_of(error: Any) -> Finding:
+def finding_of(error: Any, secrets: frozenset[str]) -> Finding:
     """Return what a validator found, in words; settled, unless an expression in the value could still put it right."""
     settled = error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
-    found = _problem(error)
+    found = _problem(error, secrets)
     return found.path, found.message, found.hint, settled
 
 
-def _problem(error: Any) -> Problem:
+def _problem(error: Any, secrets: frozenset[str]) -> Problem:
     path = tuple(error.absolute_path)
     match error.validator:
         case "additionalProperties" if error.validator_value is False:
@@ -83,11 +86,13 @@ def _problem(error: Any) -> Problem:
         case "type":
             kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
             wanted = " or ".join(_KINDS.get(kind, str(kind)) for kind in kinds)
-            return Problem(path, f"{_named(path)} must be {wanted}, not {_shown(error.instance)}")
+            return Problem(path, f"{_named(path)} must be {wanted}, not {_shown(redact(error.instance, secrets))}")
         case "enum":
             wanted = ", ".join(_shown(value) for value in error.validator_value)
-            return Problem(path, f"{_named(path)} must be one of {wanted}, not {_shown(error.instance)}")
-    return Problem(path, f"{_named(path)}: {' '.join(error.message.split())[:_LONGEST]}")
+            return Problem(
+                path, f"{_named(path)} must be one of {wanted}, not {_shown(redact(error.instance, secrets))}"
+            )
+    return Problem(path, f"{_named(path)}: {' '.join(redact(error.message, secrets).split())[:_LONGEST]}")
 
 
 def _unknown(path: Path, error: Any) -> Problem:

@@ -40,10 +40,14 @@ class Work:
         keep: str | None = None,
     ) -> None:
         """Save data: bytes, a text, an open binary file, or anything that JSON can tell."""
+        options = {"content_type": content_type, "tags": tags or {}, "lifetime": lifetime, "keep": keep}
+        self._keep(name, content, options, returned=False)
+
+    def _keep(self, name: str, content: Any, options: dict[str, Any], *, returned: bool) -> None:
         self._count += 1
         file = self._outbox / f"item-{self._count}"
         guessed = _write(file, content)
-        said = {"content_type": content_type or guessed, "tags": tags or {}, "lifetime": lifetime, "keep": keep}
+        said = {**options, "content_type": options.get("content_type") or guessed, "returned": returned}
         with open(self._outbox / ITEMS, "a") as items:
             items.write(json.dumps({"file": file.name, "name": name, **said}) + "\n")
 
@@ -97,7 +101,7 @@ def _call(request: dict[str, Any], work: Work) -> None:
         arguments["work"] = work
     returned = function(**arguments)
     if returned is not None or request["save_none"]:
-        work.save(_RESULT, returned)
+        work._keep(_RESULT, returned, {}, returned=True)
 
 
 def _details(error: BaseException) -> str:
@@ -118,8 +122,8 @@ def main(outbox: Path) -> int:
     try:
         _call(request, Work(outbox, Path(request["root"])))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  (whatever it is, it is to be told)
-        message = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-        told = {"message": message, "details": _details(error)}
+        # As it is: secrets are found in whole texts, before they are collapsed (V26).
+        told = {"message": f"{type(error).__name__}: {error}", "details": _details(error)}
         (outbox / FAILURE).write_text(json.dumps(told))
         return 1
     (outbox / DONE).touch()

@@ -16,10 +16,14 @@ from typing import Any, Literal
 from bayou.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
 from bayou.model.types import child
+from bayou.model.types.printed import Redacted
 from bayou.model.work import Work
 from bayou.quick import dataclass
 
 _LAST_WORDS = 200
+_CHUNK = 1 << 16
+_LOOK = 8 << 10
+"""Where a NUL says that it is no text, as Git does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +43,29 @@ def run_python(job: PythonJob, work: Work, *, save_none: bool) -> None:
     request = outbox / child.REQUEST
     request.write_text(json.dumps({**asdict(job), "root": str(work.root), "save_none": save_none}))
     said = Excerpt()
-    with work.stream("log", lazily=True) as log:
+    with work.stream("log", lazily=True, redacted=True) as log:
 
         def printed(_: str, data: bytes) -> None:
             said.add(data)
             log.write(data)
 
-        ended = run_process(
-            # -P: what lies beside our own script is not to be imported; -u: a log is read while it is written.
-            [sys.executable, "-P", "-u", child.__file__, str(outbox)],
-            cwd=work.root,
-            environment=work.environment,
-            mark=work.output_id,
-            timeout=None,
-            cancelled=work.cancelled,
-            printed=printed,
-            waiting=log.flush_if_due,
-        )
+        with Redacted(work, printed) as redacted:
+            ended = run_process(
+                # -P: what lies beside our own script is not to be imported; -u: a log is read while it is written.
+                [sys.executable, "-P", "-u", child.__file__, str(outbox)],
+                cwd=work.root,
+                environment=work.environment,
+                mark=work.output_id,
+                timeout=None,
+                cancelled=work.cancelled,
+                printed=redacted.printed,
+                waiting=log.flush_if_due,
+            )
     failure = outbox / child.FAILURE
     if failure.exists():
         told = json.loads(failure.read_text())
-        raise MethodFailed(told["message"], details=told["details"])
+        message = " ".join(work.redact(told["message"]).split()).rstrip(": ")
+        raise MethodFailed(message, details=work.redact(told["details"]))
     if ended.why is not None or not (outbox / child.DONE).exists():
         last = said.last_line(_LAST_WORDS)
         why = ended.why or "ended before it was done"
@@ -71,5 +77,25 @@ def _save(outbox: Path, work: Work) -> None:
     manifest = outbox / child.ITEMS
     for line in manifest.read_text().splitlines() if manifest.exists() else ():
         said = json.loads(line)
-        with open(outbox / said.pop("file"), "rb") as content:
+        file = outbox / said.pop("file")
+        if said.pop("returned"):
+            file = _redacted(file, work)
+        with open(file, "rb") as content:
             work.save(said.pop("name"), content, **said)
+
+
+def _redacted(file: Path, work: Work) -> Path:
+    """Return a file with what a method returned, without secrets; the same one, if it is no text.
+
+    What it returns is often all that it knows; what it saves by name is chosen, and kept as it is.
+    """
+    redacted = file.with_name(f"{file.name}-redacted")
+    stream = work.redacting()
+    with open(file, "rb") as content, open(redacted, "wb") as target:
+        if b"\0" in content.read(_LOOK):
+            return file
+        content.seek(0)
+        while data := content.read(_CHUNK):
+            target.write(stream.add(data))
+        target.write(stream.close())
+    return redacted

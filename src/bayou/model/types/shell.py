@@ -8,6 +8,7 @@ from typing import Any
 
 from bayou.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
+from bayou.model.types.printed import Redacted
 from bayou.model.types.spec import Method, OutputSpec
 from bayou.model.work import Work
 
@@ -57,22 +58,23 @@ class Shell:
     def run(self, method: str, arguments: Mapping[str, Any], work: Work) -> None:
         command: str = arguments["run"]
         kept = {"stdout": Excerpt(), "stderr": Excerpt()}
-        with work.stream("log") as log:
+        with work.stream("log", redacted=True) as log:
 
             def printed(stream: str, data: bytes) -> None:
                 kept[stream].add(data)
                 log.write(data)
 
-            ended = run_process(
-                ["/bin/sh", "-c", command],
-                cwd=work.root / arguments.get("workdir", "."),
-                environment={**work.environment, **_variables(arguments.get("env", {}))},
-                mark=work.output_id,
-                timeout=arguments.get("timeout"),
-                cancelled=work.cancelled,
-                printed=printed,
-                waiting=log.flush_if_due,
-            )
+            with Redacted(work, printed) as redacted:
+                ended = run_process(
+                    ["/bin/sh", "-c", command],
+                    cwd=work.root / arguments.get("workdir", "."),
+                    environment={**work.environment, **_variables(arguments.get("env", {}))},
+                    mark=work.output_id,
+                    timeout=arguments.get("timeout"),
+                    cancelled=work.cancelled,
+                    printed=redacted.printed,
+                    waiting=log.flush_if_due,
+                )
         result = {
             "exit_code": ended.exit_code,
             "stdout": kept["stdout"].text(),

@@ -57,12 +57,16 @@ def unusable(schema: object) -> Iterator[tuple[Place, str]]:
 _LOCAL = re.compile(r"#(?:/[^\s]{0,1000})?")
 
 
-def findings(schema: Schema, value: object) -> list[Finding]:
-    """Return what is wrong with a value, or that it cannot be told, since the schema is none."""
+def findings(schema: Schema, value: object, secrets: frozenset[str] = frozenset()) -> list[Finding]:
+    """Return what is wrong with a value, or that it cannot be told, since the schema is none.
+
+    The check redacts `secrets` itself, before it shortens what it says of a value.
+    """
     for place, problem in unusable(schema):
         return [((), f"the schema cannot be used: {'.'.join(map(str, place))}: {problem}", None, True)]
     return [
-        (tuple(place), message, hint, settled) for place, message, hint, settled in _bounded(_findings, schema, value)
+        (tuple(place), message, hint, settled)
+        for place, message, hint, settled in _bounded(_findings, schema, value, sorted(secrets))
     ]
 
 
@@ -70,16 +74,18 @@ def schema_findings(schema: object) -> list[tuple[Place, str]]:
     """Return the first thing that keeps a schema from being one, with its place; nothing if it is one."""
     for place, problem in unusable(schema):
         return [(place, problem)]
-    return [(tuple(place), message) for place, message, *_ in _bounded(_schema_findings, schema, None)]
+    return [(tuple(place), message) for place, message, *_ in _bounded(_schema_findings, schema, None, [])]
 
 
-def _bounded(check: Callable[[Any, Any], list[Any]], schema: object, value: object) -> list[Any]:
+def _bounded(
+    check: Callable[[Any, Any, list[str]], list[Any]], schema: object, value: object, secrets: list[str]
+) -> list[Any]:
     if _is_plain(schema, value):
-        return check(schema, value)
+        return check(schema, value, secrets)
     from bayou.records.query.apart import call_apart  # noqa: PLC0415  (hardly ever needed)
 
     try:
-        found: list[Any] = call_apart(__name__, check.__name__, schema, value)
+        found: list[Any] = call_apart(__name__, check.__name__, schema, value, secrets)
     except DeadlinePassed:
         return [[(), f"the schema takes more than {limits.EXPRESSION_SECONDS:g} s to check", None, True]]
     except EOFError:
@@ -87,13 +93,14 @@ def _bounded(check: Callable[[Any, Any], list[Any]], schema: object, value: obje
     return found
 
 
-def _findings(schema: Any, value: object) -> list[Any]:
+def _findings(schema: Any, value: object, secrets: list[str]) -> list[Any]:
     from bayou.model.types.arguments import finding_of  # noqa: PLC0415
 
-    return _guarded(lambda: [finding_of(error) for error in _validator(schema).iter_errors(value)])
+    hidden = frozenset(secrets)
+    return _guarded(lambda: [finding_of(error, hidden) for error in _validator(schema).iter_errors(value)])
 
 
-def _schema_findings(schema: Any, _: object) -> list[Any]:
+def _schema_findings(schema: Any, _value: object, _secrets: list[str]) -> list[Any]:
     from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415
 
     def check() -> list[Any]:

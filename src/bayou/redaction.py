@@ -1,0 +1,388 @@
+"""Keeping secrets out of what is recorded, logged or printed (V26).
+
+A secret takes many forms on its way into a text: a program prints it line by line, `repr` and JSON escape it, a URL
+quotes it, `base64` encodes and wraps it, our own messages collapse its white space. A `Redactor` knows these forms of
+each of its secrets, and besides them what is a credential by its shape: a private key in PEM. Always redact the whole
+text first, and collapse, cut or escape it afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from bayou.quick import dataclass
+
+REDACTED = "***"
+
+SHORTEST = 4
+"""A shorter secret is replaced only where it is a whole value: `a` stands in too many words."""
+SHORTEST_PRINTED = 8
+"""The same for what a program prints or returns: `prod` and `true` are values of the environment, too."""
+
+_LINE = 8
+"""A line of a secret that is shorter is replaced only beside another line of it."""
+_OWN = 12
+"""No credential of a provider is shorter."""
+_SHINGLE, _ENCODED, _WIDE = 12, 8, 24
+"""Of base64: the length of the pieces that are looked up, and from which on it is looked for at all, and in pieces."""
+_KEY_MOST = 32 << 10
+"""How long a private key is, at most."""
+_HOLD = 64 << 10
+"""How much of a stream waits for the end of its line, at most."""
+
+_GAP = r"""(?:\\{1,8}[nrtfv]|(?i:\\{1,8}(?:u00|x)(?:0[9a-d]|20)|%(?:25)*(?:0[9a-d]|20))|[\s'"\\,+>|]){0,24}"""
+"""What may stand where a secret has white space: any other white space, as it is or escaped, and quotes around it."""
+_ONLY_GAP = re.compile(_GAP)
+_CUT = re.compile(r"""(?:…|\.\.\.)?["'\s]*\Z""")
+
+_BEGIN = re.compile(r"-----BEGIN[ +A-Z0-9%]{1,40}PRIVATE(?:[ +]|%20)KEY(?:(?:[ +]|%20)BLOCK)?-----")
+_END = re.compile(r"-----END[ +A-Z0-9%]{1,40}PRIVATE(?:[ +]|%20)KEY(?:(?:[ +]|%20)BLOCK)?-----")
+_KEY_TEXT = re.compile(r"[A-Za-z0-9+/=\s\\%'\",:.>|-]*")
+_ENCODED_BEGIN = "LS0tLS1CRUdJTi"
+_ENCODED_KEY = re.compile(
+    r"LS0tLS1CRUdJTi[\w+/-]{40,}(?:(?:\s|\\+[nr]){1,4}[\w+/-]{40,})*(?:(?:\s|\\+[nr]){1,4}[\w+/-]+=)?={0,2}", re.ASCII
+)
+_RUN = re.compile(rf"[A-Za-z0-9+/]{{{_SHINGLE},}}")
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_CHARACTERS = re.compile(r"\\+|.", re.DOTALL)
+
+_PROVIDER = re.compile(
+    r"(?:AWS|AZURE|ARM|GOOGLE|GCP|GCS|CLOUDSDK)_\w*?"
+    r"(?:SECRET|TOKEN|PASSWORD|SAS|CREDENTIALS|CONNECTION_STRING|(?<!PUBLIC_)KEY)(?!\w*_(?:ID|FILE|PATH|URI|URL|NAME)$)\w*"
+)
+_SETTING = re.compile(r"(?i)(?:key|signature|password|secret|token)=([^;&]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a text that must not be told. `part`: a secret of several lines may go on behind it."""
+
+    start: int
+    end: int
+    part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a secret, or a line of one, can stand in a text. `anchor` stands in every variant as it is."""
+
+    anchor: str
+    pattern: re.Pattern[str]
+    beginning: re.Pattern[str]
+    elements: tuple[str, ...]
+    part: bool
+
+
+class Redactor:
+    """Replaces secrets. Safe to use from several threads."""
+
+    def __init__(self, secrets: Iterable[str], shortest: int = SHORTEST) -> None:
+        known = {part for secret in secrets for part in _with_parts(secret)}
+        self._whole = frozenset(secret for secret in known if secret)
+        long = sorted((secret for secret in known if len(secret.strip()) >= shortest), key=len, reverse=True)
+        self._forms = [form for secret in long for form in _forms(secret)]
+        self._encoded: set[str] = set()
+        self._shingles: set[str] = set()
+        for secret in long:
+            for text in _base64_texts(secret):
+                if len(text) < _WIDE:
+                    self._encoded.add(text)
+                else:
+                    self._shingles.update(text[at : at + _SHINGLE] for at in range(len(text) - _SHINGLE + 1))
+        self.longest = max([_KEY_MOST, *(6 * len(secret) for secret in long)])
+        """No form of a secret is longer, as long as it is not escaped many times over."""
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets."""
+        if text in self._whole:
+            return REDACTED
+        return replaced(text, self.spans(text))
+
+    def value(self, value: Any) -> Any:
+        """Return a value in which no text and no name holds a secret. A number that reads like one was made of it."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {self.value(key): self.value(one) for key, one in value.items()}
+            case list() | tuple():
+                return [self.value(one) for one in value]
+            case bool() | None:
+                return value
+        return REDACTED if str(value) in self._whole else value
+
+    def stream(self) -> StreamRedactor:
+        """Return a redactor of bytes that come in pieces."""
+        return StreamRedactor(self)
+
+    def spans(self, text: str) -> list[Span]:
+        """Return what must not be told of a text, in order, without overlaps."""
+        found = [*self._named(text), *_private_keys(text)]
+        if self._encoded or self._shingles:
+            found += self._base64(text)
+        return _merged(found, text)
+
+    def _named(self, text: str) -> Iterator[Span]:
+        for form in self._forms:
+            if form.anchor in text:
+                for match in form.pattern.finditer(text):
+                    yield Span(match.start(), match.end(), form.part)
+            yield from _cut_off(form, text)
+
+    def _base64(self, text: str) -> Iterator[Span]:
+        """Find base64 of a secret, at any of its three alignments, in either alphabet, and wrapped into lines."""
+        plain = text.replace("-", "+").replace("_", "/")
+        for encoded in self._encoded:
+            at = plain.find(encoded)
+            while at >= 0:
+                yield Span(at, at + len(encoded))
+                at = plain.find(encoded, at + 1)
+        if not self._shingles:
+            return
+        for run in _RUN.finditer(plain):
+            start, end = run.span()
+            at = start
+            while at <= end - _SHINGLE:
+                if plain[at : at + _SHINGLE] not in self._shingles:
+                    at += _SHINGLE  # whatever is long enough to matter covers a whole one of these
+                    continue
+                first, last = at, at
+                while first > start and plain[first - 1 : first - 1 + _SHINGLE] in self._shingles:
+                    first -= 1
+                while last < end - _SHINGLE and plain[last + 1 : last + 1 + _SHINGLE] in self._shingles:
+                    last += 1
+                # The characters beside it share bits with what stood there: they are a part of it, too.
+                yield Span(max(start, first - 3), min(end, last + _SHINGLE + 3), part=True)
+                at = last + _SHINGLE
+
+
+class StreamRedactor:
+    """Redacts bytes that come in pieces: a line is handed on when it is whole, and when no secret goes on behind it."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+
+    def add(self, data: bytes) -> bytes:
+        """Take the next piece, and return what can be told by now."""
+        self._held += data
+        end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
+        room = self._redactor.longest
+        if len(self._held) > _HOLD + 2 * room:
+            end = max(end, len(self._held) - room)  # a line without an end
+        if not end:
+            return b""
+        return self._release(end, wait=len(self._held) <= _HOLD + 2 * room)
+
+    def close(self) -> bytes:
+        """Return what is left: nothing comes after it."""
+        text, self._held = _decoded(self._held), b""
+        return _bytes(replaced(text, self._redactor.spans(text)))
+
+    def _release(self, end: int, *, wait: bool) -> bytes:
+        whole = _decoded(self._held)
+        text = _decoded(self._held[:end])
+        cut = len(text)
+        spans = self._redactor.spans(whole)
+        for span in reversed(spans):
+            if span.start < cut < span.end or (
+                span.part and span.end <= cut and wait and _ONLY_GAP.fullmatch(whole, span.end, cut)
+            ):
+                cut = span.start
+        begun = whole.rfind("-----BEGIN", 0, cut)
+        if wait and begun >= 0 and _BEGIN.match(whole, begun) and not _END.search(whole, begun, cut):
+            cut = min(cut, begun)
+        told = replaced(whole[:cut], [Span(span.start, min(span.end, cut)) for span in spans if span.start < cut])
+        self._held = _bytes(whole[cut:])
+        return _bytes(told)
+
+
+@lru_cache(maxsize=64)
+def _redactor(secrets: frozenset[str], shortest: int) -> Redactor:
+    return Redactor(secrets, shortest)
+
+
+def redactor(secrets: Iterable[str] = (), shortest: int = SHORTEST) -> Redactor:
+    """Return the redactor of these secrets, and of the credentials in this process's own environment."""
+    return _redactor(frozenset(secrets) | own_credentials(), shortest)
+
+
+def own_credentials(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the values of providers' variables that are secret by their name, and look like it."""
+    found = set()
+    for name, value in (os.environ if environ is None else environ).items():
+        is_path = name.endswith("CREDENTIALS") and not value.lstrip().startswith("{")
+        if len(value) >= _OWN and _PROVIDER.fullmatch(name) and not is_path:
+            found.add(value)
+    return frozenset(found)
+
+
+def replaced(text: str, spans: Iterable[Span]) -> str:
+    """Return a text in which something else stands in place of each span."""
+    told, at = "", 0
+    for span in spans:
+        told += text[at : span.start] + REDACTED
+        at = span.end
+    return told + text[at:]
+
+
+def _with_parts(secret: str) -> Iterator[str]:
+    """Yield a secret, and what is secret by itself in it: the key in a connection string, or in a service account."""
+    yield secret
+    if ";" in secret or "&" in secret:
+        yield from (found for found in _SETTING.findall(secret) if len(found) >= _OWN)
+    if secret.lstrip().startswith("{"):
+        import json  # noqa: PLC0415  (hardly ever)
+
+        try:
+            fields = json.loads(secret)
+        except (ValueError, RecursionError):
+            return
+        for name, value in fields.items():
+            if isinstance(value, str) and len(value) >= _OWN and re.search("(?i)key|secret|token|password", name):
+                yield value
+
+
+def _forms(secret: str) -> Iterator[_Form]:
+    """Yield the forms of a secret: the whole, and each of its lines, together with short ones beside it."""
+    yield _form(secret, part=False)
+    lines = [line.strip() for line in secret.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return
+    for at, line in enumerate(lines):
+        if len(line) >= _LINE:
+            yield _form(line, part=True, before=_short(reversed(lines[:at])), after=_short(lines[at + 1 :]))
+
+
+def _short(lines: Iterable[str]) -> list[str]:
+    """Return the first of these lines, as long as they are too short to be replaced anywhere."""
+    found: list[str] = []
+    for line in lines:
+        if len(line) >= _LINE:
+            break
+        found.append(line)
+    return found
+
+
+def _form(text: str, *, part: bool, before: Iterable[str] = (), after: Iterable[str] = ()) -> _Form:
+    elements = tuple(_elements(text))
+    pattern = "".join(elements)
+    for line in before:
+        pattern = f"(?:{''.join(_elements(line))}{_GAP})?{pattern}"
+    for line in after:
+        pattern = f"{pattern}(?:{_GAP}{''.join(_elements(line))})?"
+    anchor = max(_WORD.findall(text), key=len, default="")
+    return _Form(anchor, re.compile(pattern), re.compile("".join(elements[:_LINE])), elements, part)
+
+
+def _elements(text: str) -> Iterator[str]:
+    """Yield the patterns of a text's characters, one after the other: each as it is, and escaped."""
+    first = True
+    for word in text.split():
+        if not first:
+            yield _GAP
+        first = False
+        yield from map(_element, _CHARACTERS.findall(word))
+
+
+@lru_cache(maxsize=1024)
+def _element(char: str) -> str:
+    if char.isascii() and char.isalnum():
+        return char
+    if char[0] == "\\":  # all that stand side by side, or there were too many ways to match them
+        count = len(char)
+        return rf"(?:\\{{{count},{8 * count}}}|(?i:%(?:25)*5c|\\{{1,8}}(?:u00|x)5c){{{count}}})"
+    octets = char.encode("utf-8", "surrogatepass")
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    ways = [
+        "".join(f"%(?:25)*{octet:02x}" for octet in octets),
+        "".join(rf"\\{{1,8}}u{units[at : at + 4]}" for at in range(0, len(units), 4)),
+        "".join(rf"\\{{1,8}}x{octet:02x}" for octet in octets),
+        rf"\\{{1,8}}U{ord(char):08x}",
+    ]
+    if ord(char) < 256:
+        ways.append(rf"\\{{1,8}}x{ord(char):02x}")
+    quoted = r"""'(?:\\'|"'")'|""" if char == "'" else ""
+    return rf"(?:{quoted}(?i:{'|'.join(ways)})|\\{{0,8}}{re.escape(char)})"
+
+
+@lru_cache(maxsize=1024)
+def _compiled(element: str) -> re.Pattern[str]:
+    return re.compile(element)
+
+
+def _cut_off(form: _Form, text: str) -> Iterator[Span]:
+    """Find the beginning of a secret where another layer has cut the text: at its end."""
+    need = max(_LINE, len(form.elements) // 4)
+    tail = max(0, len(text) - 8 * len(form.elements))
+    for begun in form.beginning.finditer(text, tail):
+        end, met = begun.start(), 0
+        for element in form.elements:
+            match = _compiled(element).match(text, end)
+            if match is None or end == len(text):
+                break
+            end, met = match.end(), met + 1
+        if met >= need and _CUT.match(text, end):
+            yield Span(begun.start(), end, part=True)
+
+
+def _base64_texts(secret: str) -> Iterator[str]:
+    """Yield what base64 makes of a secret in the middle of something else, whatever stands around it."""
+    plain = secret.strip()
+    variants = {plain, plain.replace("\r\n", "\n"), plain.replace("\r\n", "\n").replace("\n", "\r\n")}
+    for variant in variants:
+        data = variant.encode("utf-8", "surrogateescape")
+        for offset, mixed in ((0, 0), (1, 2), (2, 3)):
+            encoded = base64.b64encode(bytes(offset) + data).decode().rstrip("=")[mixed:]
+            if (offset + len(data)) % 3:
+                encoded = encoded[:-1]
+            if len(encoded) >= _ENCODED:
+                yield encoded
+
+
+def _private_keys(text: str) -> Iterator[Span]:
+    """Find private keys in PEM, also escaped, collapsed or without an end; and their base64."""
+    at = text.find("-----BEGIN")
+    while at >= 0:
+        begin = _BEGIN.match(text, at)
+        if begin is not None:
+            end = _END.search(text, begin.end(), begin.end() + _KEY_MOST)
+            if end is not None:
+                yield Span(at, end.end())
+            else:
+                body = _KEY_TEXT.match(text, begin.end(), begin.end() + _KEY_MOST)
+                yield Span(at, body.end() if body else begin.end())
+        at = text.find("-----BEGIN", begin.end() if begin else at + 10)
+    if _ENCODED_BEGIN in text:
+        for match in _ENCODED_KEY.finditer(text):
+            head = re.sub(r"[^A-Za-z0-9+/]", "", match.group().replace("-", "+").replace("_", "/"))[:64]
+            if b"PRIVATE KEY" in base64.b64decode(head[: len(head) // 4 * 4]):
+                yield Span(match.start(), match.end())
+
+
+def _merged(found: list[Span], text: str) -> list[Span]:
+    """Put spans in order, those that overlap together, and the lines of one secret."""
+    merged: list[Span] = []
+    for span in sorted(found, key=lambda span: (span.start, -span.end)):
+        if merged:
+            last = merged[-1]
+            lines = last.part and span.part and _ONLY_GAP.fullmatch(text, last.end, max(span.start, last.end))
+            if span.start < last.end or lines:
+                part = span.part if span.end >= last.end else last.part
+                merged[-1] = Span(last.start, max(last.end, span.end), part)
+                continue
+        merged.append(Span(span.start, min(span.end, len(text)), span.part))
+    return merged
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
