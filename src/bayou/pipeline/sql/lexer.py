@@ -20,8 +20,8 @@ _TOKEN = re.compile(
     r"""
     (?P<gap> [ \t\n\f\r\x0b\u00a0\u1680\u2000-\u200a\u2028\u202f\u205f\u3000]+ | --(?:\\\n|[^\r\n])*)
     | (?P<comment> /\*(?!\+))
-    | (?P<text> [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
-    | (?P<name> `(?:[^`]|``)*`)
+    | (?P<text> [rR]'[^']*' | [rR]"[^"]*" | '(?:[^'\\]|\\.)*+' | "(?:[^"\\]|\\.)*+")
+    | (?P<name> `(?:[^`]|``)*+`)
     | (?P<number> (?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[bB][dD]|[lLsSyYfFdD])?(?![A-Za-z0-9_]))
     | (?P<word> [A-Za-z_][A-Za-z0-9_]*+(?!://))
     | (?P<sign> /\*\+ | \*/ | \|> | [-+*/%~&|^<>=!?.,;:()\[\]])
@@ -64,6 +64,10 @@ class Token:
 
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of a statement; raise `QueryInvalid` for what is none of SQL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise QueryInvalid("the query holds text that is not Unicode") from None
     return list(_tokens(text))
 
 
