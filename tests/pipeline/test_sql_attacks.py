@@ -37,6 +37,11 @@ from tests.records.models import MODEL, OTHER
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SECRET = "the-secret-of-the-server"
+_CLASS_AS_TYPE = (
+    '{"type": "array", "containsNull": true,'
+    ' "elementType": {"type": "udt", "pyClass": "tests.pipeline.nonesuch.A", "serializedClass": "", "sqlType": "integer"}}'
+)
+"""Spark's client would import that module."""
 
 
 @dataclass
@@ -65,6 +70,8 @@ class Canary:
             "dtd": f"xpath_string('<!DOCTYPE a SYSTEM \"http://127.0.0.1:{self.port}/\"><a>1</a>', 'a')",
             "xsd": "from_xml('<a>1</a>', 'a STRING',"
             f" map('rowValidationXSDPath', 'http://127.0.0.1:{self.port}/x', 'mode', 'FAILFAST'))",
+            "type": "from_json('[1]', '" + _CLASS_AS_TYPE + "')",
+            "computed type": "from_json('[1]', concat('{', '" + _CLASS_AS_TYPE[1:] + "'))",
             "file": f"(SELECT max(value) FROM text.`{self.root}/secret`)",
             "script": f"(SELECT max(y) FROM (SELECT TRANSFORM(1) USING 'touch {self.root}/made' AS (y STRING)))",
         }
@@ -369,6 +376,8 @@ READING = [
     "SELECT name FROM data DISTRIBUTE BY name SORT BY name",
     "SELECT o.* FROM outputs o, LATERAL (SELECT o.id AS i) l",
     "SELECT name, size FROM IDENTIFIER('data') -- all \\",
+    "SELECT from_json('{\"a\": 1}', 'a INT').a AS a, from_json('[1]', schema_of_json('[1]')) AS b, from_csv('1', 'x INT', map('sep', ',')) AS c",
+    "SELECT variant_get(parse_json('[1]'), '$[0]', 'int') AS v, string(content) AS c FROM data ORDER BY c",
 ]
 
 

@@ -64,6 +64,7 @@ def check_sent(text: str) -> None:
                 at += 2 if text[at] == "\\" and one != "`" and not raw else 1
         else:
             assert one.isascii() and one not in ";${}\\@#"
+            at += text[at : at + 2] == "*/"  # the end of a hint, which takes its slash with it
             assert text[at : at + 2] != "--"
             assert text[at : at + 2] != "/*" or text[at + 2] == "+"
             depth += {"(": 1, ")": -1}.get(one, 0)

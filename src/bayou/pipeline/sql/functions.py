@@ -17,6 +17,12 @@ DENIED = frozenset(
 """Functions of Spark that do more: they call Java, read a schema from a file or URL that an option names, fetch the DTD
 that a document names (all of `xpath`), or show logs. They are refused wherever they stand, also in a plan."""
 
+TYPED = {"from_json": 2, "from_csv": 2, "variant_get": 3, "try_variant_get": 3}
+"""Functions that take the name of a type, and which argument it is. In its form as JSON, a type can name any class of the
+server, of which Spark then makes an object, and any class of this process's Python, which its client then imports."""
+TYPE_MAKERS = frozenset({"schema_of_json", "schema_of_csv", "schema_of_variant"})
+"""Functions that return such a name, never as JSON."""
+
 ALLOWED = frozenset(
     """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate any any_value approx_count_distinct approx_percentile

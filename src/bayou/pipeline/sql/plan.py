@@ -48,6 +48,7 @@ _BEGINNING = re.compile(rf" AS {_END}#\d+\]\n[ :]*\+- OneRowRelation\n\n== Analy
 _NODE = re.compile(r"^(?:[: ]  )*[:+]- ([A-Za-z]*)(.*)$", re.MULTILINE)
 _OUR_VIEW = re.compile(rf" \(`(?:{'|'.join(VIEWS)})`, \[")
 _CALL = re.compile(rf"\b({'|'.join(sorted(DENIED))})\(", re.IGNORECASE)
+_CLASS = re.compile(r"(?:UDT|UserDefinedType)@|\bpythonuserdefined\b")
 _LEFT_OUT = re.compile(r"\.\.\. \d+ more fields")
 
 
@@ -90,6 +91,8 @@ def _check_tree(tree: str) -> None:
             raise _refusal("it reads a view that is not Bayou's")
     if called := _CALL.search(tree):
         raise _refusal(f"its plan names {called[1]}(…)")
+    if _CLASS.search(tree):
+        raise _refusal("its plan has a type that is a class of the server")
     if _LEFT_OUT.search(tree):
         raise _refusal("its plan is not shown whole")
 

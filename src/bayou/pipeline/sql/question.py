@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from bayou.errors import QueryInvalid
-from bayou.pipeline.sql.functions import ALLOWED, DENIED
+from bayou.pipeline.sql.functions import ALLOWED, DENIED, TYPE_MAKERS, TYPED
 from bayou.pipeline.sql.lexer import Token, spell, tokenize
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.quick import dataclass
@@ -24,6 +24,7 @@ _VIEWS_HINT = f"a query reads the views {', '.join(VIEWS)}"
 _QUERIES = frozenset({"select", "with", "values", "from", "table", "("})
 _MODES = frozenset({"extended", "codegen", "cost", "formatted"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_TYPE = re.compile(r"[^{\\]*")
 
 _VIEW = f"(?:{'|'.join(VIEWS)})"
 _DESCRIBE = "desc(?:ribe)?"
@@ -148,8 +149,8 @@ class _Reader:
                 self._relation(at, token)
             if token.identifier and self._is_sign(at + 1, "("):
                 self._call(at, token.identifier)
-        if len(self._levels) > 1:
-            raise QueryInvalid("a parenthesis is not closed")
+        if len(self._levels) > 1 or self._in_hint:
+            raise QueryInvalid("a parenthesis or a hint is not closed")
 
     def _sign(self, at: int, sign: str) -> None:
         level = self._levels[-1]
@@ -170,10 +171,10 @@ class _Reader:
                 level.relation_next = level.clause == "from"
             case "|>":
                 level.clause, level.relation_next = sign, False
-            case "/*+":
-                self._in_hint = True
-            case "*/":
-                self._in_hint = False
+            case "/*+" | "*/":
+                if self._in_hint == (sign == "/*+"):
+                    raise QueryInvalid(f"a {sign} is out of place")
+                self._in_hint = not self._in_hint
 
     def _word(self, at: int, word: str) -> None:
         level, after = self._levels[-1], self._tokens[at + 1] if at + 1 < len(self._tokens) else None
@@ -209,10 +210,11 @@ class _Reader:
             raise QueryInvalid(f"{token.text}. … is neither a view nor a part of this query", hint=_VIEWS_HINT)
 
     def _call(self, at: int, name: str) -> None:
-        level = self._levels[-1]
+        level, opening = self._levels[-1], at + 1
         if name == "identifier" and self._tokens[at].kind == "word":
             name = self._named(at)
-            if not self._is_sign(self._end_of_identifier(at), "("):
+            opening = self._end_of_identifier(at)
+            if not self._is_sign(opening, "("):
                 return
         if name in DENIED:
             raise QueryInvalid(f"a query may not call {name}", hint="it can do more than compute")
@@ -228,6 +230,39 @@ class _Reader:
                 f"there is no function {name} that a query may call",
                 hint=f"did you mean {near[0]}?" if near else "SHOW FUNCTIONS lists those of Spark",
             )
+
+        if name in TYPED:
+            self._require_plain_type(name, self._argument(opening, TYPED[name]))
+
+    def _require_plain_type(self, name: str, argument: Sequence[Token]) -> None:
+        """Refuse a type that is computed or told in JSON."""
+        value: object = None
+        match argument:
+            case []:  # Spark says that it is missing
+                return
+            case [Token(kind="text", text=text)]:
+                value = text[1:-1]
+            case [colon, marker] if colon.is_sign(":"):
+                value = self._parameters.get(marker.text)
+            case [maker, opening, *_] if maker.word in TYPE_MAKERS and opening.is_sign("("):
+                return
+        if not isinstance(value, str) or not _PLAIN_TYPE.fullmatch(value):
+            raise QueryInvalid(f"the type for {name} is no plain text", hint="write it as in 'a INT, b ARRAY<STRING>'")
+
+    def _argument(self, opening: int, number: int) -> Sequence[Token]:
+        """Return the tokens of one argument of a call, counted from 1."""
+        depth, begin = 0, opening + 1
+        for at in range(opening, len(self._tokens)):
+            sign = self._tokens[at].text if self._tokens[at].kind == "sign" else ""
+            depth += (sign in ("(", "[")) - (sign in (")", "]"))
+            if depth == 0 or (depth == 1 and sign == ","):
+                number -= 1
+                if number == 0:
+                    return self._tokens[begin:at]
+                begin = at + 1
+            if depth == 0:
+                break
+        return []
 
     def _names_columns(self, at: int, level: _Level) -> bool:
         """Say whether `name (…)` calls nothing, but names the columns of a part of the query: `AS t (a, b)`."""
