@@ -13,7 +13,18 @@ Tokens = list[str]
 
 BLANKS = [" ", "\n", "\t", "\r\n", "\f", "\x0b", "\u00a0", "\u2003", "\u2028", "\u3000"]
 COMMENTS = [
-    *("/**/", "/* /* */ */", "/* /*+ */", "/*'*/", '/*"*/', "/*`*/", "/*--*/", "/* /* /**/ */ ; */", "/*\\*/", "/*/**/*/"),
+    *(
+        "/**/",
+        "/* /* */ */",
+        "/* /*+ */",
+        "/*'*/",
+        '/*"*/',
+        "/*`*/",
+        "/*--*/",
+        "/* /* /**/ */ ; */",
+        "/*\\*/",
+        "/*/**/*/",
+    ),
     *("-- so\n", "--\n", "-- '\n", "-- /*\n", "-- it goes on \\\n to here\n", "-- a\r", "--;\n"),
 ]
 LITERALS = [
@@ -23,7 +34,19 @@ LITERALS = [
 ]
 NUMBERS = ["0", "1", "2.5", ".5", "1e3", "1E-3", "7L", "1.5BD", "3S", "2D"]
 COLUMNS = ["name", "size", "d.size", "`by`", "`a b`", "`x``y`", "tags", "NAME", "_x1", "`SELECT`", "`text.``/p```"]
-FUNCTIONS = ["abs", "upper", "COALESCE", "count", "get_json_object", "If", "`length`", "left", "max", "concat_ws", "string"]
+FUNCTIONS = [
+    "abs",
+    "upper",
+    "COALESCE",
+    "count",
+    "get_json_object",
+    "If",
+    "`length`",
+    "left",
+    "max",
+    "concat_ws",
+    "string",
+]
 VIEWS = ["data", "versions", "outputs", "runs", "entries", "DATA", "`data`"]
 
 CALLS: list[Tokens] = [
@@ -37,10 +60,28 @@ CALLS: list[Tokens] = [
     ["IDENTIFIER", "(", "'ref'", "'lect'", ")", "(", "1", ")"],
     ["IDENTIFIER", "(", ":unbound", ")", "(", "1", ")"],
     ["xpath_string", "(", "'<!DOCTYPE a SYSTEM \"http://127.0.0.1/\"><a/>'", ",", "'a'", ")"],
-    ["from_xml", "(", "'<a/>'", ",", "'a INT'", ",", "map", "(", "'rowValidationXSDPath'", ",", "'/etc/passwd'", ")", ")"],
-    *(["from_protobuf", "(", "x", ",", "'m'", ",", "'/p'", ")"], ["from_avro", "(", "x", ")"], ["a_udf", "(", "1", ")"]),
+    [
+        "from_xml",
+        "(",
+        "'<a/>'",
+        ",",
+        "'a INT'",
+        ",",
+        "map",
+        "(",
+        "'rowValidationXSDPath'",
+        ",",
+        "'/etc/passwd'",
+        ")",
+        ")",
+    ],
+    *(
+        ["from_protobuf", "(", "x", ",", "'m'", ",", "'/p'", ")"],
+        ["from_avro", "(", "x", ")"],
+        ["a_udf", "(", "1", ")"],
+    ),
     *(["ai_query", "(", "'m'", ",", "'x'", ")"], ["http_get", "(", "'http://127.0.0.1'", ")"]),
-    ["from_json", "(", "'1'", ",", "'{\"type\": \"udt\", \"class\": \"java.util.Random\"}'", ")"],
+    ["from_json", "(", "'1'", ",", '\'{"type": "udt", "class": "java.util.Random"}\'', ")"],
     ["from_json", "(", "'1'", ",", "'\\u007b'", ")"],
     ["from_json", "(", "'1'", ",", "'{\"type\":'", "'...'", ")"],
     ["from_csv", "(", "'1'", ",", "concat", "(", "'{'", ",", "'}'", ")", ",", "map", "(", ")", ")"],
@@ -53,13 +94,25 @@ CALLS: list[Tokens] = [
 """Expressions that do more than compute."""
 
 RELATIONS: list[Tokens] = [
-    *([kind, ".", "`/etc/passwd`"] for kind in ("text", "binaryFile", "csv", "`json`", "PARQUET", "`org.a.TextFormat`")),
+    *(
+        [kind, ".", "`/etc/passwd`"]
+        for kind in ("text", "binaryFile", "csv", "`json`", "PARQUET", "`org.a.TextFormat`")
+    ),
     *(["text", ".", "`passwd`"], ["text", ".", "passwd"], ['"text"', ".", '"/etc/passwd"'], ["global_temp", ".", "x"]),
-    *(["spark_catalog", ".", "default", ".", "t"], ["(", "text", ".", "`/p`", ")"], ["(", "(", "text", ".", "`/p`", ")", ")"]),
+    *(
+        ["spark_catalog", ".", "default", ".", "t"],
+        ["(", "text", ".", "`/p`", ")"],
+        ["(", "(", "text", ".", "`/p`", ")", ")"],
+    ),
     *(["IDENTIFIER", "(", "'text.`/etc/passwd`'", ")"], ["IDENTIFIER", "(", "'a'", ")", ".", "`/etc/passwd`"]),
     *(["IDENTIFIER", "(", "'te'", "||", "'xt'", ")"], ["IDENTIFIER", "(", "concat", "(", "'a'", ")", ")"]),
     *(["read_files", "(", "'/etc'", ")"], ["python_worker_logs", "(", ")"], ["`read_files`", "(", "'/etc'", ")"]),
-    *(["STREAM", "text", ".", "`/p`"], ["LATERAL", "reflect", "(", "'a'", ")"], ["file:///etc/passwd"], ["s3://b/k--x"]),
+    *(
+        ["STREAM", "text", ".", "`/p`"],
+        ["LATERAL", "reflect", "(", "'a'", ")"],
+        ["file:///etc/passwd"],
+        ["s3://b/k--x"],
+    ),
     *(["TABLE", "(", "read_files", "(", "'/etc'", ")", ")"], ["VALUES", "(", "1", ")", "t", ",", "text", ".", "`/p`"]),
     ["(", "SELECT", "TRANSFORM", "(", "a", ")", "USING", "'sh'", "AS", "b", "FROM", "data", ")"],
     ["(", "SELECT", "TRANSFORM", "(", "a", ")", "USING", ":script", "FROM", "data", ")"],
@@ -71,28 +124,94 @@ RELATIONS: list[Tokens] = [
 ]
 """Relations that are no view."""
 
-STATEMENTS: list[Tokens] = [
-    text.split(" ")
-    for text in (
-        "DROP VIEW data|INSERT INTO t SELECT 1|INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT 1|SET a = 1|RESET|SET VAR x = 1"
-        "|CREATE TABLE t AS SELECT 1|CREATE TEMPORARY FUNCTION f AS 'x' USING JAR '/x'|ADD JAR '/x'|ADD FILE '/x'"
-        "|DELETE FROM data|UPDATE data SET a = 1|MERGE INTO data USING x ON true WHEN MATCHED THEN DELETE|TRUNCATE TABLE data"
-        "|ALTER VIEW data AS SELECT 1|CACHE TABLE data|REFRESH 'file:/x'|LOAD DATA INPATH '/x' INTO TABLE t|USE x|CALL p ( )"
-        "|EXECUTE IMMEDIATE 'DROP VIEW data'|BEGIN SELECT 1 ; END|DECLARE x = 1|ANALYZE TABLE data COMPUTE STATISTICS"
-        "|WITH a AS ( SELECT 1 ) INSERT INTO t SELECT 1|FROM data INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT name"
-        "|FROM data INSERT INTO t SELECT 1 INSERT INTO u SELECT 2|MAP name USING 'sh' FROM data|REDUCE name USING 'sh' FROM data"
-        "|EXPLAIN DROP VIEW data|EXPLAIN EXTENDED INSERT INTO t SELECT 1|EXPLAIN EXPLAIN SELECT 1|DESCRIBE text . `/etc/passwd`"
-        "|DESCRIBE QUERY INSERT INTO t SELECT 1|DESCRIBE spark_catalog . default . t|DESCRIBE `table data`|SHOW CREATE TABLE data"
-        "|SHOW TABLES IN other|SHOW PARTITIONS t|SHOW TBLPROPERTIES data|SHOW COLUMNS IN text . `/x`|SELECT 1 ; DROP VIEW data"
-        "|SELECT 1 ) x ; INSERT INTO y ( SELECT 1|SELECT 1 ) UNION ( SELECT 2|SELECT ( 1|( SELECT 1|SELECT 1 )"
-        "|SELECT $$x$$|SELECT $a$x$a$|\u017felect 1|SELECT `${env:HOME}`|EXPORT TABLE t TO '/x'"
-        "|LIST JARS|DFS -ls /|!ls|SELECT * FROM data@v1|KILL 1|COMMENT ON TABLE data IS 'x'|UNCACHE TABLE data|MSCK REPAIR TABLE t"
-        "|FETCH c INTO x|OPEN c|RETURN 1|data|data d JOIN runs r|1|'select 1'|`select` 1|:sql|? 1|GRANT x TO y|COMMIT|;|( )"
-    ).split("|")
-]
+_STATEMENTS = """\
+DROP VIEW data
+INSERT INTO t SELECT 1
+INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT 1
+SET a = 1
+RESET
+SET VAR x = 1
+CREATE TABLE t AS SELECT 1
+CREATE TEMPORARY FUNCTION f AS 'x' USING JAR '/x'
+ADD JAR '/x'
+ADD FILE '/x'
+DELETE FROM data
+UPDATE data SET a = 1
+MERGE INTO data USING x ON true WHEN MATCHED THEN DELETE
+TRUNCATE TABLE data
+ALTER VIEW data AS SELECT 1
+CACHE TABLE data
+REFRESH 'file:/x'
+LOAD DATA INPATH '/x' INTO TABLE t
+USE x
+CALL p ( )
+EXECUTE IMMEDIATE 'DROP VIEW data'
+BEGIN SELECT 1 ; END
+DECLARE x = 1
+ANALYZE TABLE data COMPUTE STATISTICS
+WITH a AS ( SELECT 1 ) INSERT INTO t SELECT 1
+FROM data INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT name
+FROM data INSERT INTO t SELECT 1 INSERT INTO u SELECT 2
+MAP name USING 'sh' FROM data
+REDUCE name USING 'sh' FROM data
+EXPLAIN DROP VIEW data
+EXPLAIN EXTENDED INSERT INTO t SELECT 1
+EXPLAIN EXPLAIN SELECT 1
+DESCRIBE text . `/etc/passwd`
+DESCRIBE QUERY INSERT INTO t SELECT 1
+DESCRIBE spark_catalog . default . t
+DESCRIBE `table data`
+SHOW CREATE TABLE data
+SHOW TABLES IN other
+SHOW PARTITIONS t
+SHOW TBLPROPERTIES data
+SHOW COLUMNS IN text . `/x`
+SELECT 1 ; DROP VIEW data
+SELECT 1 ) x ; INSERT INTO y ( SELECT 1
+SELECT 1 ) UNION ( SELECT 2
+SELECT ( 1
+( SELECT 1
+SELECT 1 )
+SELECT $$x$$
+SELECT $a$x$a$
+\u017felect 1
+SELECT `${env:HOME}`
+EXPORT TABLE t TO '/x'
+LIST JARS
+DFS -ls /
+!ls
+SELECT * FROM data@v1
+KILL 1
+COMMENT ON TABLE data IS 'x'
+UNCACHE TABLE data
+MSCK REPAIR TABLE t
+FETCH c INTO x
+OPEN c
+RETURN 1
+data
+data d JOIN runs r
+1
+'select 1'
+`select` 1
+:sql
+? 1
+GRANT x TO y
+COMMIT
+;
+( )
+"""
+STATEMENTS: list[Tokens] = [line.split(" ") for line in _STATEMENTS.splitlines()]
 """Statements that are no query, or no statement."""
 
-UNCLOSED = ["SELECT '${env:HOME}", "SELECT 1 /*", "SELECT 1 /* /* */", "SELECT 'a", "SELECT `a", 'SELECT "a\\"', "SELECT 1 -- x\r)"]
+UNCLOSED = [
+    "SELECT '${env:HOME}",
+    "SELECT 1 /*",
+    "SELECT 1 /* /* */",
+    "SELECT 'a",
+    "SELECT `a",
+    'SELECT "a\\"',
+    "SELECT 1 -- x\r)",
+]
 """What has no end, whatever follows."""
 
 
@@ -106,7 +225,14 @@ class Grammar:
     def query(self) -> Tokens:
         """Return a query that only reads."""
         return self._nested(
-            self._select, self._select, self._with, self._set_operation, self._from_first, self._pipe, self._table, self._values
+            self._select,
+            self._select,
+            self._with,
+            self._set_operation,
+            self._from_first,
+            self._pipe,
+            self._table,
+            self._values,
         )
 
     def poisoned(self) -> Tokens:
@@ -116,7 +242,9 @@ class Grammar:
         for _ in range(50):
             made = self.query()
             spots = [at for at, token in enumerate(made) if token == ("1" if calls else "runs")]
-            spots = [at for at in spots if calls or (at and made[at - 1] in ("FROM", "JOIN", "TABLE", "(", ",", "from"))]
+            spots = [
+                at for at in spots if calls or (at and made[at - 1] in ("FROM", "JOIN", "TABLE", "(", ",", "from"))
+            ]
             if not calls:
                 spots = [at for at in spots if self._is_relation(made, at)]
             if spots:
@@ -189,7 +317,16 @@ class Grammar:
         return [*self._expression(), *self._maybe("AS", self.random.choice(["a", "`b c`", "total"]))]
 
     def _with(self) -> Tokens:
-        named = ["WITH", *self._maybe("RECURSIVE", chance=0.2), "a", *self._maybe("(", "x", ",", "y", ")"), "AS", "(", *self.query(), ")"]
+        named = [
+            "WITH",
+            *self._maybe("RECURSIVE", chance=0.2),
+            "a",
+            *self._maybe("(", "x", ",", "y", ")"),
+            "AS",
+            "(",
+            *self.query(),
+            ")",
+        ]
         named += self._maybe(",", "more", "(", "z", ")", "AS", "(", self.query, ")")
         return [*named, *self._select()]
 
@@ -219,7 +356,9 @@ class Grammar:
 
     def _relations(self) -> Tokens:
         made = self._list(self._relation)
-        how = self.random.choice([["USING", "(", "name", ",", "version", ")"], ["ON", *self._expression()], ["ON", "(", "true", ")"]])
+        how = self.random.choice(
+            [["USING", "(", "name", ",", "version", ")"], ["ON", *self._expression()], ["ON", "(", "true", ")"]]
+        )
         made += self._maybe(*self.random.choice([["LEFT"], ["CROSS"], ["FULL", "OUTER"]]), "JOIN", self._relation, *how)
         return made + self._maybe("LATERAL", "VIEW", "explode", "(", "tags", ")", "t", "AS", "k", ",", "v", chance=0.2)
 
@@ -227,7 +366,27 @@ class Grammar:
         return self._nested(
             lambda: [self.random.choice([*VIEWS, "runs", "runs", "runs"]), *self._maybe(*self._alias())],
             lambda: ["(", *self.query(), ")", *self._alias()],
-            lambda: ["VALUES", "(", "1", ",", *self._literal(), ")", ",", "(", "2", ",", "'b'", ")", "AS", "v", "(", "p", ",", "q", ")"],
+            lambda: [
+                "VALUES",
+                "(",
+                "1",
+                ",",
+                *self._literal(),
+                ")",
+                ",",
+                "(",
+                "2",
+                ",",
+                "'b'",
+                ")",
+                "AS",
+                "v",
+                "(",
+                "p",
+                ",",
+                "q",
+                ")",
+            ],
             lambda: ["range", "(", "3", ")", *self._maybe("r", "(", "n", ")")],
             lambda: ["(", *self._relation(), ")"],
             lambda: ["IDENTIFIER", "(", "'data'", ")"],
@@ -251,7 +410,11 @@ class Grammar:
             lambda: ["d", ".", "size"],
             lambda: [self.random.choice(FUNCTIONS), "(", *self._list(one), ")"],
             lambda: ["(", *one(), ")"],
-            lambda: [*one(), self.random.choice(["+", "-", "*", "/", "||", "=", "<=>", "<>", "AND", "OR", "DIV", "%"]), *one()],
+            lambda: [
+                *one(),
+                self.random.choice(["+", "-", "*", "/", "||", "=", "<=>", "<>", "AND", "OR", "DIV", "%"]),
+                *one(),
+            ],
             lambda: ["-", *one()],
             lambda: ["CASE", "WHEN", *one(), "THEN", *one(), "ELSE", *one(), "END"],
             lambda: ["CAST", "(", *one(), "AS", "decimal", "(", "10", ",", "2", ")", ")"],
@@ -262,7 +425,27 @@ class Grammar:
             lambda: ["a", "IS", "NOT", "DISTINCT", "FROM", "d", ".", "size"],
             lambda: ["tags", "[", "'env'", "]"],
             lambda: ["transform", "(", "array", "(", *one(), ")", ",", "x", "->", *one(), ")"],
-            lambda: ["reduce", "(", "array", "(", "1", ")", ",", "0", ",", "(", "x", ",", "y", ")", "->", "x", "+", "y", ")"],
+            lambda: [
+                "reduce",
+                "(",
+                "array",
+                "(",
+                "1",
+                ")",
+                ",",
+                "0",
+                ",",
+                "(",
+                "x",
+                ",",
+                "y",
+                ")",
+                "->",
+                "x",
+                "+",
+                "y",
+                ")",
+            ],
             lambda: ["map", "(", "'a'", ",", *one(), ")"],
             lambda: ["sum", "(", "size", ")", "OVER", "(", "PARTITION", "BY", *one(), "ORDER", "BY", *one(), ")"],
             lambda: ["count", "(", "*", ")", "FILTER", "(", "WHERE", *one(), ")"],
@@ -280,7 +463,11 @@ def _touch(before: str, token: str) -> bool:
     if before[-1] in "'\"`" and token[0] in "'\"`rR":
         return True
     joined = before[-1] + token[0]
-    return all(one.isalnum() or one in "_.$" for one in joined) or joined in _PAIRS or before[-1].isalnum() and token[0] in "'\""
+    return (
+        all(one.isalnum() or one in "_.$" for one in joined)
+        or joined in _PAIRS
+        or (before[-1].isalnum() and token[0] in "'\"")
+    )
 
 
 _PAIRS = {"--", "/*", "*/", "||", "|>", "->", "::", "<=", "=>", "<>", "==", ">=", ">>", "<<", "!=", "-.", "&&"}

@@ -1,8 +1,8 @@
 """The lexical grammar of Spark SQL (4.3): the tokens of a statement, and its text without comments.
 
-Spark nests bracketed comments, continues a line comment after a backslash, takes `ſ` for the letter S in a keyword and
-replaces `${env:NAME}` before it reads anything. So Bayou never sends what was typed, but the tokens that it has checked:
-whatever else Spark might have seen in a comment or a blank is not there any more.
+Spark nests bracketed comments, continues a line comment after a backslash, takes a long s (U+017F) for the letter S in
+a keyword and replaces `${env:NAME}` before it reads anything. So Bayou does not send what was typed, but the tokens
+that it has checked: whatever else Spark might have seen in a comment or a blank is not there any more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _QUOTES = frozenset("'\"`")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token: a bare word, a name in backquotes, a string literal, a number or a sign; `gap`: a blank is before it."""
+    """One token: a bare word, a name in backquotes, a literal text, a number or a sign. `gap`: a blank is before it."""
 
     kind: Kind
     text: str

@@ -1,13 +1,13 @@
 """The second look at a query: what Spark understood must be a plain query over Bayou's views (V15, V23).
 
 The server can be one whose settings and functions are not ours, so nothing is taken for granted: every node of the
-analysed plan must be known to read nothing but views of this session and rows that are made up. A plan that does not show
-that is refused.
+analysed plan must be known to read nothing but views of this session and rows that are made up. Bayou refuses a query
+whose plan does not show that.
 
 A plan is a text in which the query's own literals and names stand as they are. Three things keep those from hiding a
-node. A random word, which the query cannot know, marks where the analysed plan begins and ends. Spark begins each node on
-a line of its own, behind the branches of the tree; a literal can add such lines, and so have its query refused, but take
-none away. And the root, the one node without branches, is Bayou's own.
+node. A random word, which the query cannot know, marks where the analysed plan begins and ends. Spark begins each node
+on a line of its own, behind the branches of the tree; a literal can add such lines, and so have its query refused, but
+take none away. And the root, the one node without branches, is Bayou's own.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ _SETTINGS = {
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }
 
-_NODES = frozenset(
-    """
-    Aggregate CTERelationDef CTERelationRef Deduplicate Distinct Except Expand Filter Generate GlobalLimit Intersect Join
-    LateralJoin LocalLimit LocalRelation MapInArrow Offset OneRowRelation PipeOperator Project Range
-    RebalancePartitions Repartition RepartitionByExpression ResolvedHint Sample Sort SubqueryAlias Union UnionLoop
-    UnionLoopRef View Window WithCTE
-    """.split()
-)
+_NODE_NAMES = """
+Aggregate CTERelationDef CTERelationRef Deduplicate Distinct Except Expand Filter Generate GlobalLimit Intersect Join
+LateralJoin LocalLimit LocalRelation MapInArrow Offset OneRowRelation PipeOperator Project Range RebalancePartitions
+Repartition RepartitionByExpression ResolvedHint Sample Sort SubqueryAlias Union UnionLoop UnionLoopRef View Window
+WithCTE
+"""
+_NODES = frozenset(_NODE_NAMES.split())
 """Nodes that read what is below them or make up rows. `MapInArrow` is in our views; SQL has no word for it."""
 
 _END = "bayou_end"

@@ -1,8 +1,8 @@
 """Whether a statement is a question: one that looks, and changes nothing (V15, V23).
 
 A query is read-only by construction. Bayou takes it apart (`lexer`), refuses what a query could do besides reading the
-views (scripts, functions of Java, files, names made of text), and puts what is left between parentheses of its own, where
-Spark's grammar has room for a query and for nothing else: no command, no INSERT. `plan` then looks at what Spark
+views (scripts, functions of Java, files, names made of text), and puts what is left between parentheses of its own,
+where Spark's grammar has room for a query and for nothing else: no command, no INSERT. `plan` then looks at what Spark
 understood. Only a few forms of SHOW and DESCRIBE are let through besides, each word of them known.
 """
 
@@ -39,21 +39,19 @@ _COMMAND = re.compile(
 )
 """SHOW and DESCRIBE, in lower case and with a blank between words; '' stands for a text."""
 
-_CLAUSES = frozenset(
-    """
-    with select values where group having order sort cluster distribute window qualify limit offset
-    union except minus intersect
-    """.split()
-)
+_CLAUSE_WORDS = """
+with select values where group having order sort cluster distribute window qualify limit offset
+union except minus intersect
+"""
+_CLAUSES = frozenset(_CLAUSE_WORDS.split())
 """Words that begin a part of a query in which a comma separates anything but relations."""
-_BEFORE_PARENTHESIS = frozenset(
-    """
-    select with from where having by group sets cube rollup limit offset values table lateral join on using over window
-    qualify as in and or not is like ilike rlike regexp between exists any some all escape case when then else div
-    distinct except union intersect minus pivot unpivot for nulls tablesample system bernoulli repeatable percent within
-    filter interval columns extend aggregate set of recursive only match_condition
-    """.split()
-)
+_PARENTHESIS_WORDS = """
+select with from where having by group sets cube rollup limit offset values table lateral join on using over window
+qualify as in and or not is like ilike rlike regexp between exists any some all escape case when then else div
+distinct except union intersect minus pivot unpivot for nulls tablesample system bernoulli repeatable percent within
+filter interval columns extend aggregate set of recursive only match_condition
+"""
+_BEFORE_PARENTHESIS = frozenset(_PARENTHESIS_WORDS.split())
 """Words of the grammar that a parenthesis may follow, and which call nothing."""
 _WITH_FROM = frozenset({"extract", "trim", "substr", "substring", "overlay"})
 """Functions with a FROM between their arguments."""
@@ -65,7 +63,7 @@ _SET_OPERATORS = frozenset({"union", "except", "minus", "intersect"})
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A statement that only looks: a query in parentheses, what is asked about it (EXPLAIN), or a command without one."""
+    """A statement that only looks: a query in parentheses, EXPLAIN or DESCRIBE of one, or a command without a query."""
 
     command: str
     query: str | None
@@ -189,9 +187,11 @@ class _Reader:
             # FROM t WITH (…) begins no list of named queries, and FROM VALUES (…), t goes on with relations.
             if (word != "with" or begins) and (word != "values" or not level.relation_next):
                 level.clause, level.relation_next = word, False
-        elif word == "join" or (word == "from" and not self._is_part_of_expression(at, level)):
-            level.clause, level.relation_next = "from", True
-        elif word == "table" and (begins or level.clause == "with" or level.clause in _SET_OPERATORS):
+        elif (
+            word == "join"
+            or (word == "from" and not self._is_part_of_expression(at, level))
+            or (word == "table" and (begins or level.clause == "with" or level.clause in _SET_OPERATORS))
+        ):
             level.clause, level.relation_next = "from", True
 
     def _is_part_of_expression(self, at: int, level: _Level) -> bool:
