@@ -22,7 +22,7 @@ from tests.workflow.scene import lay, shell
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FOREVER = "SELECT reflect('java.lang.Thread', 'sleep', 600000L) AS x FROM range(1)"
+FOREVER = "SELECT id FROM range(0, 1000000000000000, 1, 1) WHERE id < 0"
 
 
 @pytest.fixture

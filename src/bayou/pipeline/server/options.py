@@ -114,6 +114,8 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": (place.work / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.runSQLOnFiles": "false",  # V23: a query reads no file of this machine,
+        "spark.sql.variable.substitute": "false",  # and no ${env:…}
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",

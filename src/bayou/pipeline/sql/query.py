@@ -22,6 +22,7 @@ from bayou.pipeline.sql.base import base_view
 from bayou.pipeline.sql.content import ContentSource
 from bayou.pipeline.sql.failure import ColumnsOf, query_errors, silence
 from bayou.pipeline.sql.grant import Grant, grant_for
+from bayou.pipeline.sql.plan import require_read_only, restrict_session
 from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.values import Row, to_rows
@@ -112,7 +113,7 @@ def open_query(
     `parameters` are the values of its `:name`s. `QueryInvalid` says what is wrong with it, before anything is read.
     Once the deadline passes, or is cancelled, whatever runs for it on Spark is stopped, and that is raised.
     """
-    check_question(text)
+    question = check_question(text, parameters)
     said = " ".join([text, *map(str, (parameters or {}).values())])  # IDENTIFIER(:name) is a name as well
     # Only a query that names the column, or all columns, can need the store.
     grant = grant_for(repo) if _MAY_READ_CONTENT.search(said) else Grant(refused="the query does not name content")
@@ -130,7 +131,10 @@ def open_query(
             return {name: list(views[name].columns) for name in named}
 
         with query_errors(columns_of, log_of(spark)):
-            frame = spark.sql(text, dict(parameters) if parameters else None)
+            if question.query is not None:
+                restrict_session(spark)
+                require_read_only(spark, question.query, parameters or {})
+            frame = spark.sql(question.statement, dict(parameters) if parameters else None)
             columns = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
         yield Query(spark, cast("DataFrame", frame), columns_of, columns)
 

@@ -1,47 +1,295 @@
-"""Whether a statement is a question: one that looks, and changes nothing (V15)."""
+"""Whether a statement is a question: one that looks, and changes nothing (V15, V23).
+
+A query is read-only by construction. Bayou takes it apart (`lexer`), refuses what a query could do besides reading the
+views (scripts, functions of Java, files, names made of text), and puts what is left between parentheses of its own,
+where Spark's grammar has room for a query and for nothing else: no command, no INSERT. `plan` then looks at what Spark
+understood. Only a few forms of SHOW and DESCRIBE are let through besides, each word of them known.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from bayou.errors import QueryInvalid
+from bayou.pipeline.sql.functions import ALLOWED, DENIED, TYPE_MAKERS, TYPED
+from bayou.pipeline.sql.lexer import Token, spell, tokenize
+from bayou.pipeline.sql.tables import VIEWS
+from bayou.quick import dataclass
 
-_QUESTIONS = frozenset({"select", "with", "values", "from", "table", "show", "describe", "desc", "explain"})
-_ASSIGNED = ("into", "overwrite")
 _HINT = "data is looked at with SELECT, WITH, VALUES, SHOW, DESCRIBE and EXPLAIN only"
+_VIEWS_HINT = f"a query reads the views {', '.join(VIEWS)}"
+_QUERIES = frozenset({"select", "with", "values", "from", "table", "("})
+_MODES = frozenset({"extended", "codegen", "cost", "formatted"})
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_TYPE = re.compile(r"[^{\\]*")
 
-_WORD = re.compile(
-    r"""
-    (?P<gap>\s+ | --[^\r\n]* | /\*.*?\*/)      # what Spark passes over
-    | [rR]'[^']*' | [rR]"[^"]*"               # texts
-    | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*"
-    | `[^`]*`                                 # a name, whatever it looks like
-    | (?P<word>\w+)
-    | .
+_VIEW = f"(?:{'|'.join(VIEWS)})"
+_DESCRIBE = "desc(?:ribe)?"
+_COMMAND = re.compile(
+    rf"""
+    show\ (?:views|tables|(?:(?:user|system|all)\ )?functions) (?:\ (?:like\ )?'')?
+    | show\ columns\ (?:in|from)\ {_VIEW}
+    | {_DESCRIBE}\ (?:table\ )?(?:(?:extended|formatted)\ )?{_VIEW}(?:\ \w+)?(?:\ as\ json)?
+    | {_DESCRIBE}\ function\ (?:extended\ )?\w+
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE,
 )
+"""SHOW and DESCRIBE, in lower case and with a blank between words; '' stands for a text."""
+
+_CLAUSE_WORDS = """
+with select values where group having order sort cluster distribute window qualify limit offset
+union except minus intersect
+"""
+_CLAUSES = frozenset(_CLAUSE_WORDS.split())
+"""Words that begin a part of a query in which a comma separates anything but relations."""
+_PARENTHESIS_WORDS = """
+select with from where having by group sets cube rollup limit offset values table lateral join on using over window
+qualify as in and or not is like ilike rlike regexp between exists any some all escape case when then else div
+distinct except union intersect minus pivot unpivot for nulls tablesample system bernoulli repeatable percent within
+filter interval columns extend aggregate set of recursive only match_condition
+"""
+_BEFORE_PARENTHESIS = frozenset(_PARENTHESIS_WORDS.split())
+"""Words of the grammar that a parenthesis may follow, and which call nothing."""
+_WITH_FROM = frozenset({"extract", "trim", "substr", "substring", "overlay"})
+"""Functions with a FROM between their arguments."""
 
 
-def check_question(text: str) -> None:
-    """Raise `QueryInvalid` for a statement that is no question.
+_BEFORE_RELATION = frozenset({"from", "join", "lateral", "stream", "table", "values"})
+_SET_OPERATORS = frozenset({"union", "except", "minus", "intersect"})
 
-    Spark has two that begin like one: WITH … INSERT and FROM … INSERT.
-    """
-    words = list(_words(text))
-    first = next((word for word in words if word != "("), "")
-    if first not in _QUESTIONS:
-        what = f"{first.upper()} is no query" if first.isidentifier() else "there is no query"
-        raise QueryInvalid(what, hint=_HINT)
-    for word, after in pairwise(words):
-        if first in ("with", "from") and word == "insert" and after in _ASSIGNED:
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A statement that only looks: a query in parentheses, EXPLAIN or DESCRIBE of one, or a command without a query."""
+
+    command: str
+    query: str | None
+
+    @property
+    def statement(self) -> str:
+        """The statement as Spark gets it."""
+        return self.command if self.query is None else f"{self.command} {self.query}".lstrip()
+
+
+def check_question(text: str, parameters: Mapping[str, Any] | None = None) -> Question:
+    """Return a statement as it may be sent; raise `QueryInvalid` for one that is no question."""
+    tokens = tokenize(text)
+    while tokens and tokens[-1].is_sign(";"):
+        tokens.pop()
+    if _COMMAND.fullmatch(_outline(tokens)):
+        return Question(spell(tokens), None)
+    command, query = _split(tokens)
+    first = next((token for token in query if not token.is_sign("(")), None)
+    if first is None or (first.word or first.text[0]) not in _QUERIES:
+        named = first is not None and first.word
+        raise QueryInvalid(f"{named.upper()} is no query" if named else "there is no query", hint=_HINT)
+    _Reader(query, parameters or {}).check()
+    return Question(spell(command), f"({spell(query)})")
+
+
+def _outline(tokens: Sequence[Token]) -> str:
+    """Return a statement in lower case, with a blank between tokens, '' for any text and ` for any unusual name."""
+    return " ".join(map(_outline_of, tokens))
+
+
+def _outline_of(token: Token) -> str:
+    if token.kind == "text":
+        return "''"
+    return token.identifier if _PLAIN_NAME.fullmatch(token.identifier) else token.text[0]
+
+
+def _split(tokens: Sequence[Token]) -> tuple[list[Token], Sequence[Token]]:
+    """Divide EXPLAIN and DESCRIBE from the query that they are about."""
+    words = [token.word for token in tokens[:3]] + [""] * 3
+    if words[0] == "explain":
+        size = 2 if words[1] in _MODES else 1
+    elif words[0] in ("describe", "desc"):
+        size = 2 if words[1] == "query" else 1
+        if len(tokens) > size and (tokens[size].word or tokens[size].text[0]) not in _QUERIES:
+            raise QueryInvalid("that cannot be described", hint=f"DESCRIBE {'|'.join(VIEWS)}, or a query")
+    elif words[0] == "show":
+        raise QueryInvalid("that cannot be shown", hint="SHOW VIEWS, FUNCTIONS, or COLUMNS IN a view")
+    else:
+        size = 0
+    return list(tokens[:size]), tokens[size:]
+
+
+@dataclass(slots=True)
+class _Level:
+    """What is known inside one pair of parentheses: the word before it, the clause it is in, what was read last."""
+
+    opener: str = ""
+    clause: str = ""
+    relation_next: bool = False
+    relation_at: int = -1
+
+
+class _Reader:
+    """Reads a query once, from left to right, and refuses what is more than a query."""
+
+    def __init__(self, tokens: Sequence[Token], parameters: Mapping[str, Any]) -> None:
+        self._tokens = tokens
+        self._parameters = parameters
+        self._levels = [_Level()]
+        self._in_hint = False
+
+    def check(self) -> None:
+        for at, token in enumerate(self._tokens):
+            if token.kind == "sign":
+                self._sign(at, token.text)
+                continue
+            if token.word:
+                self._word(at, token.word)
+            if self._levels[-1].relation_next and token.word not in _BEFORE_RELATION:
+                self._relation(at, token)
+            if token.identifier and self._is_sign(at + 1, "("):
+                self._call(at, token.identifier)
+        if len(self._levels) > 1 or self._in_hint:
+            raise QueryInvalid("a parenthesis or a hint is not closed")
+
+    def _sign(self, at: int, sign: str) -> None:
+        level = self._levels[-1]
+        match sign:
+            case "(":
+                before = self._tokens[at - 1].identifier if at else ""
+                # A relation may be in parentheses, as deep as one likes.
+                inside = _Level(before, "from", True) if level.relation_next else _Level(before)
+                level.relation_next = False
+                self._levels.append(inside)
+            case ")":
+                self._levels.pop()
+                if not self._levels:
+                    raise QueryInvalid("a parenthesis is closed that was never opened")
+            case ";":
+                raise QueryInvalid("that is more than one statement", hint="ask one question at a time")
+            case ",":
+                level.relation_next = level.clause == "from"
+            case "|>":
+                level.clause, level.relation_next = sign, False
+            case "/*+" | "*/":
+                if self._in_hint == (sign == "/*+"):
+                    raise QueryInvalid(f"a {sign} is out of place")
+                self._in_hint = not self._in_hint
+
+    def _word(self, at: int, word: str) -> None:
+        level, after = self._levels[-1], self._tokens[at + 1] if at + 1 < len(self._tokens) else None
+        following = after.word if after is not None else ""
+        if word == "insert" and following in ("into", "overwrite"):
             raise QueryInvalid("INSERT is no query", hint=f"{_HINT}; a column of that name needs quotes")
+        if word == "using" and not self._is_sign(at + 1, "("):
+            # SELECT TRANSFORM(…), MAP and REDUCE are queries as well; what all of them need is USING and a text.
+            raise QueryInvalid("a query runs no script (USING)", hint="JOIN … USING takes columns in parentheses")
+        begins = level.clause == "" or level.relation_next
+        if word in _CLAUSES:
+            # FROM t WITH (…) begins no list of named queries, and FROM VALUES (…), t goes on with relations.
+            if (word != "with" or begins) and (word != "values" or not level.relation_next):
+                level.clause, level.relation_next = word, False
+        elif (
+            word == "join"
+            or (word == "from" and not self._is_part_of_expression(at, level))
+            or (word == "table" and (begins or level.clause == "with" or level.clause in _SET_OPERATORS))
+        ):
+            level.clause, level.relation_next = "from", True
+
+    def _is_part_of_expression(self, at: int, level: _Level) -> bool:
+        """Say whether a FROM is that of `extract(day FROM x)` or of `a IS DISTINCT FROM b`."""
+        before = [token.word for token in self._tokens[max(0, at - 2) : at]]
+        if before[-1:] == ["distinct"] and before[:1] in (["is"], ["not"]):
+            return True
+        return level.opener in _WITH_FROM and level.clause == "" and not self._is_sign(at - 1, "(")
+
+    def _relation(self, at: int, token: Token) -> None:
+        """Look at what a query reads: a view, a part of the query that has a name, a function; by one plain name."""
+        level = self._levels[-1]
+        level.relation_next, level.relation_at = False, at
+        end = self._end_of_identifier(at) if token.word == "identifier" and self._is_sign(at + 1, "(") else at + 1
+        if self._is_sign(end, "."):
+            raise QueryInvalid(f"{token.text}. … is neither a view nor a part of this query", hint=_VIEWS_HINT)
+
+    def _call(self, at: int, name: str) -> None:
+        level, opening = self._levels[-1], at + 1
+        if name == "identifier" and self._tokens[at].kind == "word":
+            name = self._named(at)
+            opening = self._end_of_identifier(at)
+            if not self._is_sign(opening, "("):
+                return
+        if name in DENIED:
+            raise QueryInvalid(f"a query may not call {name}", hint="it can do more than compute")
+        if self._in_hint:
+            return
+        if at and self._is_sign(at - 1, "."):
+            raise QueryInvalid(f"a query may not call … .{name}", hint="functions have plain names, as in upper(name)")
+        if self._tokens[at].word in _BEFORE_PARENTHESIS or self._names_columns(at, level):
+            return
+        if name not in ALLOWED:
+            near = difflib.get_close_matches(name, ALLOWED, 1)
+            raise QueryInvalid(
+                f"there is no function {name} that a query may call",
+                hint=f"did you mean {near[0]}?" if near else "SHOW FUNCTIONS lists those of Spark",
+            )
+
+        if name in TYPED:
+            self._require_plain_type(name, self._argument(opening, TYPED[name]))
+
+    def _require_plain_type(self, name: str, argument: Sequence[Token]) -> None:
+        """Refuse a type that is computed or told in JSON."""
+        value: object = None
+        match argument:
+            case []:  # Spark says that it is missing
+                return
+            case [Token(kind="text", text=text)]:
+                value = text[1:-1]
+            case [colon, marker] if colon.is_sign(":"):
+                value = self._parameters.get(marker.text)
+            case [maker, opening, *_] if maker.word in TYPE_MAKERS and opening.is_sign("("):
+                return
+        if not isinstance(value, str) or not _PLAIN_TYPE.fullmatch(value):
+            raise QueryInvalid(f"the type for {name} is no plain text", hint="write it as in 'a INT, b ARRAY<STRING>'")
+
+    def _argument(self, opening: int, number: int) -> Sequence[Token]:
+        """Return the tokens of one argument of a call, counted from 1."""
+        depth, begin = 0, opening + 1
+        for at in range(opening, len(self._tokens)):
+            sign = self._tokens[at].text if self._tokens[at].kind == "sign" else ""
+            depth += (sign in ("(", "[")) - (sign in (")", "]"))
+            if depth == 0 or (depth == 1 and sign == ","):
+                number -= 1
+                if number == 0:
+                    return self._tokens[begin:at]
+                begin = at + 1
+            if depth == 0:
+                break
+        return []
+
+    def _names_columns(self, at: int, level: _Level) -> bool:
+        """Say whether `name (…)` calls nothing, but names the columns of a part of the query: `AS t (a, b)`."""
+        if level.clause == "with" or (at and self._tokens[at - 1].word == "as"):
+            return True
+        return level.clause == "from" and (self._is_sign(at - 1, ")") or 0 <= level.relation_at == at - 1)
+
+    def _named(self, at: int) -> str:
+        """Return the name that IDENTIFIER(…) stands for: one plain name, said as it is or by a parameter."""
+        inside = self._tokens[at + 2 : at + 4]
+        if len(inside) == 2 and inside[0].is_sign(":") and self._is_sign(at + 4, ")"):
+            value = self._parameters.get(inside[1].text)
+        elif inside and inside[0].kind == "text" and self._is_sign(at + 3, ")"):
+            value = inside[0].text[1:-1]
+        else:
+            value = None
+        if not isinstance(value, str) or not _PLAIN_NAME.fullmatch(value):
+            _refuse_identifier()
+        return value.lower()
+
+    def _end_of_identifier(self, at: int) -> int:
+        """Return the place after IDENTIFIER('name') or IDENTIFIER(:name)."""
+        return at + (5 if self._is_sign(at + 2, ":") else 4)
+
+    def _is_sign(self, at: int, text: str) -> bool:
+        return 0 <= at < len(self._tokens) and self._tokens[at].is_sign(text)
 
 
-def _words(text: str) -> Iterator[str]:
-    """Yield the bare words and signs of a statement, in lower case; a text and a quoted name are signs."""
-    for found in _WORD.finditer(text):
-        if found["gap"] is None:
-            yield found[0].lower() if found["word"] else found[0][0]
+def _refuse_identifier() -> NoReturn:
+    raise QueryInvalid("IDENTIFIER(…) takes one plain name", hint="IDENTIFIER('data') or IDENTIFIER(:name)")
