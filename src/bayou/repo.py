@@ -114,6 +114,11 @@ class Repo:
             raise Offline(f"offline: {why}", hint="leave out --offline, and unset BAYOU_OFFLINE")
 
 
+def leads_out(root: Path, path: str) -> bool:
+    """Say whether a path of a repo leads out of it, through a link: Git keeps links, and a clone is data (V23)."""
+    return not Path(os.path.realpath(root / path)).is_relative_to(os.path.realpath(root))
+
+
 def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | None = None) -> Path:
     """Return the root of a repo: `explicit` if given, and no other, else the nearest that `start` lies in."""
     if explicit is not None:

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Mapping
 
 from bayou.config import write_file
-from bayou.errors import ModelExists
+from bayou.errors import ModelExists, ModelInvalid
 from bayou.model.definition import Definition
 from bayou.model.names import FOLDER, SUFFIX, check_name, check_type
-from bayou.repo import Repo
+from bayou.repo import Repo, leads_out
 
 
 def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
@@ -17,6 +17,8 @@ def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, objec
     path = f"{FOLDER}/{check_type(kind)}/{check_name(name)}{SUFFIX}"
     made = Definition(str(uuid.uuid4()), name, kind, dict(arguments or {}), {}, {}, path)
     file = repo.root / path
+    if leads_out(repo.root, path):
+        raise ModelInvalid(f"{path} leads out of the repo, through a link", hint="remove the link")
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         write_file(file, _text(made), create=True)

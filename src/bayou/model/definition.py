@@ -13,7 +13,7 @@ from bayou.errors import ModelInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
 from bayou.model.names import FOLDER, check_name, check_type, is_id
 from bayou.quick import dataclass
-from bayou.repo import Repo
+from bayou.repo import Repo, leads_out
 from bayou.sync.scope import ModelRef
 
 KEYS = ("id", "name", "type", "arguments", "methods", "tags")
@@ -64,7 +64,7 @@ class _Field:
 
 def load_definition(repo: Repo, path: str) -> Definition:
     """Read the definition at `path`; `ModelInvalid` names the file, the line and what is wrong with it."""
-    fields = _fields(repo.root / path, path)
+    fields = _fields(repo.root, path)
     for key in REQUIRED:
         if key not in fields:
             raise ModelInvalid(f"{path}: it has no {key}", hint=f"a definition has {', '.join(REQUIRED)}")
@@ -104,12 +104,12 @@ def checked_place(path: str) -> tuple[str, str]:
         raise ModelInvalid(f"{path}: {error.message}", hint="move the file") from None
 
 
-def _fields(file: Path, path: str) -> dict[str, _Field]:
+def _fields(root: Path, path: str) -> dict[str, _Field]:
     """Return the top keys of a YAML file, each with its line; an unknown or repeated one is an error."""
     import yaml  # noqa: PLC0415  (it takes longer to load than most commands do)
 
     try:
-        node = compose_yaml(read_definition(file, path), limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
+        node = compose_yaml(read_definition(root, path), limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
         if not isinstance(node, yaml.MappingNode):
             raise ModelInvalid(f"{path}: not a mapping of keys to values", hint=f"known keys: {', '.join(KEYS)}")
         fields: dict[str, _Field] = {}
@@ -132,10 +132,12 @@ def _fields(file: Path, path: str) -> dict[str, _Field]:
         raise ModelInvalid(f"{path}: {where}{error}", hint=hint) from None
 
 
-def read_definition(file: Path, path: str) -> bytes:
+def read_definition(root: Path, path: str) -> bytes:
     """Return the bytes of a file that defines something, no more than are read of one; `ModelInvalid` if it cannot."""
+    if leads_out(root, path):
+        raise ModelInvalid(f"{path} leads out of the repo, through a link, and is not read", hint="remove the link")
     try:
-        with open(file, "rb", opener=not_blocking) as opened:
+        with open(root / path, "rb", opener=not_blocking) as opened:
             return read_at_most(opened, limits.DEFINITION_BYTES)
     except OSError as error:
         raise ModelInvalid(f"cannot read {path}: {error.strerror}", hint="check its permissions") from None

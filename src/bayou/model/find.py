@@ -103,7 +103,7 @@ def _ref(repo: Repo, path: str) -> ModelRef:
 
 def _id(repo: Repo, path: str) -> str | None:
     """Return the id that a definition says in so many words; None if it takes a parser to tell."""
-    ids = _ID_LINE.findall(read_definition(repo.root / path, path))
+    ids = _ID_LINE.findall(read_definition(repo.root, path))
     return ids[0][1].decode() if len(ids) == 1 else None
 
 

@@ -7,7 +7,7 @@ import uuid
 from bayou.config import write_file
 from bayou.errors import ModelInvalid, WorkflowExists, WorkflowInvalid
 from bayou.model.names import check_name
-from bayou.repo import Repo
+from bayou.repo import Repo, leads_out
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow
 from bayou.workflow.find import load_workflow
 
@@ -33,6 +33,8 @@ def create_workflow(repo: Repo, name: str) -> Workflow:
     except ModelInvalid as error:
         raise WorkflowInvalid(error.message.replace("a model", "a workflow"), hint=error.hint) from None
     file = repo.root / FOLDER / f"{name}{SUFFIX}"
+    if leads_out(repo.root, f"{FOLDER}/{name}{SUFFIX}"):
+        raise WorkflowInvalid(f"{FOLDER}/{name}{SUFFIX} leads out of the repo, through a link", hint="remove the link")
     file.parent.mkdir(parents=True, exist_ok=True)
     import yaml  # noqa: PLC0415
 

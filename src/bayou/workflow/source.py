@@ -10,6 +10,7 @@ from bayou.documents import Unreadable, compose_yaml, construct_yaml, not_blocki
 from bayou.errors import WorkflowInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
 from bayou.quick import dataclass
+from bayou.repo import leads_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Source:
 
 def read_source(root: Path, path: str) -> Source:
     """Read a YAML file; `WorkflowInvalid` names the line that is no YAML."""
+    if leads_out(root, path):
+        raise WorkflowInvalid(f"{path} leads out of the repo, through a link, and is not read", hint="remove the link")
     try:
         with open(root / path, "rb", opener=not_blocking) as file:
             data = read_at_most(file, limits.DEFINITION_BYTES)
