@@ -356,8 +356,9 @@ def _begun(form: _Form, text: str) -> int:
     """Return where a form may have begun that ends beyond the text; the text's length, if there is no such place."""
     tail = max(0, len(text) - 8 * len(form.elements))
     near = max(tail, len(text) - _LINE * _LINE)
-    starts = [match.start() for match in form.beginning.finditer(text, tail)]
-    for at in (*starts, *range(near, len(text))):
+    places: list[int] = [match.start() for match in form.beginning.finditer(text, tail)]
+    places += range(near, len(text))
+    for at in places:
         end = at
         for element in form.elements:
             match = _compiled(element).match(text, end)
