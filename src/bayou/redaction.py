@@ -35,8 +35,21 @@ _KEY_MOST = 32 << 10
 _HOLD = 64 << 10
 """How much of a stream waits for the end of its line, at most."""
 
-_GAP = r"""(?:\\{1,8}[nrtfv]|(?i:\\{1,8}(?:u00|x)(?:0[9a-d]|20)|%(?:25)*(?:0[9a-d]|20))|[\s'"\\,+>|]){0,24}"""
-"""What may stand where a secret has white space: any other white space, as it is or escaped, and quotes around it."""
+_AROUND = """'",+>|"""
+
+
+def _gap(follows: str = "") -> str:
+    """Return the pattern of what may stand where a secret has white space: any other, escaped or not, and quotes.
+
+    It takes all that it can and gives nothing back, or a text that nearly fits would be tried in countless ways. So it
+    leaves the character that `follows` alone.
+    """
+    around = _AROUND.replace(follows, "") if follows else _AROUND
+    escapes = r"\\{1,8}[nrtfv]|(?i:\\{1,8}(?:u00|x)(?:0[9a-d]|20)|%(?:25)*(?:0[9a-d]|20))"
+    return rf"(?>(?:{escapes}|\\{{1,8}}(?=[\s{around}])|[\s{around}]){{0,24}})"
+
+
+_GAP = _gap()
 _ONLY_GAP = re.compile(_GAP)
 _CUT = re.compile(r"""(?:…|\.\.\.)?["'\s]*\Z""")
 
@@ -47,6 +60,10 @@ _ENCODED_BEGIN = "LS0tLS1CRUdJTi"
 _ENCODED_KEY = re.compile(
     r"LS0tLS1CRUdJTi[\w+/-]{40,}(?:(?:\s|\\+[nr]){1,4}[\w+/-]{40,})*(?:(?:\s|\\+[nr]){1,4}[\w+/-]+=)?={0,2}", re.ASCII
 )
+_LONGEST_BEGIN = 80
+_KEY_BEGUN = re.compile(r"-{1,4}\Z|-----(?:B(?:E(?:G(?:I(?:N[ +A-Z0-9%]{0,60}-{0,5})?)?)?)?)?\Z")
+_ESCAPE_BEGUN = re.compile(r"""[\\%'"][\\%'"0-9A-Za-z]{0,12}\Z""")
+_LAST_RUN = re.compile(r"[A-Za-z0-9+/_-]+\Z")
 _RUN = re.compile(rf"[A-Za-z0-9+/]{{{_SHINGLE},}}")
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _CHARACTERS = re.compile(r"\\+|.", re.DOTALL)
@@ -88,12 +105,12 @@ class Redactor:
         self._forms = [form for secret in long for form in _forms(secret)]
         self._encoded: set[str] = set()
         self._shingles: set[str] = set()
-        for secret in long:
-            for text in _base64_texts(secret):
-                if len(text) < _WIDE:
-                    self._encoded.add(text)
-                else:
-                    self._shingles.update(text[at : at + _SHINGLE] for at in range(len(text) - _SHINGLE + 1))
+        self._base64_of = [text for secret in long for text in _base64_texts(secret)]
+        for text in self._base64_of:
+            if len(text) < _WIDE:
+                self._encoded.add(text)
+            else:
+                self._shingles.update(text[at : at + _SHINGLE] for at in range(len(text) - _SHINGLE + 1))
         self.longest = max([_KEY_MOST, *(6 * len(secret) for secret in long)])
         """No form of a secret is longer, as long as it is not escaped many times over."""
 
@@ -126,6 +143,20 @@ class Redactor:
         if self._encoded or self._shingles:
             found += self._base64(text)
         return _merged(found, text)
+
+    def unfinished(self, text: str) -> int:
+        """Return where a secret may have begun that ends beyond the text; its length, if there is no such place."""
+        at = min((_begun(form, text) for form in self._forms), default=len(text))
+        if begun := _KEY_BEGUN.search(text, max(0, len(text) - _LONGEST_BEGIN)):
+            at = min(at, begun.start())
+        open_key = text.rfind("-----BEGIN")
+        if open_key >= 0 and _BEGIN.match(text, open_key) and not _END.search(text, open_key):
+            at = min(at, open_key)
+        if run := _LAST_RUN.search(text, max(0, len(text) - _WIDE)):
+            last = run.group().replace("-", "+").replace("_", "/")
+            if _ENCODED_BEGIN.startswith(last) or any(last in encoded for encoded in self._base64_of):
+                at = min(at, run.start())
+        return at
 
     def _named(self, text: str) -> Iterator[Span]:
         for form in self._forms:
@@ -162,7 +193,7 @@ class Redactor:
 
 
 class StreamRedactor:
-    """Redacts bytes that come in pieces: a line is handed on when it is whole, and when no secret goes on behind it."""
+    """Redacts bytes that come in pieces: it holds back what may be the beginning of a secret, and nothing else."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -171,35 +202,24 @@ class StreamRedactor:
     def add(self, data: bytes) -> bytes:
         """Take the next piece, and return what can be told by now."""
         self._held += data
-        end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
-        room = self._redactor.longest
-        if len(self._held) > _HOLD + 2 * room:
-            end = max(end, len(self._held) - room)  # a line without an end
-        if not end:
-            return b""
-        return self._release(end, wait=len(self._held) <= _HOLD + 2 * room)
+        whole = _decoded(self._held[: len(self._held) - _unfinished_bytes(self._held)])
+        rest = self._held[len(_bytes(whole)) :]
+        full = len(whole) > _HOLD + 2 * self._redactor.longest
+        spans = self._redactor.spans(whole)
+        # Where nobody can wait any longer, a secret that has begun is still shorter than what stays.
+        cut = len(whole) - self._redactor.longest if full else self._redactor.unfinished(whole)
+        for span in reversed(spans):
+            goes_on = span.part and not full and span.end <= cut and _ONLY_GAP.fullmatch(whole, span.end, cut)
+            if span.start < cut < span.end or goes_on:
+                cut = span.start
+        told = replaced(whole[:cut], [Span(span.start, min(span.end, cut)) for span in spans if span.start < cut])
+        self._held = _bytes(whole[cut:]) + rest
+        return _bytes(told)
 
     def close(self) -> bytes:
         """Return what is left: nothing comes after it."""
         text, self._held = _decoded(self._held), b""
         return _bytes(replaced(text, self._redactor.spans(text)))
-
-    def _release(self, end: int, *, wait: bool) -> bytes:
-        whole = _decoded(self._held)
-        text = _decoded(self._held[:end])
-        cut = len(text)
-        spans = self._redactor.spans(whole)
-        for span in reversed(spans):
-            if span.start < cut < span.end or (
-                span.part and span.end <= cut and wait and _ONLY_GAP.fullmatch(whole, span.end, cut)
-            ):
-                cut = span.start
-        begun = whole.rfind("-----BEGIN", 0, cut)
-        if wait and begun >= 0 and _BEGIN.match(whole, begun) and not _END.search(whole, begun, cut):
-            cut = min(cut, begun)
-        told = replaced(whole[:cut], [Span(span.start, min(span.end, cut)) for span in spans if span.start < cut])
-        self._held = _bytes(whole[cut:])
-        return _bytes(told)
 
 
 @lru_cache(maxsize=64)
@@ -271,11 +291,12 @@ def _short(lines: Iterable[str]) -> list[str]:
 
 def _form(text: str, *, part: bool, before: Iterable[str] = (), after: Iterable[str] = ()) -> _Form:
     elements = tuple(_elements(text))
-    pattern = "".join(elements)
+    pattern, first = "".join(elements), text.strip()[0]
     for line in before:
-        pattern = f"(?:{''.join(_elements(line))}{_GAP})?{pattern}"
+        pattern = f"(?:{''.join(_elements(line))}{_gap(first)})?{pattern}"
+        first = line[0]
     for line in after:
-        pattern = f"{pattern}(?:{_GAP}{''.join(_elements(line))})?"
+        pattern = f"{pattern}(?:{_gap(line[0])}{''.join(_elements(line))})?"
     anchor = max(_WORD.findall(text), key=len, default="")
     return _Form(anchor, re.compile(pattern), re.compile("".join(elements[:_LINE])), elements, part)
 
@@ -285,7 +306,7 @@ def _elements(text: str) -> Iterator[str]:
     first = True
     for word in text.split():
         if not first:
-            yield _GAP
+            yield _gap(word[0])
         first = False
         yield from map(_element, _CHARACTERS.findall(word))
 
@@ -331,6 +352,28 @@ def _cut_off(form: _Form, text: str) -> Iterator[Span]:
             yield Span(begun.start(), end, part=True)
 
 
+def _begun(form: _Form, text: str) -> int:
+    """Return where a form may have begun that ends beyond the text; the text's length, if there is no such place."""
+    tail = max(0, len(text) - 8 * len(form.elements))
+    near = max(tail, len(text) - _LINE * _LINE)
+    places: list[int] = [match.start() for match in form.beginning.finditer(text, tail)]
+    places += range(near, len(text))
+    for at in places:
+        end = at
+        for element in form.elements:
+            match = _compiled(element).match(text, end)
+            if match is None:
+                break
+            end = match.end()
+            if end == len(text):
+                return at
+        if end > at or at >= near:
+            escape = _ESCAPE_BEGUN.match(text, end)
+            if escape is not None and match is None:
+                return at
+    return len(text)
+
+
 def _base64_texts(secret: str) -> Iterator[str]:
     """Yield what base64 makes of a secret in the middle of something else, whatever stands around it."""
     plain = secret.strip()
@@ -362,7 +405,7 @@ def _private_keys(text: str) -> Iterator[Span]:
         for match in _ENCODED_KEY.finditer(text):
             head = re.sub(r"[^A-Za-z0-9+/]", "", match.group().replace("-", "+").replace("_", "/"))[:64]
             if b"PRIVATE KEY" in base64.b64decode(head[: len(head) // 4 * 4]):
-                yield Span(match.start(), match.end())
+                yield Span(match.start(), match.end(), part=True)
 
 
 def _merged(found: list[Span], text: str) -> list[Span]:
@@ -378,6 +421,16 @@ def _merged(found: list[Span], text: str) -> list[Span]:
                 continue
         merged.append(Span(span.start, min(span.end, len(text)), span.part))
     return merged
+
+
+def _unfinished_bytes(data: bytes) -> int:
+    """Return how many bytes at the end begin a character that is not whole yet."""
+    for count in range(1, min(4, len(data) + 1)):
+        octet = data[-count]
+        if octet & 0xC0 != 0x80:
+            wanted = 4 if octet >= 0xF0 else 3 if octet >= 0xE0 else 2 if octet >= 0xC0 else 1
+            return count if wanted > count else 0
+    return 0
 
 
 def _decoded(data: bytes) -> str:
