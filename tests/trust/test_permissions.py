@@ -39,6 +39,13 @@ ENDPOINT = 'url = "s3://bucket/x"\n[datastore.options]\nendpoint = "http://127.0
         ("", '[spark]\nmaster = "yarn"', "spark", "yarn"),
         ("", '[spark]\nmaster = "local-cluster[2,1,1024]"', "spark", "local-cluster[2,1,1024]"),
         (ENDPOINT, "", "endpoint", "http://127.0.0.1:9"),
+        (
+            'url = "az://c/x"\n[datastore.options]\nuse_emulator = true',
+            "",
+            "endpoint",
+            "http://127.0.0.1:10000",
+        ),
+        ('url = "plugged://b/x"\n[datastore.options]\nserver = "elsewhere"', "", "endpoint", "server=elsewhere"),
         ('path = "~"', "", "directory", "~"),
         ('path = "../beside"', "", "directory", "../beside"),
         ('path = "/"', "", "directory", "/"),

@@ -121,10 +121,21 @@ def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
 def datastore_needs(root: Path, place: DatastoreConfig) -> tuple[Need, ...]:
     """Return what needs permission in the [datastore] table of a file: other servers, directories outside the repo."""
     found: list[Need] = []
-    if (endpoint := place.options.get("endpoint")) is not None:
-        plain = ", unencrypted" if endpoint.lower().startswith("http:") else ""
-        why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {endpoint}{plain}"
-        found.append(Need.of("endpoint", "bayou.toml: datastore.options.endpoint", endpoint, why))
+    if place.url is not None and place.options:
+        from bayou.store.url import OPTIONS, custom_endpoint, parse_url  # noqa: PLC0415
+
+        scheme = parse_url(place.url).scheme
+        server = custom_endpoint(scheme, place.options)
+        if scheme not in OPTIONS:
+            # A plugged-in store: it alone knows which of its options say where it sends credentials.
+            value = ", ".join(f"{name}={text}" for name, text in sorted(place.options.items()))
+            why = f"its bayou.toml tells the plugged-in store {place.url} where to send data and credentials: {value}"
+            found.append(Need.of("endpoint", "bayou.toml: datastore.options", value, why))
+        elif server is not None:
+            name = "endpoint" if "endpoint" in place.options else "use_emulator"
+            plain = ", unencrypted" if server.clear_text else ""
+            why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {server.address}{plain}"
+            found.append(Need.of("endpoint", f"bayou.toml: datastore.options.{name}", server.address, why))
     if place.path is not None:
         target = Path(os.path.realpath(root / Path(place.path).expanduser()))
         if not target.is_relative_to(os.path.realpath(root)):
