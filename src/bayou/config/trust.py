@@ -134,7 +134,8 @@ def datastore_needs(root: Path, place: DatastoreConfig) -> tuple[Need, ...]:
         elif server is not None:
             name = "endpoint" if "endpoint" in place.options else "use_emulator"
             plain = ", unencrypted" if server.clear_text else ""
-            why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {server.address}{plain}"
+            there = f"{server.address}{plain}"
+            why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {there}"
             found.append(Need.of("endpoint", f"bayou.toml: datastore.options.{name}", server.address, why))
     if place.path is not None:
         target = Path(os.path.realpath(root / Path(place.path).expanduser()))
