@@ -309,7 +309,7 @@ def test_17_9_listed_keys_that_lead_outside_are_refused_by_name():
     """V21: they were dropped without a word."""
     strange = ["../x", "/abs/x", "./x", "..", "data/../../x"]
 
-    found = discover(MemoryStore({key: b"1" for key in [*strange, "data/good", "otherapp/x"]}))
+    found = discover(MemoryStore(dict.fromkeys([*strange, "data/good", "otherapp/x"], b"1")))
 
     assert {one.key for one in found.refused} == set(strange)
     assert [entry.path for entry in found.entries] == ["data/good"]
