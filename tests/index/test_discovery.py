@@ -303,3 +303,14 @@ def test_a_key_that_is_listed_twice_is_one_entry():
     store.list = lambda: iter(pages * 2)
 
     assert paths(discover(store)) == ["data/a"]
+
+
+def test_17_9_listed_keys_that_lead_outside_are_refused_by_name():
+    """V21: they were dropped without a word."""
+    strange = ["../x", "/abs/x", "./x", "..", "data/../../x"]
+
+    found = discover(MemoryStore(dict.fromkeys([*strange, "data/good", "otherapp/x"], b"1")))
+
+    assert {one.key for one in found.refused} == set(strange)
+    assert [entry.path for entry in found.entries] == ["data/good"]
+    assert found.ignored == 1

@@ -147,6 +147,33 @@ def test_17_8_a_child_that_was_killed_since_is_replaced() -> None:
     assert decode(DATA, 0, ref()) == NODE
 
 
+def test_17_8_a_child_that_ended_for_want_of_work_says_nothing_about_the_next_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """V4: a request to a slow store takes longer than a child waits."""
+    run_in_child(monkeypatch, "c._IDLE_S = 0.3")
+    parser.prepare()
+    pid = child_pid()
+    while parser._state.child is not None and parser._state.child._process.poll() is None:
+        time.sleep(0.01)
+
+    assert decode(DATA, 0, ref()) == NODE
+    assert child_pid() != pid
+
+
+def test_17_8_a_node_of_which_every_new_child_is_killed_is_damaged_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container has less memory than a node may take."""
+    started = []
+    run_in_child(monkeypatch, "import os; c._answer = lambda d, n: os.kill(os.getpid(), 9)")
+    start = parser._Child.__init__
+    monkeypatch.setattr(parser._Child, "__init__", lambda self: (started.append(1), start(self))[1])
+
+    with pytest.raises(NodeDamaged, match="signal 9"):
+        decode(DATA, 0, ref())
+
+    assert len(started) == 2
+
+
 def test_17_8_a_child_that_does_not_start_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """V4: else a machine without memory would say that the index is damaged, and somebody would rebuild it."""
     monkeypatch.setattr(parser, "_MAIN", "import nothing_of_that_name")

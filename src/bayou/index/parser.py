@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -46,27 +47,38 @@ def prepare() -> None:
 def parse(data: bytes, level: int) -> list[list[Any]]:
     """Return the columns of a node, in the order of its schema; hashes are hexadecimal. `Unparsable` if it has none."""
     with _state.lock:
+        chances = 2
         while True:
             # Nobody else gets this child before it has answered: whatever is raised, no old answer is met later.
-            child, _state.child = _state.child or _Child(), None
+            child, _state.child = _state.child, None
+            fresh = child is None
+            child = child or _Child()
             try:
                 kind, answer = child.ask(level, data)
             except _Died as error:
                 child.end()
-                if not child.proved:
+                # V4: only what a new child dies of is damage. One that waited may have ended for want of work, or of
+                # memory that an earlier node took; and a SIGKILL is none of its own limits, but somebody's.
+                if fresh or error.hung:
+                    chances -= 1 if error.killed else 2
+                if chances <= 0:
                     raise Unparsable(f"the process that reads it {error}") from error
-                # It may have ended since nothing came for a while, or for want of memory that an earlier node took.
-                continue
             except BaseException:
                 child.end()
                 raise
-            child.proved, _state.child = True, child
-            break
+            else:
+                _state.child = child
+                break
     return _columns(kind, answer)
 
 
 class _Died(Exception):
-    """The child has ended, or does not answer as it should."""
+    """The child has ended, or does not answer as it should: it `hung`, or was `killed` by somebody."""
+
+    def __init__(self, how: str, *, hung: bool = False, killed: bool = False) -> None:
+        super().__init__(how)
+        self.hung = hung
+        self.killed = killed
 
 
 class _Child:
@@ -94,8 +106,6 @@ class _Child:
         _widen(self._input)
         _widen(self._output)
         self._ready = False
-        self.proved = False
-        """Whether it has answered before."""
         _state.living.add(self)
 
     def ask(self, level: int, data: bytes) -> tuple[int, bytes]:
@@ -148,7 +158,7 @@ class _Child:
             except BlockingIOError:
                 self._wait(self._input, select.POLLOUT, until)
             except BrokenPipeError:
-                raise _Died(self._how()) from None
+                raise self._ended() from None
 
     def _receive(self, least: int, until: float) -> bytes:
         """Return what comes, at least so many bytes."""
@@ -157,7 +167,7 @@ class _Child:
             self._wait(self._output, select.POLLIN, until)
             part = os.read(self._output, _AT_ONCE)
             if not part:
-                raise _Died(self._how())
+                raise self._ended()
             parts.append(part)
             least -= len(part)
         return b"".join(parts)
@@ -166,15 +176,17 @@ class _Child:
         poll = select.poll()
         poll.register(pipe, event)
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-            raise _Died(f"took longer than {limits.NODE_SECONDS:g} s")
+            raise _Died(f"took longer than {limits.NODE_SECONDS:g} s", hung=True)
 
-    def _how(self) -> str:
+    def _ended(self) -> _Died:
         """Say how it ended."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            return "closed its output"
-        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return _Died("closed its output")
+        if code < 0:
+            return _Died(f"was ended by signal {-code}", killed=code == -signal.SIGKILL)
+        return _Died(f"ended with exit code {code}")
 
 
 class _State:

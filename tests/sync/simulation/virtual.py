@@ -94,7 +94,9 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch("bayou.sync.view.probe", lambda store: None),
         patch("bayou.sync.rebuild.probe", lambda store: None),
         patch("bayou.tree.durable._pool", _Serial),
-        patch("bayou.index.codec.decode", lambda data, level, ref: _decode(bytes(data), level, ref)),
+        # Every node here is of a client of ours, so that no process of its own has to parse it.
+        patch("bayou.index.codec.decode", lambda data, level, ref, **_: _decode(bytes(data), level, ref, ours=True)),
+        patch("bayou.index.codec.prepare", lambda: None),
         patch("bayou.index.codec.encode", _encode),
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),

@@ -142,7 +142,7 @@ def _harmless(change: Change) -> bool:
 def doubtful(target: Target) -> bool:
     """Say whether a run that copied to this target may have died: then some of its copies lie there."""
     try:
-        target.store.get(keys.REPLICATING)
+        target.store.head(keys.REPLICATING)
     except NotFound:
         return False
     return True
