@@ -9,6 +9,7 @@ the number of the input, or of one at most 500 before it, and `SEED` and that nu
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import resource
@@ -217,7 +218,7 @@ def _with_odd_values(seed: bytes, chance: random.Random) -> bytes:
             if not isinstance(below, dict | list) or not below or chance.random() < 0.3:
                 break
             inside = below
-        odd = chance.choice(_ODD)
+        odd = copy.deepcopy(chance.choice(_ODD))
         if isinstance(inside, dict) and chance.random() < 0.2:
             inside[chance.choice(("", "name", "x" * 1100, "<<", "\ud800", "null", "__class__"))] = inside.pop(place)
         elif isinstance(inside, dict) and chance.random() < 0.2:
