@@ -20,6 +20,7 @@ from bayou.model import create_model
 from bayou.model.find import find_model, list_models
 from bayou.records.query import apart
 from bayou.repo import Repo, init_repo
+from bayou.workflow.check import validate_workflows
 from bayou.workflow.create import create_workflow
 from bayou.workflow.definition import Workflow
 from bayou.workflow.find import find_workflow, list_workflows
@@ -239,3 +240,22 @@ def test_patterns_mean_what_they_meant(pattern: str) -> None:
         else:
             with pytest.raises(InputInvalid, match="does not match"):
                 resolve_inputs(workflow, {"x": text})
+
+
+def test_17_10_a_costly_name_of_a_model_is_a_problem_of_its_workflow(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
+    monkeypatch.setattr(apart, "_idle", [])
+    create_workflow(repo, "good")
+    step = {
+        "name": "s",
+        "model": "${{ each.value.map(x, x).size() > 1 ? 'web' : 'web' }}",
+        "method": "sync",
+        "for_each": [list(range(60_000))],
+    }
+    fields = {"id": ID, "name": "bad", "jobs": [{"name": "j", "steps": [step]}]}
+    (repo.root / "workflows" / "bad.yaml").write_text(json.dumps(fields))
+    names, problems = validate_workflows(repo)
+    assert names == ["bad", "good"]
+    assert any("it takes more than 1 s" in str(problem) for problem in problems), problems

@@ -74,7 +74,12 @@ def _step(repo: Repo, workflow: Workflow, job: Job, step: Step, models: dict[str
     if step.model is None or wrong:
         return
     place = (*step.place, "model")
-    for name in _model_names(workflow, step):
+    try:
+        names = _model_names(workflow, step)
+    except BayouError as error:  # an expression that comes to nothing, or takes too long
+        yield Problem(workflow.source.where(place), error.message.partition(": ")[2] or error.message, error.hint)
+        return
+    for name in names:
         try:
             if name not in models:
                 models[name] = find_model(repo, name)

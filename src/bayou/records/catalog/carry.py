@@ -86,5 +86,5 @@ def _is_row(table: str, row: Values) -> bool:
 def _is_json(text: str, kind: type) -> bool:
     try:
         return isinstance(json.loads(text), kind)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from bayou import limits
 from bayou.quick import dataclass
 from bayou.records.catalog import find, schema
 from bayou.records.catalog.file import CatalogFile
@@ -101,6 +102,7 @@ class Catalog:
         """Return the highest number that a version of an item has, deleted or not; 0 if there is none."""
         where = Where()
         where.equal(model_id=model_id, name=name, type=type)
+        where.add("version <= ?", limits.VERSION_MAX)  # an older Bayou took more for versions
         statement = f"SELECT coalesce(max(version), 0) FROM version {where.sql}"
         return self._read(lambda db: int(db.execute(statement, where.parameters).fetchone()[0]))
 

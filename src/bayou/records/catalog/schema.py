@@ -9,10 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
-from bayou.records.layout import version_number
 
 VERSION = 1
 """Any other number in the file means: written by an older or newer Bayou, and made anew."""
+
+_LARGEST = (1 << 63) - 1
+"""What a column of SQLite takes."""
+
+_LONGEST = len(str(_LARGEST))
 
 UNSEEN = "?"
 """The stamp of a row that an earlier catalog had and whose file nobody has seen since. Other stamps are of files."""
@@ -175,8 +179,10 @@ def key_of(path: str) -> tuple[str, Values]:
     root, _, rest = path.partition("/")
     if root == "data":
         kind, model_id, name, version, _ = rest.rsplit("/", 4)
-        # No row has the number 0; a number that is too high for a version does not fit into a column either (V25).
-        return "version", (kind, model_id, name, version_number(version) or 0)
+        # V25: a number that does not fit into a column has no row, as 0 has none. One that fits and is too high for a
+        # version may have a row of an older Bayou, which goes when it is met.
+        number = int(version) if len(version) <= _LONGEST else 0
+        return "version", (kind, model_id, name, number if number <= _LARGEST else 0)
     kind, _, last = rest.rpartition("/")
     if root == "outputs":
         kind, _, model_id = kind.rpartition("/")
