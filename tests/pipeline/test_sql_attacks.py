@@ -376,7 +376,7 @@ READING = [
     "SELECT name, version FROM versions ORDER BY name DESC, version DESC",
     "SELECT name FROM data ORDER BY size DESC LIMIT 2",
     "SELECT * EXCEPT (content) FROM data ORDER BY name;",
-    "WITH a(n, v) AS (SELECT name, version FROM versions), b AS (SELECT n FROM a GROUP BY 1) SELECT * FROM b ORDER BY n",
+    "WITH a(n, v) AS (SELECT name, version FROM versions), b(m) AS (SELECT max(v) FROM a) SELECT * FROM b",
     "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t ORDER BY n",
     "SELECT d.name, v.version FROM data d JOIN versions v USING (name) ORDER BY 1, 2",
     "SELECT name, row_number() OVER (PARTITION BY type ORDER BY name) AS r FROM data QUALIFY r = 1 ORDER BY name",

@@ -23,6 +23,7 @@ from bayou.pipeline.sql.functions import DENIED
 from bayou.pipeline.sql.tables import VIEWS
 
 if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 _SETTINGS = {
@@ -60,15 +61,18 @@ def restrict_session(spark: SparkSession) -> None:
 
 def require_read_only(spark: SparkSession, query: str, parameters: Mapping[str, Any]) -> None:
     """Raise `QueryInvalid` unless the plan of a query, which is in parentheses, shows that it only reads our views."""
+    word = secrets.token_hex(16)
+    marked = f"SELECT * FROM {query} LEFT SEMI JOIN (SELECT '{word}' AS {_END}) ON true"
+    check_plan(to_frame(spark, marked, parameters)._explain_string(extended=True), word)
+
+
+def to_frame(spark: SparkSession, query: str, parameters: Mapping[str, Any]) -> DataFrame:
+    """Return a query as a relation. `spark.sql` would send it as a command, which a server runs before it answers."""
     from pyspark.sql.connect import functions as sql  # noqa: PLC0415
     from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415
     from pyspark.sql.connect.plan import SQL  # noqa: PLC0415
 
-    word = secrets.token_hex(16)
-    marked = f"SELECT * FROM {query} LEFT SEMI JOIN (SELECT '{word}' AS {_END}) ON true"
-    # A relation, not `spark.sql`: that would let the server run a command before it answers.
-    frame = DataFrame(SQL(marked, [], {name: sql.lit(value) for name, value in parameters.items()}, []), spark)
-    check_plan(frame._explain_string(extended=True), word)
+    return DataFrame(SQL(query, [], {name: sql.lit(value) for name, value in parameters.items()}, []), spark)
 
 
 def check_plan(plan: str, word: str) -> None:

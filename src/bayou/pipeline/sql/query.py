@@ -22,7 +22,7 @@ from bayou.pipeline.sql.base import base_view
 from bayou.pipeline.sql.content import ContentSource
 from bayou.pipeline.sql.failure import ColumnsOf, query_errors, silence
 from bayou.pipeline.sql.grant import Grant, grant_for
-from bayou.pipeline.sql.plan import require_read_only, restrict_session
+from bayou.pipeline.sql.plan import require_read_only, restrict_session, to_frame
 from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.values import Row, to_rows
@@ -134,9 +134,12 @@ def open_query(
             if question.query is not None:
                 restrict_session(spark)
                 require_read_only(spark, question.query, parameters or {})
-            frame = spark.sql(question.statement, dict(parameters) if parameters else None)
+            if question.command:
+                frame = cast("DataFrame", spark.sql(question.statement, dict(parameters) if parameters else None))
+            else:
+                frame = to_frame(spark, question.statement, parameters or {})
             columns = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-        yield Query(spark, cast("DataFrame", frame), columns_of, columns)
+        yield Query(spark, frame, columns_of, columns)
 
 
 def _to_open(deadline: Deadline | None) -> Deadline | None:

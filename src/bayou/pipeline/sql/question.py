@@ -135,6 +135,7 @@ class _Reader:
         self._parameters = parameters
         self._levels = [_Level()]
         self._in_hint = False
+        self._separators = _separators(tokens)
 
     def check(self) -> None:
         for at, token in enumerate(self._tokens):
@@ -250,19 +251,9 @@ class _Reader:
             raise QueryInvalid(f"the type for {name} is no plain text", hint="write it as in 'a INT, b ARRAY<STRING>'")
 
     def _argument(self, opening: int, number: int) -> Sequence[Token]:
-        """Return the tokens of one argument of a call, counted from 1."""
-        depth, begin = 0, opening + 1
-        for at in range(opening, len(self._tokens)):
-            sign = self._tokens[at].text if self._tokens[at].kind == "sign" else ""
-            depth += (sign in ("(", "[")) - (sign in (")", "]"))
-            if depth == 0 or (depth == 1 and sign == ","):
-                number -= 1
-                if number == 0:
-                    return self._tokens[begin:at]
-                begin = at + 1
-            if depth == 0:
-                break
-        return []
+        """Return the tokens of one argument of a call, counted from 1; none if there are fewer."""
+        edges = [opening, *self._separators.get(opening, [])]
+        return self._tokens[edges[number - 1] + 1 : edges[number]] if number < len(edges) else []
 
     def _names_columns(self, at: int, level: _Level) -> bool:
         """Say whether `name (…)` calls nothing, but names the columns of a part of the query: `AS t (a, b)`."""
@@ -289,6 +280,23 @@ class _Reader:
 
     def _is_sign(self, at: int, text: str) -> bool:
         return 0 <= at < len(self._tokens) and self._tokens[at].is_sign(text)
+
+
+def _separators(tokens: Sequence[Token]) -> dict[int, list[int]]:
+    """Return, for each opening parenthesis or bracket, where the commas of its level are, and at last its end."""
+    found: dict[int, list[int]] = {}
+    opened: list[int] = []
+    for at, token in enumerate(tokens):
+        if token.kind != "sign":
+            continue
+        if token.text in ("(", "["):
+            opened.append(at)
+            found[at] = []
+        elif token.text in (",", ")", "]") and opened:
+            found[opened[-1]].append(at)
+            if token.text != ",":
+                opened.pop()
+    return found
 
 
 def _refuse_identifier() -> NoReturn:
