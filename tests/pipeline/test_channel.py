@@ -10,12 +10,14 @@ import pytest
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
-from bayou.errors import SparkUnavailable
+from bayou.errors import SparkUnavailable, TrustNeeded
 from bayou.pipeline import session
 from bayou.pipeline.session import is_loopback, require_private_channel
 from bayou.pipeline.sql.grant import grant_for
+from bayou.repo import init_repo, open_repo
 from bayou.store.recipe import Recipe
 from bayou.sync.bulk import Bulk
+from tests.trusting import trust
 
 SECRET = "nobody-sees-this"
 CLEAR = ["sc://spark.example", "sc://spark.example:15002", "sc://10.0.0.7:15002/", "sc://spark.example/;user_id=me"]
@@ -71,6 +73,21 @@ def test_an_address_that_this_user_has_typed_is_used(recipe: Recipe, monkeypatch
 
     with pytest.raises(SparkUnavailable):
         require_private_channel(SparkConfig(remote="sc://another.example"), recipe)
+
+
+def test_an_address_that_this_user_has_allowed_is_used(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bayou trust` says of it that it is unencrypted."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    made = init_repo(tmp_path / "repo")
+    made.file.write_text(f'{made.file.read_text()}[spark]\nremote = "sc://spark.example"\n')
+    clone = open_repo(made.root).config.spark
+    with pytest.raises(TrustNeeded, match="unencrypted"):
+        require_private_channel(clone, recipe)
+
+    trust(made.root)
+    require_private_channel(open_repo(made.root).config.spark, recipe)
 
 
 def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: Recipe, tmp_path: Path) -> None:

@@ -95,10 +95,13 @@ def require_private_channel(config: SparkConfig, recipe: Recipe) -> None:
 
     They travel inside kernels. A channel is private if it does not leave this machine, or is encrypted: by
     `use_ssl=true`, or by a token, with which Spark's client always uses TLS. To another machine in clear text they go
-    only if this user has typed the address (BAYOU_SPARK_REMOTE), or if the address of a `bayou.toml` says so itself
-    (`use_ssl=false`): no such address gets here before this user has seen and allowed it (`bayou trust`, V23).
+    only if this user has typed the address (BAYOU_SPARK_REMOTE), has allowed it (`bayou trust` says "unencrypted" of
+    such an address in a `bayou.toml`), or if the address itself says `use_ssl=false`.
     """
     if config.remote is None or not recipe.secret or config.remote == os.environ.get("BAYOU_SPARK_REMOTE"):
+        return
+    if config.gate is not None:
+        config.require_trust()
         return
     _load()
     from pyspark.errors import PySparkException  # noqa: PLC0415
