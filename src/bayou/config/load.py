@@ -15,13 +15,12 @@ from bayou.config.place import check_place, moved
 from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
 from bayou.config.spark import check_spark, refuse_token
 from bayou.config.table import Table
-from bayou.config.trust import Ask, Gate, datastore_needs, spark_needs
+from bayou.config.trust import Ask, Gate, datastore_needs, is_set, spark_needs
 from bayou.errors import ConfigInvalid
 
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_CONCURRENCY = 1024
 _MAX_POINTS = 1_000_000
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 Number = TypeVar("Number", int, float)
 
@@ -60,10 +59,7 @@ def _gated(config: Config, root: Path, ask: Ask | None) -> Config:
 
 def told_offline(environ: Mapping[str, str] | None = None) -> bool:
     """Say whether BAYOU_OFFLINE asks to leave the store alone."""
-    told = (os.environ if environ is None else environ).get("BAYOU_OFFLINE", "").strip().lower()
-    if told and told not in _YES + _NO:
-        raise ConfigInvalid(f"BAYOU_OFFLINE is neither yes nor no: {told!r}", hint="use 1 or 0")
-    return told in _YES
+    return is_set("BAYOU_OFFLINE", environ)
 
 
 def read_text(file: Path) -> str:

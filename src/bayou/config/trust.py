@@ -90,9 +90,14 @@ def needed(missing: Sequence[Need]) -> TrustNeeded:
 
 def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
     """Say whether BAYOU_TRUST allows everything for this process."""
-    told = (os.environ if environ is None else environ).get(VARIABLE, "").strip().lower()
+    return is_set(VARIABLE, environ)
+
+
+def is_set(variable: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Say whether a variable says yes; `ConfigInvalid` if it says neither yes nor no. An empty one is as good as none."""
+    told = (os.environ if environ is None else environ).get(variable, "").strip().lower()
     if told not in _YES + _NO:
-        raise ConfigInvalid(f"{VARIABLE} is neither yes nor no: {told!r}", hint="use 1 or 0")
+        raise ConfigInvalid(f"{variable} is neither yes nor no: {told!r}", hint="use 1 or 0")
     return told in _YES
 
 
