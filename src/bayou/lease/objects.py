@@ -117,7 +117,7 @@ class LeaseObjects:
         only says whether it is worth a request; the store's decides, by which the lease was written too.
         """
         most = limits.TTL_MAX * 1000
-        if time.time() * 1000 - seen.modified <= most:
+        if not seen.modified or time.time() * 1000 - seen.modified <= most:  # 0: nobody knows when
             return False
         now = self.now()
         if now is None:
