@@ -94,7 +94,7 @@ def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def is_set(variable: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether a variable says yes; `ConfigInvalid` if it says neither yes nor no. An empty one is as good as none."""
+    """Say whether a variable says yes; `ConfigInvalid` if neither yes nor no. An empty one is as good as none."""
     told = (os.environ if environ is None else environ).get(variable, "").strip().lower()
     if told not in _YES + _NO:
         raise ConfigInvalid(f"{variable} is neither yes nor no: {told!r}", hint="use 1 or 0")
