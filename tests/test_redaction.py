@@ -133,9 +133,9 @@ def test_credentials_of_providers_are_secrets_and_names_of_files_are_none():
             "AWS_PROFILE": "a-long-name-of-a-profile",
             "AZURE_STORAGE_CONNECTION_STRING": f"AccountName=x;AccountKey={key};EndpointSuffix=core",
             "AZURE_CLIENT_SECRET": "short",
-            "GOOGLE_APPLICATION_CREDENTIALS": "/home/somebody/key.json",
+            "GOOGLE_APPLICATION_CREDENTIALS": "/srv/somebody/key.json",
             "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({"type": "service_account", "private_key": PEM}),
-            "HOME": "/home/somebody-else",
+            "HOME": "/srv/somebody-else",
         }
     )
 

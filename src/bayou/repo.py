@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
-from bayou.config.ownership import own_catalog, own_state
+from bayou.config.ownership import own_catalog, own_state, write_private
 from bayou.config.trust import Ask, Gate, extension_needs, link_needs
 from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
 from bayou.quick import dataclass
@@ -162,8 +162,7 @@ def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
         raise UsageError(f"{error.filename} is in the way: not a directory", hint="choose another place") from None
     ignore = root / LOCAL / ".gitignore"
     if not ignore.exists():
-        ignore.touch(mode=0o600)
-        ignore.write_text("*\n")
+        write_private(ignore, "*")
     try:
         write_file(repo.file, text, create=True)
     except FileExistsError:

@@ -36,7 +36,7 @@ def test_opening_a_repo_opens_no_state_until_it_is_used(team: Team, wire: Wire) 
     with bayou.open(clone.repo.root) as repo:
         assert repo.models.list().models == ()
 
-    assert not clone.repo.state.exists()
+    assert not (clone.repo.root / ".bayou" / "state").exists()
     assert wire.seen == []
 
 

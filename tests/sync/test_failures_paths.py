@@ -99,9 +99,10 @@ def test_f108_one_odd_key_does_not_block_the_others(gcs_team: Team, gcs: GcsServ
 
 @contextmanager
 def commoner() -> Iterator[Path]:
-    """A directory in which permissions count, also when root runs the tests."""
+    """A directory in which permissions count, also when root runs the tests; a home of its own belongs to it."""
     root = os.geteuid() == 0
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", directory)
         if root:
             os.chown(directory, NOBODY, NOBODY)
             os.seteuid(NOBODY)

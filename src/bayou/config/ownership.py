@@ -14,6 +14,7 @@ that is ours. Whatever is acted upon therefore holds the id itself: `sync.db`, c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -69,7 +70,7 @@ def own_catalog(local: Path) -> Path:
         if any(os.path.lexists(local / name) for name in _CATALOG):
             _move(local, _CATALOG)
         _prepare(local)
-        _put(owner, register(local))
+        write_private(owner, register(local))
     _prove(owner)
     return catalog
 
@@ -105,7 +106,7 @@ def take_over(local: Path, folder: Path) -> None:
     if os.path.lexists(state):
         _move(local, ("state", *_CATALOG))
     ids = _read_ids(source / OWNER)
-    _put(source / OWNER, *ids[: _MOST_BYTES // 64], register(local))
+    write_private(source / OWNER, *ids[: _MOST_BYTES // 64], register(local))
     os.rename(source, state)
     _proved.pop(str(state / OWNER), None)
 
@@ -131,7 +132,7 @@ def register(local: Path) -> str:
         )
     try:
         make_private(folder)
-        _put(folder / made, os.path.realpath(local.parent))
+        write_private(folder / made, os.path.realpath(local.parent))
     except OSError as error:
         if trusts_all():
             return made
@@ -148,7 +149,7 @@ def _make(local: Path, state: Path) -> None:
     temporary = local / f".bayou-{ulid()}.tmp"
     os.mkdir(temporary, 0o700)
     try:
-        _put(temporary / OWNER, register(local))
+        write_private(temporary / OWNER, register(local))
         os.rename(temporary, state)
     except OSError as error:
         if not state.is_dir():
@@ -171,7 +172,7 @@ def _prepare(local: Path) -> None:
             local.chmod(0o700)  # no other user reads what is kept here
         ignore = local / ".gitignore"
         if not os.path.lexists(ignore):
-            _put(ignore, "*")
+            write_private(ignore, "*")
     except OSError as error:
         raise StateError(
             f"cannot write to {local}: {error.strerror}", hint="check that this user may write to it"
@@ -240,7 +241,18 @@ def _look(owner: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-def _put(file: Path, *lines: str) -> None:
+def create_private(database: Path) -> None:
+    """Make an empty file that only this user can read, for SQLite to fill: its log gets the mode that it has.
+
+    A file that is there is never opened here. Closing it would release all locks that this process has on it, among
+    them those of SQLite's other connections: POSIX locks belong to a process, not to a descriptor.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def write_private(file: Path, *lines: str) -> None:
+    """Write a small file that only this user can read, whole or not at all."""
     temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

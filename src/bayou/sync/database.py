@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from bayou.config.ownership import OWNER, owner_ids
+from bayou.config.ownership import OWNER, create_private, owner_ids
 from bayou.config.trust import trusts_all
 from bayou.errors import StateError
 from bayou.sync.lock import FileLock
@@ -143,7 +143,7 @@ class Database:
             raise _state_error(path, error) from None
 
     def _open(self) -> sqlite3.Connection:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # its log gets the mode that it has
+        create_private(self.path)
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         for pragma in self.pragmas:
             connection.execute(f"PRAGMA {pragma}")

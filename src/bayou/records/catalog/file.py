@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bayou.config.ownership import OWNER, owner_ids
+from bayou.config.ownership import OWNER, create_private, owner_ids
 from bayou.errors import StateError
 from bayou.records.catalog import carry
 from bayou.records.catalog.schema import SCHEMA, VERSION, tell, told
@@ -192,7 +192,7 @@ def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # its log gets the mode that it has
+    create_private(path)
     db = sqlite3.connect(path, timeout=_WITHIN_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
