@@ -62,7 +62,7 @@ def test_every_repo_has_an_id_of_its_own(tmp_path):
 @pytest.mark.parametrize("step", range(5))
 def test_an_init_that_was_cut_anywhere_is_completed_by_the_next(tmp_path, monkeypatch, step):
     """V19: the marker comes last."""
-    real_mkdir, real_write, real_file = Path.mkdir, Path.write_text, repo_module.write_file
+    real_mkdir, real_write, real_file = Path.mkdir, repo_module.write_private, repo_module.write_file
     left = iter(range(step))
 
     def cut(real):
@@ -74,7 +74,7 @@ def test_an_init_that_was_cut_anywhere_is_completed_by_the_next(tmp_path, monkey
         return call
 
     monkeypatch.setattr(Path, "mkdir", cut(real_mkdir))
-    monkeypatch.setattr(Path, "write_text", cut(real_write))
+    monkeypatch.setattr(repo_module, "write_private", cut(real_write))
     monkeypatch.setattr(repo_module, "write_file", cut(real_file))
     with pytest.raises(KeyboardInterrupt):
         init_repo(tmp_path)
