@@ -67,8 +67,8 @@ class Common:
         moved = set_aside_foreign(repo.local)
         if moved is not None:
             self.output.tell(
-                "warning: .bayou/state was not made by you on this machine, so it is not used; it was moved to "
-                f"{moved.folder.relative_to(repo.root)} (`bayou trust show` says what it holds)"
+                f"warning: {moved.what} is not used; it was moved to {moved.folder.relative_to(repo.root)} "
+                "(`bayou trust show` says what it holds)"
             )
 
 

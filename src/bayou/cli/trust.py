@@ -67,9 +67,9 @@ def allow(common: Common, yes: bool) -> None:
             raise NotConfirmed("nothing was allowed")
     permissions.allow(found.root, [need for need in found.missing if need.what != "state"])
     if found.aside and any(need.what == "state" for need in found.missing):
-        from bayou.sync.foreign import take_over  # noqa: PLC0415
+        from bayou.sync.foreign import choose, take_over  # noqa: PLC0415
 
-        take_over(found.root / ".bayou", found.aside[0])
+        take_over(found.root / ".bayou", choose(found.root, found.aside))
     now = _standing(common)
     common.output.emit(_document(now), _told(now))
 
@@ -89,7 +89,9 @@ def revoke(common: Common) -> None:
 
 def ask(output: Output, needs: Sequence[Need]) -> bool:
     """Ask the person at the terminal whether these are allowed on this machine; whatever is no yes is a no."""
-    output.emit({}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs") for need in needs])
+    output.emit(
+        {}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs", always=True) for need in needs]
+    )
     return click.confirm("allow this on this machine?", default=False, err=True)
 
 
@@ -115,6 +117,9 @@ def _standing(common: Common) -> _Standing:
         *link_needs(repo.root),
         *extension_needs(repo.root),
     ]
+    # And what comes of the file and the environment together: a store that a variable names, with the file's options.
+    for gate in (repo.config.datastore.gate, repo.config.spark.gate):
+        needs += [need for need in gate.needs if need not in needs] if gate is not None else []
     missing = unallowed(repo.root, needs)
     aside = set_aside_folders(repo.local) if repo.links is None else []
     if aside:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bayou import limits
 from bayou.config import table
 from bayou.config.place import check_place, moved
 from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
@@ -31,30 +32,32 @@ def load_config(file: Path, environ: Mapping[str, str] | None = None, ask: Ask |
     V23: what the file says and this user must allow has a gate, which `ask`s a person if there is one; what the
     environment says is this user's own word.
     """
-    config = _gated(parse_config(read_text(file), str(file)), file.parent, ask)
-    return _with_environment(config, os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    said = parse_config(read_text(file), str(file))
+    config = _with_environment(said, environ)
+    root = file.parent
+    # A store that a person names still gets the file's options, and its scheme says whose credentials they direct.
+    needs = datastore_needs(root, config.datastore)
+    if environ.get("BAYOU_DATASTORE"):
+        needs = tuple(need for need in needs if need.what == "endpoint")
+    if needs:
+        config = replace(config, datastore=replace(config.datastore, gate=Gate(root, needs, ask)))
+    if config.spark is said.spark and (needs := spark_needs(config.spark)):
+        config = replace(config, spark=replace(config.spark, gate=Gate(root, needs, ask)))
+    return config
 
 
 def parse_config(text: str, source: str, environ: Mapping[str, str] | None = None) -> Config:
     """Read the text of a `bayou.toml`, which an error calls `source`, and put an environment over it."""
     try:
         top = Table(source, "", tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of very many digits, tables in tables in tables
         raise ConfigInvalid(f"{source} is not valid TOML: {error}", hint="mend the line that it names") from None
     repo_id = top.text("repo_id")
     if repo_id is None or not _UUID.fullmatch(repo_id):
         raise ConfigInvalid(f"{source}: repo_id must be a UUID", hint="bring the line back as it was first committed")
     config = Config(repo_id, _datastore(top.table("datastore")), _sync(top.table("sync")), _spark(top.table("spark")))
     return _with_environment(config, environ or {})
-
-
-def _gated(config: Config, root: Path, ask: Ask | None) -> Config:
-    place, spark = config.datastore, config.spark
-    if needs := datastore_needs(root, place):
-        place = replace(place, gate=Gate(root, needs, ask))
-    if needs := spark_needs(spark):
-        spark = replace(spark, gate=Gate(root, needs, ask))
-    return replace(config, datastore=place, spark=spark)
 
 
 def told_offline(environ: Mapping[str, str] | None = None) -> bool:
@@ -65,9 +68,12 @@ def told_offline(environ: Mapping[str, str] | None = None) -> bool:
 def read_text(file: Path) -> str:
     """Return a configuration file's text, or raise `ConfigInvalid`."""
     try:
-        data = file.read_bytes()
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            data = opened.read(limits.CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigInvalid(f"cannot read {file}: {error.strerror}", hint="check its permissions") from None
+    if len(data) > limits.CONFIG_BYTES:
+        raise ConfigInvalid(f"{file} has more than {limits.CONFIG_BYTES} bytes", hint="it is no configuration")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -9,15 +9,18 @@ Containers and restored backups are everyday cases. A state can have several own
 that both sides of a mounted directory go on using one state.
 
 Git overwrites ignored files without a word, so a later commit of a hostile repo could replace single files of a state
-that is ours. Whatever is acted upon therefore holds the id itself: `sync.db`, change sets, the catalog (`owner_ids`).
+that is ours. What Git has put there is found in its index and moved away (`git_index`); and what is acted upon holds
+the id itself, for whatever else may put files there: `sync.db`, change sets, the catalog (`owner_ids`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder
@@ -41,9 +44,10 @@ _CATALOG = (
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Foreign state that was found and moved: where it lies now."""
+    """What was found here and is not this user's: where it lies now, and what it was."""
 
     folder: Path
+    what: str = "state that was not made by you on this machine"
 
 
 _proved: dict[str, tuple[int, int, int]] = {}
@@ -55,8 +59,11 @@ def own_state(local: Path) -> Path:
     state = local / "state"
     if not _is_proved(state / OWNER):
         set_aside_foreign(local)
-        if not state.is_dir():
-            _make(local, state)
+        _prepare(local)
+        with _alone(local):
+            if not state.is_dir():
+                _make(local, state)
+            _prove(state / OWNER)
     return state
 
 
@@ -66,13 +73,81 @@ def own_catalog(local: Path) -> Path:
     owner = local / _CATALOG[-1]
     if _is_proved(owner):
         return catalog
-    if not _is_ours(local, owner) and not trusts_all():
-        if any(os.path.lexists(local / name) for name in _CATALOG):
-            _move(local, _CATALOG)
-        _prepare(local)
-        write_private(owner, register(local))
-    _prove(owner)
+    _prepare(local)
+    with _alone(local):
+        if not trusts_all():
+            _move_placed(local)
+            if not _is_ours(local, owner) or any(os.path.islink(local / name) for name in _CATALOG):
+                if any(os.path.lexists(local / name) for name in _CATALOG):
+                    _move(local, _CATALOG)
+                write_private(owner, register(local))
+        _prove(owner)
     return catalog
+
+
+def set_aside_foreign(local: Path) -> SetAside | None:
+    """Move away what of the state this user did not make; say where it lies now. What is ours stays, or comes back.
+
+    A repo that is used with another home in turn, as from a container, finds its own state again each time.
+    """
+    state = local / "state"
+    if not os.path.lexists(state) or trusts_all():
+        return None
+    with _alone(local):
+        if not os.path.lexists(state):
+            return None
+        found = os.lstat(state)
+        if stat.S_ISDIR(found.st_mode) and _is_ours(local, state / OWNER):
+            placed = _move_placed(local)
+            _prove(state / OWNER)
+            return placed
+        if found.st_uid != os.geteuid():
+            raise StateError(
+                f"{state} belongs to another user of this machine (uid {found.st_uid})",
+                hint=f"run this command as that user, or with {VARIABLE}=1 to use it all the same",
+            )
+        ours = next((one for one in set_aside_folders(local) if _is_ours(local, one / "state" / OWNER)), None)
+        # The catalog follows what the state says, so the two go together.
+        moved = SetAside(_move(local, ("state", *_CATALOG)))
+        if ours is not None:
+            os.rename(ours / "state", state)
+        return moved
+
+
+def take_over(local: Path, folder: Path) -> str:
+    """Make state that was set aside the state of this repo again, and return the id of this user that it has now.
+
+    The state that is in use is removed: the caller has made sure that nothing in it is still to be done.
+    """
+    state = local / "state"
+    source = folder / "state"
+    if any(not stat.S_ISDIR(os.lstat(one).st_mode) for one in (local / ASIDE, folder, source)):
+        raise StateError(f"{source} is no directory, or a link leads to it", hint="remove it")
+    with _alone(local):
+        if os.path.lexists(state):
+            import shutil  # noqa: PLC0415
+
+            shutil.rmtree(state)
+        for name in _CATALOG:
+            (local / name).unlink(missing_ok=True)
+        made = register(local)
+        write_private(source / OWNER, *_read_ids(source / OWNER)[: _MOST_BYTES // 64], made)
+        os.rename(source, state)
+    _proved.clear()
+    return made
+
+
+def set_aside_folders(local: Path) -> list[Path]:
+    """Return what was set aside and still lies there, newest first; nothing that a link leads to."""
+    folder = local / ASIDE
+    if os.path.islink(folder):
+        return []
+    try:
+        names = sorted(os.listdir(folder), reverse=True)
+    except OSError:
+        return []
+    found = [folder / name for name in names if not os.path.islink(folder / name)]
+    return [one for one in found if os.path.isdir(one / "state") and not os.path.islink(one / "state")]
 
 
 def owner_ids(owner: Path) -> list[str]:
@@ -80,52 +155,13 @@ def owner_ids(owner: Path) -> list[str]:
     return _read_ids(owner)
 
 
-def set_aside_foreign(local: Path) -> SetAside | None:
-    """Move `.bayou/state` away if this user did not make it; say where it lies now. What is ours stays."""
-    state = local / "state"
-    if not os.path.lexists(state):
-        return None
-    if trusts_all():
-        return None
-    if stat.S_ISDIR(os.lstat(state).st_mode) and _is_ours(local, state / OWNER):
-        _prove(state / OWNER)
-        return None
-    # The catalog follows what the state says, so the two go together.
-    return SetAside(_move(local, ("state", *_CATALOG)))
-
-
-def take_over(local: Path, folder: Path) -> None:
-    """Make state that was set aside the state of this repo again, with this user as an owner.
-
-    `StateError` if the state that is in use by now has changes of its own: both cannot be kept.
-    """
-    state = local / "state"
-    source = folder / "state"
-    if not stat.S_ISDIR(os.lstat(source).st_mode):
-        raise StateError(f"{source} is no directory", hint="remove it")
-    if os.path.lexists(state):
-        _move(local, ("state", *_CATALOG))
-    ids = _read_ids(source / OWNER)
-    write_private(source / OWNER, *ids[: _MOST_BYTES // 64], register(local))
-    os.rename(source, state)
-    _proved.pop(str(state / OWNER), None)
-
-
-def set_aside_folders(local: Path) -> list[Path]:
-    """Return what was set aside and still lies there, newest first."""
-    folder = local / ASIDE
-    try:
-        names = sorted(os.listdir(folder), reverse=True)
-    except OSError:
-        return []
-    return [folder / name for name in names if os.path.isdir(folder / name / "state")]
-
-
 def register(local: Path) -> str:
     """Make a new id and remember it in this user's own folder."""
     made = os.urandom(16).hex()
     folder = _ids()
     if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
+        if trusts_all():
+            return made
         raise StateError(
             f"{folder} lies in the repo itself, so it proves nothing",
             hint=f"set XDG_CONFIG_HOME to a directory outside of it, or {VARIABLE}=1",
@@ -179,7 +215,36 @@ def _prepare(local: Path) -> None:
         ) from None
 
 
-def _move(local: Path, names: tuple[str, ...]) -> Path:
+@contextlib.contextmanager
+def _alone(local: Path) -> Iterator[None]:
+    """Let one process at a time look at whose state this is, and change it."""
+    try:
+        descriptor = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StateError(f"cannot open {local}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for moments: a few renames
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _move_placed(local: Path) -> SetAside | None:
+    """Move away files of `.bayou/` that Git has put among ours; payload and kept copies are data, and stay."""
+    from bayou.config.git_index import placed_by_git  # noqa: PLC0415
+
+    kept = (f"{local.name}/tree/", f"{local.name}/conflicts/", f"{local.name}/{ASIDE}/", f"{local.name}/.gitignore")
+    placed = [path for path in placed_by_git(local.parent, local.name) if not path.startswith(kept)]
+    if not placed:
+        return None
+    folder = _aside(local)
+    for number, path in enumerate(placed):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(local.parent / path, folder / f"{number}-{path.rpartition('/')[2]}")
+    return SetAside(folder, f"{len(placed)} files that a commit of this repo has put into .bayou/")
+
+
+def _aside(local: Path) -> Path:
     folder = local / ASIDE / ulid()
     try:
         _prepare(local)
@@ -187,6 +252,17 @@ def _move(local: Path, names: tuple[str, ...]) -> Path:
         if os.path.islink(local / ASIDE):
             raise StateError(f"{local / ASIDE} is a link", hint="remove it")
         folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise StateError(
+            f"{local} holds what was made elsewhere, and it cannot be set aside: {error.strerror}",
+            hint="check that this user may write to it",
+        ) from None
+    return folder
+
+
+def _move(local: Path, names: tuple[str, ...]) -> Path:
+    folder = _aside(local)
+    try:
         for name in names:
             if os.path.lexists(local / name):
                 os.rename(local / name, folder / name)
@@ -195,8 +271,8 @@ def _move(local: Path, names: tuple[str, ...]) -> Path:
             f"{local} was made elsewhere, and its state cannot be set aside: {error.strerror}",
             hint="check that this user may write to it",
         ) from None
-    for name in ("state", "catalog.db.owner"):
-        _proved.pop(str(local / name / OWNER if name == "state" else local / name), None)
+    _proved.pop(str(local / "state" / OWNER), None)
+    _proved.pop(str(local / _CATALOG[-1]), None)
     return folder
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from bayou.config.record import DatastoreConfig
-from bayou.config.trust import Gate
 from bayou.errors import ConfigInvalid, CredentialInConfig, UsageError
 
 _USER_IN_URL = re.compile(r"://[^/]*@")
@@ -24,7 +23,7 @@ def check_place(place: DatastoreConfig, source: str) -> None:
         if is_credential(name) or _USER_IN_URL.search(value):
             raise credential(f"{source}: datastore.options.{name}")
     if place.path is not None:
-        _check_directory(place, source)
+        _check_directory(place, place.path, source)
     if place.namespace is not None:
         from bayou.store.scope import check_namespace  # noqa: PLC0415
 
@@ -42,18 +41,12 @@ def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
         with _naming("BAYOU_DATASTORE"):
             refuse_broken_url(target)
         directory = str(Path(target).expanduser().absolute())
-        return replace(place, url=None, path=directory, namespace=None, options={}, gate=None)
+        return replace(place, url=None, path=directory, namespace=None, options={})
     with _naming("BAYOU_DATASTORE"):
         there = parse_url(target)
     if place.path is None and (place.url is None or parse_url(place.url) == there):
-        return replace(place, url=target, gate=_of_options(place.gate))
-    return replace(place, url=target, path=None, namespace=None, options={}, gate=None)
-
-
-def _of_options(gate: Gate | None) -> Gate | None:
-    """Return what is still the file's word where a person has named the store: its options."""
-    needs = tuple(need for need in gate.needs if need.what == "endpoint") if gate is not None else ()
-    return replace(gate, needs=needs) if gate is not None and needs else None
+        return replace(place, url=target)
+    return replace(place, url=target, path=None, namespace=None, options={})
 
 
 def is_credential(name: str) -> bool:
@@ -70,7 +63,13 @@ def credential(where: str) -> CredentialInConfig:
     )
 
 
-def _check_directory(place: DatastoreConfig, source: str) -> None:
+def _check_directory(place: DatastoreConfig, path: str, source: str) -> None:
+    try:
+        if not path.isprintable():
+            raise ValueError
+        Path(path).expanduser()
+    except (ValueError, RuntimeError):
+        raise ConfigInvalid(f"{source}: datastore.path is not the name of a directory", hint="check it") from None
     if place.url is not None:
         raise ConfigInvalid(f"{source}: datastore.url and datastore.path exclude each other", hint="keep one of them")
     if place.path is not None and "://" in place.path:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -111,7 +112,8 @@ def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
             f"its bayou.toml sends bulk jobs and queries, with the store's credentials and data, "
             f"to the Spark server {config.remote}"
         )
-        if "use_ssl=true" not in config.remote.lower():
+        told = {part for part in config.remote.lower().partition("/")[2].split(";") if part.startswith("use_ssl=")}
+        if told != {"use_ssl=true"}:
             why += ", unencrypted"
         return (Need.of("spark", "bayou.toml: spark.remote", config.remote, why),)
     if config.master is not None and not _is_local_master(config.master):
@@ -123,8 +125,11 @@ def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
     return ()
 
 
-def datastore_needs(root: Path, place: DatastoreConfig) -> tuple[Need, ...]:
-    """Return what needs permission in the [datastore] table of a file: other servers, directories outside the repo."""
+def datastore_needs(root: Path, place: DatastoreConfig, *, lasting: bool = False) -> tuple[Need, ...]:
+    """Return what needs permission in the [datastore] table of a file: other servers, directories outside the repo.
+
+    `lasting`: also what needs none today, and will once the directory of a store has files in it.
+    """
     found: list[Need] = []
     if place.url is not None and place.options:
         from bayou.store.url import OPTIONS, custom_endpoint, parse_url  # noqa: PLC0415
@@ -135,92 +140,131 @@ def datastore_needs(root: Path, place: DatastoreConfig) -> tuple[Need, ...]:
             # A plugged-in store: it alone knows which of its options say where it sends credentials.
             value = ", ".join(f"{name}={text}" for name, text in sorted(place.options.items()))
             why = f"its bayou.toml tells the plugged-in store {place.url} where to send data and credentials: {value}"
-            found.append(Need.of("endpoint", "bayou.toml: datastore.options", value, why))
+            found.append(Need.of("endpoint", "bayou.toml: datastore.options", value, why, f"{place.url} {value}"))
         elif server is not None:
             name = "endpoint" if "endpoint" in place.options else "use_emulator"
             plain = ", unencrypted" if server.clear_text else ""
             there = f"{server.address}{plain}"
             why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {there}"
-            found.append(Need.of("endpoint", f"bayou.toml: datastore.options.{name}", server.address, why))
+            # The URL belongs to it: its scheme says whose credentials go there.
+            where, content = f"bayou.toml: datastore.options.{name}", f"{place.url} {server.address}"
+            found.append(Need.of("endpoint", where, server.address, why, content))
     if place.path is not None:
         target = Path(os.path.realpath(root / Path(place.path).expanduser()))
         if not target.is_relative_to(os.path.realpath(root)):
             why = f"its bayou.toml keeps data in a directory outside the repo: it reads, writes and deletes in {target}"
             found.append(Need.of("directory", "bayou.toml: datastore.path", place.path, why, str(target)))
-    if place.url is not None and place.url.lower().startswith("file:"):
-        found += _file_store(root, place, place.url)
+    if place.url is not None:
+        found += _file_store(root, place, place.url, lasting=lasting)
     return tuple(found)
 
 
 def link_needs(root: Path) -> tuple[Need, ...]:
     """Return what needs permission because part of `.bayou/` is a link out of the repo: Git keeps links."""
     inside = os.path.realpath(root)
+    found = []
     for name in (".bayou", ".bayou/tree", ".bayou/state", ".bayou/conflicts"):
         if os.path.islink(root / name):
             target = Path(os.path.realpath(root / name))
             if not target.is_relative_to(inside):
                 why = f"its {name} is a link out of the repo: data is read, written and deleted in {target}"
-                return (Need.of("directory", name, str(target), why),)
-    return ()
+                found.append(Need.of("directory", name, str(target), why))
+    return tuple(found)
 
 
 def extension_needs(root: Path) -> tuple[Need, ...]:
     """Return what needs permission because it is code: the files of `extensions/`, taken together."""
-    folder = root / EXTENSIONS
-    if not os.path.isdir(folder):
-        return ()
-    files = _python_files(folder)
-    if not files:
+    found = list(_extension_files(root))
+    if not found:
         return ()
     from hashlib import sha256  # noqa: PLC0415
 
     digest = sha256()
-    total = 0
-    for file in files:
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            data = f"cannot be read: {error.strerror}".encode()
-        total += len(data)
-        if total > _MAX_FILE_BYTES or len(files) > _MAX_FILES:
-            raise ConfigInvalid(f"{EXTENSIONS}/ is too large to be looked through: {len(files)} files")
-        name = os.fsencode(str(file.relative_to(root)))
-        digest.update(len(name).to_bytes(8, "big") + name + len(data).to_bytes(8, "big") + data)
-    names = [file.relative_to(root).as_posix() for file in files]
+    for name, data in sorted(found):
+        encoded = os.fsencode(name)
+        digest.update(len(encoded).to_bytes(8, "big") + encoded + len(data).to_bytes(8, "big") + data)
+    names = sorted(name for name, _ in found)
     value = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     why = f"its {EXTENSIONS}/ has Python code ({value}), which would run to see what types of models it has"
     return (Need.of("extensions", f"{EXTENSIONS}/", value, why, digest.hexdigest()),)
 
 
-def _python_files(folder: Path) -> list[Path]:
-    found = []
-    for directory, names, files in os.walk(folder):
-        names[:] = [name for name in names if name != "__pycache__"]  # never loaded: see model/types/extensions.py
-        found += [Path(directory, name) for name in files]
-    return sorted(found)
+def is_plain_directory(root: Path, path: str) -> bool:
+    """Say whether a directory of a repo, and each above it, is one itself and no link to one."""
+    parts = path.split("/")
+    return all(_is_directory(root / "/".join(parts[: length + 1])) for length in range(len(parts)))
 
 
-def _file_store(root: Path, place: DatastoreConfig, url: str) -> Iterable[Need]:
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _extension_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of everything in `extensions/`: the bytes of a file, the target of a link.
+
+    Links are not followed, here or by the loader (`model/types/extensions.py`), which reads no `__pycache__` either.
+    """
+    count = total = 0
+    folders = [EXTENSIONS] if is_plain_directory(root, EXTENSIONS) else []
+    while folders:
+        folder = folders.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}"
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name != "__pycache__":
+                        folders.append(name)
+                    continue
+                data = _content(entry)
+                total += len(data)
+                if count > _MAX_FILES or total > _MAX_FILE_BYTES:
+                    raise ConfigInvalid(f"{EXTENSIONS}/ is too large to be looked through", hint="keep only code in it")
+                yield name, data
+
+
+def _content(entry: os.DirEntry[str]) -> bytes:
+    try:
+        if entry.is_symlink():
+            return b"link to " + os.fsencode(os.readlink(entry.path))
+        if not entry.is_file(follow_symlinks=False):
+            return b"no file"
+        with open(os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            return opened.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}".encode()
+
+
+def _file_store(root: Path, place: DatastoreConfig, url: str, *, lasting: bool) -> Iterable[Need]:
     """Return a need for a `file://` store that would be made among files outside the repo.
 
     A directory that is a store already is shared on purpose, as a bucket is; an empty or missing one holds nothing of
     anybody's.
     """
+    if ":" not in url or url.strip().partition(":")[0].lower() != "file":
+        return ()
     from bayou.store.url import parse_url  # noqa: PLC0415
 
     there = parse_url(url)
     target = Path(os.path.realpath(Path(there.bucket, there.prefix, place.namespace or "")))
-    if target.is_relative_to(os.path.realpath(root)) or (target / ".bayou" / "head.json").is_file():
+    if target.is_relative_to(os.path.realpath(root)) or (not lasting and _is_store_or_empty(target)):
         return ()
-    try:
-        if all(name.startswith(".bayou") for name in os.listdir(target)):
-            return ()
-    except FileNotFoundError:
-        return ()
-    except OSError:
-        pass  # whatever it is, the store says so when it is opened
     why = f"its bayou.toml makes a store of a directory outside the repo: it reads, writes and deletes in {target}"
     return (Need.of("directory", "bayou.toml: datastore.url", url, why, str(target)),)
+
+
+def _is_store_or_empty(target: Path) -> bool:
+    try:
+        return (target / ".bayou" / "head.json").is_file() or all(
+            name.startswith(".bayou") for name in os.listdir(target)
+        )
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # whatever it is, the store says so when it is opened
 
 
 def _is_local_master(master: str) -> bool:

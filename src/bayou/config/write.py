@@ -40,7 +40,7 @@ def write_datastore(
     )
     check_place(wanted, str(file))
     # V23: whoever has this written allows it. Before the file names it, so that no crash leaves it unallowed.
-    allow(file.parent, datastore_needs(file.parent, wanted))
+    allow(file.parent, datastore_needs(file.parent, wanted, lasting=True))
     if wanted == before.datastore:
         return
     import tomlkit  # noqa: PLC0415  (30 ms: only when the configuration changes)

@@ -77,7 +77,7 @@ class StoreUrl:
 def parse_url(text: str) -> StoreUrl:
     """Read a store's URL; `ConfigInvalid` says what is wrong with it, `CredentialInConfig` refuses a secret."""
     parts = _split(text)
-    if parts is None or not parts.scheme or "://" not in text or _CONTROL.search(text):
+    if parts is None or not parts.scheme or "://" not in text or _CONTROL.search(text) or text != text.strip():
         raise ConfigInvalid(
             f"not a store's URL{_shown(text)}", hint="like s3://bucket/prefix, gs://…, az://… or file:///path"
         )

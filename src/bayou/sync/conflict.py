@@ -65,6 +65,8 @@ class Conflicts:
 
     def _copies(self) -> Iterator[KeptCopy]:
         for stamp in self._directory.iterdir() if self._directory.is_dir() else ():
+            if stamp.is_symlink():
+                continue  # a clone can have links, and none of ours is one (V23)
             for file in stamp.rglob("*"):
                 path = file.relative_to(stamp).as_posix()
                 if file.is_symlink() or not file.is_file():

@@ -143,6 +143,9 @@ class Database:
             raise _state_error(path, error) from None
 
     def _open(self) -> sqlite3.Connection:
+        for end in ("", "-wal", "-shm", "-journal"):
+            if os.path.islink(f"{self.path}{end}"):
+                raise StateError(f"{self.path.name}{end} is a link, which Bayou never makes", hint="remove the link")
         create_private(self.path)
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         for pragma in self.pragmas:

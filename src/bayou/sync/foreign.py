@@ -5,21 +5,26 @@ It may be hostile, so it is read as little as possible: a copy of its database, 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from bayou import limits
 from bayou.config import ownership
 from bayou.config.trust import Need
+from bayou.documents import Unreadable, read_json
 from bayou.errors import StateError
 
 _MAX_DATABASE = 1024 * limits.MIB
 _STEPS = 50_000_000
 """Instructions of SQLite's machine that counting may take: some seconds."""
+NOTHING = "nothing that is not pushed yet"
 _COUNTS = (
     ("written files that are not pushed yet", "SELECT count(DISTINCT path) FROM journal WHERE kind = 'write'"),
     ("deletes that are not pushed yet", "SELECT count(DISTINCT path) FROM journal WHERE kind = 'delete'"),
@@ -32,7 +37,7 @@ _COUNTS = (
 def state_need(root: Path, folder: Path) -> Need:
     """Return what needs permission before state that was set aside is used."""
     where = folder.relative_to(root).as_posix()
-    holds = ", ".join(_holds(folder / "state")) or "nothing that is not pushed yet"
+    holds = ", ".join(_holds(folder / "state")) or NOTHING
     why = f"state of this repo that was not made by you on this machine was set aside; it holds {holds}"
     return Need.of("state", where, holds, why)
 
@@ -45,7 +50,25 @@ def take_over(local: Path, folder: Path) -> None:
             f"the state in use by now holds {', '.join(waiting)}: it cannot be replaced",
             hint="push that first with `bayou datastore sync`, then run `bayou trust allow` again",
         )
-    ownership.take_over(local, folder)
+    made = ownership.take_over(local, folder)
+    _sign(local / "state", made)
+
+
+def choose(root: Path, folders: Sequence[Path]) -> Path:
+    """Return the state to take over, of several that were set aside: the newest that holds something to do."""
+    return next((one for one in folders if state_need(root, one).value != NOTHING), folders[0])
+
+
+def _sign(state: Path, owner: str) -> None:
+    """Have the files of a state that was taken over hold its owner's id, as those that are made here do."""
+    if os.path.isfile(state / "sync.db"):
+        with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(state / "sync.db", timeout=10)) as db:
+            db.execute("INSERT INTO owner VALUES (?)", (owner,))
+            db.commit()
+    for change in (state / "changes").glob("*.json"):
+        with contextlib.suppress(OSError, Unreadable, TypeError):
+            found = read_json(change.read_bytes(), limits.RECORD_BYTES)
+            ownership.write_private(change, json.dumps({**found, "owner": [owner]}))
 
 
 def _holds(state: Path) -> list[str]:
@@ -76,6 +99,7 @@ def _counted(database: Path) -> list[str]:
                 shutil.copyfile(source, Path(scratch, f"copy.db{end}"))
         with closing(sqlite3.connect(Path(scratch, "copy.db"), timeout=1)) as db:
             db.execute("PRAGMA trusted_schema = OFF")
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.MIB)
             db.set_progress_handler(lambda: 1, _STEPS)
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"journal", "pending", "intent"} <= tables:

@@ -27,7 +27,7 @@ class FileLock:
     def acquire(self, timeout: float = 0.0) -> bool:
         """Take the lock within `timeout` seconds; return whether that came about."""
         end = time.monotonic() + timeout
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ LARGE = "large"
 _SPARE = 512
 _ENTRIES_PER_FILE = 64
 _DAY_MS = 86_400_000
+_NODE_FILE = re.compile(r"[0-9a-f]{64}(-[0-9A-Za-z-]+)?\.parquet|\.bayou-[0-9A-Z]{26}\.tmp")
 
 
 def tidy(context: Context) -> None:
@@ -34,8 +36,10 @@ def tidy(context: Context) -> None:
 
         shutil.rmtree(large, ignore_errors=True)
     folder = context.repo.state / "nodes"
+    if folder.is_symlink():
+        return  # none of ours is one, and what it leads to is not ours either
     try:
-        files = os.listdir(folder)
+        files = [name for name in os.listdir(folder) if _NODE_FILE.fullmatch(name)]
     except FileNotFoundError:
         return
     roots = [load_root(str(text)) for (text,) in context.database.rows("SELECT root FROM place WHERE root IS NOT NULL")]

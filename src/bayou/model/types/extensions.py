@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import stat
 import sys
 import threading
 import traceback
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from bayou.config.trust import is_plain_directory
 from bayou.errors import TypeInvalid
 from bayou.model.types.plain import Origin, PlainType
 from bayou.model.types.spec import ModelType
@@ -38,12 +40,18 @@ class Offered:
 def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
     """Yield the types of a repo's own files, and an error for each file, or class, that cannot be loaded."""
     folder = root / FOLDER
-    for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
+    for file in sorted(folder.glob("*.py")) if is_plain_directory(root, FOLDER) else ():
         if file.name.startswith(("_", ".")):
             continue
         source = f"{FOLDER}/{file.name}"
         try:
-            status = file.stat()
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                # V23: a permission covers what lies in extensions/, and not what a link leads to.
+                yield TypeInvalid(
+                    f"{source} is a link, or no file, and is not loaded", hint="put the file itself there"
+                )
+                continue
         except OSError as error:
             yield TypeInvalid(f"cannot read {source}: {error.strerror}", hint="check its permissions")
             continue

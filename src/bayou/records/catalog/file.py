@@ -164,7 +164,7 @@ class CatalogFile:
         """Take the lock of all users of the file, shared or alone; return whether that came about."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f"{self.path.name}.lock")
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         end = time.monotonic() + within
         while True:
             try:
