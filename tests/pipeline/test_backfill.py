@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bayou.errors import JavaMissing, SparkFailed
 from bayou.pipeline.kernels.metadata import Parse, lines
 from bayou.pipeline.server.locks import Lock
+from bayou.pipeline.sql.query import open_query
 from bayou.records.catalog import Catalog, Refreshed
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.files import Absent, Read, read_all
@@ -37,6 +38,7 @@ from bayou.sync.service import Datastore
 from tests.catalog.scene import REPORT, VPC, age, metadata, output_file, run_file, write
 from tests.catalog.test_rebuild import DAMAGES, database, make_older, remove
 from tests.records.conftest import directory_repo, repo
+from tests.records.hostile import UNPARSABLE
 from tests.sync.conftest import Team
 
 __all__ = ["directory_repo", "repo"]
@@ -276,3 +278,23 @@ def test_parts_of_a_directory_are_all_of_it(directory_repo: Repo, wanted: int) -
     assert sorted(path for one in (upper, *below) for path in one.found) == sorted(whole.found)
     told = [one.path for seen in (upper, *below) for one in directories(seen)]
     assert sorted(told) == sorted([*whole.folders, *whole.hidden])
+
+
+@pytest.mark.spark
+def test_17_6_a_backfill_and_a_query_on_spark_survive_hostile_records(repo: Repo) -> None:
+    """Each is a bad row with its path, as where this process reads them; the good one is found."""
+    good = metadata(VPC, "good", 1)
+    bad = {metadata(VPC, f"bad {at}", 1).place.metadata: content for at, content in enumerate(UNPARSABLE.values())}
+    item = metadata(VPC, "numbered", 1).place.item
+    bad |= {f"{item}/{number}/metadata.yaml": good.to_bytes() for number in (2**63 - 1, 10**30)}
+    bad |= {f"outputs/{VPC.type}/{VPC.id}/{at}.yaml": content for at, content in enumerate(UNPARSABLE.values())}
+    write(repo, good)
+    with Datastore(repo) as datastore:
+        datastore.tree.write_many(list(bad.items()))
+
+    with catalog_by(repo, "spark") as catalog:
+        assert "rebuilt" in (catalog.refresh().line or "")
+        assert [row.name for row in catalog.find(all_versions=True)] == ["good"]
+        assert {one.path for one in catalog.bad()} == bad.keys()
+    with open_query(repo, "SELECT name, version FROM versions") as found:
+        assert [tuple(row) for row in found.rows()] == [("good", 1)]
