@@ -64,8 +64,8 @@ def test_17_8_and_9_no_input_is_the_end_of_a_process_or_an_error_that_is_not_our
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", MANY)
-def test_17_8_and_9_nor_are_millions(kind: str) -> None:
-    seed = random.randrange(1 << 40)
+def test_17_8_and_9_nor_are_millions(kind: str, rng: random.Random) -> None:
+    seed = rng.randrange(1 << 40)
     for start in range(0, MANY[kind], _PER_PROCESS):
         feed(kind, seed + start, _PER_PROCESS)
 
