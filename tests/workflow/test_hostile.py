@@ -259,3 +259,15 @@ def test_17_10_a_costly_name_of_a_model_is_a_problem_of_its_workflow(
     names, problems = validate_workflows(repo)
     assert names == ["bad", "good"]
     assert any("it takes more than 1 s" in str(problem) for problem in problems), problems
+
+
+@pytest.mark.parametrize("methods", ["{<<: *a}", "{m: {<<: *a}}", "{<<: {m: 3}}", "{m: {<<: {arguments: 3}}}"])
+def test_17_10_methods_that_a_merge_brought_are_named_with_the_nearest_line(repo: Repo, methods: str) -> None:
+    """Found by fuzzing: a key of a merge has no line of its own."""
+    text = "id: 7c1f0d3e-6a7b-4f0e-9d53-0c4a1f5f0a11\nname: m\ntype: t\narguments: &a {region: eu}\n"
+    (repo.root / "models" / "t").mkdir(parents=True, exist_ok=True)
+    (repo.root / "models" / "t" / "m.yaml").write_text(f"{text}methods: {methods}\n")
+
+    (bad,) = list_models(repo).bad
+
+    assert "models/t/m.yaml" in bad.message

@@ -146,16 +146,18 @@ def read_definition(root: Path, path: str) -> bytes:
 def _check_methods(path: str, fields: Mapping[str, _Field]) -> None:
     """Check that each method has nothing but arguments, and that they are named."""
     for method, said in _mapping(path, fields, "methods").items():
-        inside = fields["methods"].inside
-        line = inside[(method,)]
+        # A key that a merge brought here has no line of its own.
+        inside, first = fields["methods"].inside, fields["methods"].line
+        line = nearest(inside, (method,)) or first
         if said is not None and not isinstance(said, dict):
             raise _wrong_at(path, line, f"methods.{method} must be a mapping", "as {arguments: {…}}")
         for key, value in (said or {}).items():
             if key not in METHOD_KEYS:
-                raise _unknown(path, inside[method, key], key, METHOD_KEYS)
+                raise _unknown(path, nearest(inside, (method, key)) or line, key, METHOD_KEYS)
             if value is not None and not isinstance(value, dict):
                 problem = f"methods.{method}.{key} must be a mapping of names to values"
-                raise _wrong_at(path, inside[method, key], problem, f"leave out {key} where it has none")
+                where = nearest(inside, (method, key)) or line
+                raise _wrong_at(path, where, problem, f"leave out {key} where it has none")
 
 
 def _unknown(path: str, line: int, key: str, known: tuple[str, ...]) -> ModelInvalid:
