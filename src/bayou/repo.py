@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
-from bayou.config.ownership import own_catalog, own_state, write_private
-from bayou.config.trust import Ask, Gate, extension_needs, link_needs
+from bayou.config.ownership import own_catalog, own_state
+from bayou.config.trust import Ask, Gate, extension_needs, link_needs, write_private
 from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
 from bayou.quick import dataclass
 

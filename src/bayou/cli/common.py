@@ -49,7 +49,7 @@ class Common:
         return repo
 
     def _ask(self) -> Ask | None:
-        """Return how to ask a person for permission (V23); None where there is nobody to ask."""
+        """Return how to ask a person for permission (V23); None without a terminal."""
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             return None
 

@@ -104,7 +104,7 @@ def outputs(common: Common, name: str) -> None:
 
 
 def _printer(common: Common) -> Callable[[bytes], None] | None:
-    """Show what a method prints to whoever asked for more: its lines, with what a terminal would obey made visible."""
+    """Show what a method prints to a user who passed -v: its lines, with what a terminal would obey made visible."""
     if not common.verbose or common.json:
         return None
     from bayou.text import VisibleStream  # noqa: PLC0415

@@ -98,7 +98,8 @@ def ask(output: Output, needs: Sequence[Need]) -> bool:
 def _check_can_ask(common: Common) -> None:
     if common.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise NotConfirmed(
-            "there is nobody to ask", hint="look with `bayou trust show`, then `bayou trust allow --yes`"
+            "this command has no terminal to ask on",
+            hint="look with `bayou trust show`, then `bayou trust allow --yes`",
         )
 
 

@@ -20,10 +20,11 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder
+from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
 from bayou.errors import StateError
 from bayou.ids import ulid
 from bayou.quick import dataclass
@@ -32,6 +33,8 @@ OWNER = "owner"
 ASIDE = "set-aside"
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_BYTES = 4096
+_WAIT_S = 60.0
+_POLL_S = 0.01
 _CATALOG = (
     "catalog.db",
     "catalog.db-wal",
@@ -76,7 +79,8 @@ def own_catalog(local: Path) -> Path:
     _prepare(local)
     with _alone(local):
         if not trusts_all():
-            _move_placed(local)
+            if not _is_proved(local / "state" / OWNER):  # or that was done when the state was proved
+                _move_placed(local)
             if not _is_ours(local, owner) or any(os.path.islink(local / name) for name in _CATALOG):
                 if any(os.path.lexists(local / name) for name in _CATALOG):
                     _move(local, _CATALOG)
@@ -131,7 +135,7 @@ def take_over(local: Path, folder: Path) -> str:
         for name in _CATALOG:
             (local / name).unlink(missing_ok=True)
         made = register(local)
-        write_private(source / OWNER, *_read_ids(source / OWNER)[: _MOST_BYTES // 64], made)
+        write_private(source / OWNER, *owner_ids(source / OWNER)[: _MOST_BYTES // 64], made)
         os.rename(source, state)
     _proved.clear()
     return made
@@ -148,11 +152,6 @@ def set_aside_folders(local: Path) -> list[Path]:
         return []
     found = [folder / name for name in names if not os.path.islink(folder / name)]
     return [one for one in found if os.path.isdir(one / "state") and not os.path.islink(one / "state")]
-
-
-def owner_ids(owner: Path) -> list[str]:
-    """Return the ids in an owner file; none where there is none, as in a directory that is no repo's state."""
-    return _read_ids(owner)
 
 
 def register(local: Path) -> str:
@@ -223,7 +222,17 @@ def _alone(local: Path) -> Iterator[None]:
     except OSError as error:
         raise StateError(f"cannot open {local}: {error.strerror}") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for moments: a few renames
+        end = time.monotonic() + _WAIT_S
+        while True:  # the lock is held for moments: a few renames
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:  # V12
+                    raise StateError(
+                        f"another process has held {local} for {_WAIT_S:.0f} s", hint="end it, and try again"
+                    ) from None
+                time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)
@@ -280,7 +289,8 @@ def _ids() -> Path:
     return user_folder() / "state"
 
 
-def _read_ids(owner: Path) -> list[str]:
+def owner_ids(owner: Path) -> list[str]:
+    """Return the ids in an owner file; none where there is none, as in a directory that is no repo's state."""
     try:
         descriptor = os.open(owner, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -296,7 +306,7 @@ def _is_ours(local: Path, owner: Path) -> bool:
     folder = _ids()
     if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
         return False  # the clone brought along what should prove it
-    return any((folder / one).is_file() for one in _read_ids(owner))
+    return any((folder / one).is_file() for one in owner_ids(owner))
 
 
 def _prove(owner: Path) -> None:
@@ -325,16 +335,3 @@ def create_private(database: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
-def write_private(file: Path, *lines: str) -> None:
-    """Write a small file that only this user can read, whole or not at all."""
-    temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.writelines(f"{line}\n" for line in lines)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -63,7 +63,7 @@ Ask = Callable[[Sequence[Need]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The needs of one part of a repo's configuration. Whoever is about to use that part calls `require` first."""
+    """The needs of one part of a repo's configuration. Code that uses that part calls `require` first."""
 
     root: Path
     needs: tuple[Need, ...] = ()
@@ -84,7 +84,7 @@ class Gate:
 
 
 def needed(missing: Sequence[Need]) -> TrustNeeded:
-    """Return the error for needs that nobody has allowed; it says what would happen."""
+    """Return the error for needs that this user has not allowed; it says what would happen."""
     more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
     return TrustNeeded(f"this repo needs your permission: {missing[0].why}{more}", hint=_HINT)
 
@@ -330,7 +330,7 @@ def allow(root: Path, needs: Iterable[Need]) -> None:
             hint=f"set XDG_CONFIG_HOME to a directory outside of it, or {VARIABLE}=1 for this command",
         )
     document = {"repo": os.path.realpath(root), "allowed": {**allowed, **new}}
-    _write(file, json.dumps(document, indent=2) + "\n")
+    _write(file, json.dumps(document, indent=2))
 
 
 def revoke(root: Path) -> bool:
@@ -351,22 +351,28 @@ def make_private(folder: Path) -> None:
             os.makedirs(one, mode=0o700, exist_ok=True)
 
 
-def _write(file: Path, text: str) -> None:
+def write_private(file: Path, *lines: str) -> None:
+    """Write a small file that only this user can read, whole or not at all."""
     temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
     try:
-        make_private(file.parent)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
+            opened.writelines(f"{line}\n" for line in lines)
             opened.flush()
             os.fsync(opened.fileno())
         temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        make_private(file.parent)
+        write_private(file, text)
     except OSError as error:
         raise TrustNeeded(
             f"cannot remember what was allowed: {error.strerror}: {error.filename}",
             hint=f"make it writable, set XDG_CONFIG_HOME to another directory, or {VARIABLE}=1 for this command",
         ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _file(root: Path) -> Path:

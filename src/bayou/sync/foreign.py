@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bayou import limits
 from bayou.config import ownership
-from bayou.config.trust import Need
+from bayou.config.trust import Need, write_private
 from bayou.documents import Unreadable, read_json
 from bayou.errors import StateError
 
@@ -68,7 +68,7 @@ def _sign(state: Path, owner: str) -> None:
     for change in (state / "changes").glob("*.json"):
         with contextlib.suppress(OSError, Unreadable, TypeError):
             found = read_json(change.read_bytes(), limits.RECORD_BYTES)
-            ownership.write_private(change, json.dumps({**found, "owner": [owner]}))
+            write_private(change, json.dumps({**found, "owner": [owner]}))
 
 
 def _holds(state: Path) -> list[str]:
