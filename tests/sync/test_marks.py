@@ -211,10 +211,10 @@ def test_t11_what_is_written_under_a_mark_that_came_after_the_journal_was_read_i
             mark = datastore.sync.mark_dirty("files/late")
             a.lay("files/late/x", "of a program that said so")
             mark.done()
-        yield from scan(root, None, *rest)
+        yield from scan(root, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bayou.sync.observe.scan_by_two", late)
+        patch.setattr("bayou.sync.observe.scan", late)
         assert a.sync().untracked == ["files/late/x"]
 
     assert (a.push().pushed.files, a.sync().untracked) == (1, [])

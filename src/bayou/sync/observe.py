@@ -33,7 +33,6 @@ from bayou.sync.report import Failure, Refusal
 from bayou.sync.scope import Scope
 from bayou.tree.content import Content, read_content
 from bayou.tree.filestat import FileStat
-from bayou.tree.pair import scan_by_two
 from bayou.tree.scan import Found, scan
 
 _HASHERS = 4
@@ -244,9 +243,8 @@ class Observer:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
         equal, expected = files.matching(self._database, self._place)
-        made = seen.temporaries
-        found = scan(self._root, under, made, equal) if under else scan_by_two(self._root, made, equal)
-        for item in found:
+        # A mark of the whole tree has an empty path.
+        for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
                 path, stat = item
                 expected.discard(path)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Literal, NamedTuple
 
 from bayou import paths
@@ -33,9 +32,8 @@ class Found(NamedTuple):
 Known = dict[str, tuple[int, int, int, int]]
 """Stats of files by path, each as the tuple that a `FileStat` is."""
 
-Waiting = deque[tuple[str, str]]
-"""Directories that are still to be looked at: where each is, and what the paths of its files begin with."""
-
+Waiting = list[tuple[str, str]]
+"""Directories that the walk has still to read: where each is, and what the paths of its files begin with."""
 
 Kind = Literal["foreign", "refused", "unreadable"]
 
@@ -72,7 +70,9 @@ def scan(
     no_link(root)
     known = known if known is not None else {}
     if under is None:
-        yield from _walk_roots(root, temporaries, known)
+        waiting: Waiting = []
+        yield from _list_roots(root, waiting)
+        yield from _walk(waiting, temporaries, known)
         return
     if under not in paths.PAYLOAD_ROOTS:
         paths.check(under)
@@ -86,25 +86,19 @@ def scan(
         return
     if found is None:
         return
-    if stat.S_ISDIR(found.st_mode):
-        yield from walk(deque([(os.path.join(root, under), f"{under}/")]), temporaries, known)
+    if S_ISDIR(found.st_mode):
+        yield from _walk([(os.path.join(root, under), f"{under}/")], temporaries, known)
     elif under in paths.PAYLOAD_ROOTS:
         yield Skipped(under, _not_a_root(found.st_mode), "refused")
-    elif stat.S_ISREG(found.st_mode):
+    elif S_ISREG(found.st_mode):
         if known.pop(under, None) != (status := FileStat.of(found)):
             yield Found(under, status)
     else:
         yield Skipped(under, what_is(found.st_mode), "refused")
 
 
-def _walk_roots(root: Path, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
-    waiting: Waiting = deque()
-    yield from look_at_roots(root, waiting)
-    yield from walk(waiting, temporaries, known)
-
-
-def look_at_roots(root: Path, waiting: Waiting) -> Iterator[Found | Skipped]:
-    """Put each payload root among the directories that wait, and name whatever else lies beside them."""
+def _list_roots(root: Path, waiting: Waiting) -> Iterator[Skipped]:
+    """Add each payload root to the directories that wait, and yield what else lies beside them."""
     try:
         with os.scandir(root) as found:
             entries = list(found)
@@ -128,17 +122,14 @@ def look_at_roots(root: Path, waiting: Waiting) -> Iterator[Found | Skipped]:
             yield Skipped(_shown(name), why(error), "unreadable")
 
 
-def walk(
-    waiting: Waiting, temporaries: list[str] | None, known: Known, enough: int | None = None
-) -> Iterator[Found | Skipped]:
-    """Walk directories, and what is below them, until none waits; or level by level, until `enough` wait.
+def _walk(waiting: Waiting, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
+    """Walk directories, and what is below them, until none waits.
 
-    Hot: a sync with nothing to do is mostly this loop.
+    Hot: a sync with nothing to do is mostly this loop, and most of the loop is the kernel's stat.
     """
-    take = known.pop
-    next_one = waiting.pop if enough is None else waiting.popleft
-    while waiting and (enough is None or len(waiting) < enough):
-        directory, prefix = next_one()
+    known_stat = known.get
+    while waiting:
+        directory, prefix = waiting.pop()
         try:
             # By descriptor: a directory that became a link since it was listed is not followed.
             descriptor = os.open(directory, DIRECTORY)
@@ -152,8 +143,14 @@ def walk(
                 for entry in entries:
                     name = entry.name
                     path = prefix + name
+                    before = known_stat(path)
                     try:
-                        if (_plain(name) is None or len(path) > _PLAIN_LENGTH) and paths.refusal(path) is not None:
+                        # A path that is known was found by an earlier walk, which has checked its name.
+                        if (
+                            before is None
+                            and (_plain(name) is None or len(path) > _PLAIN_LENGTH)
+                            and paths.refusal(path) is not None
+                        ):
                             if not _is_our_temporary(entry):
                                 yield _bad_name(path, name)
                             elif temporaries is not None and is_made(name):
@@ -162,10 +159,13 @@ def walk(
                             waiting.append((f"{directory}/{name}", f"{path}/"))
                         else:
                             found = entry.stat(follow_symlinks=False)
-                            status = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-                            if not stat.S_ISREG(found.st_mode):
+                            if not S_ISREG(found.st_mode):
                                 yield Skipped(path, what_is(found.st_mode), "refused")
-                            elif take(path, None) != status:
+                                continue
+                            if before is not None:
+                                del known[path]
+                            status = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+                            if before != status:
                                 yield Found(path, FileStat(*status))
                     except FileNotFoundError:
                         continue
