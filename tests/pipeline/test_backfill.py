@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bayou.core.file_lock import FileLock
 from bayou.errors import JavaMissing, SparkFailed
 from bayou.pipeline.kernels.metadata import Parse, lines
-from bayou.pipeline.server.locks import Lock
 from bayou.pipeline.sql.query import open_query
 from bayou.records.catalog import Catalog, Refreshed
 from bayou.records.catalog.derive import version_row
@@ -170,7 +170,7 @@ def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, 
 
     assert rebuilt(_again(repo), "auto")[0].rows > 60
     (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
-    server = Lock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
+    server = FileLock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
     assert server.acquire()
     assert (Engine().limit(_again(repo)), Engine("spark").limit(repo), Engine("point").limit(repo)) == (20, 0, None)
     server.release()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bayou.config import SparkConfig
-from bayou.pipeline.server.locks import Lock
+from bayou.core.file_lock import FileLock
 from bayou.pipeline.server.place import Place
 
 FOUND = """
@@ -55,9 +55,9 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def alive(place: Place) -> Iterator[Lock]:
+def alive(place: Place) -> Iterator[FileLock]:
     """What a server holds for as long as it lives."""
-    lock = Lock(place.alive)
+    lock = FileLock(place.alive)
     assert lock.acquire()
     yield lock
     lock.release()
@@ -76,7 +76,7 @@ def found(place: Place, *args: object) -> None:
     wait_for(place.nursery.exists)
 
 
-def test_whoever_founds_a_nursery_is_not_its_parent(place: Place, alive: Lock) -> None:
+def test_whoever_founds_a_nursery_is_not_its_parent(place: Place, alive: FileLock) -> None:
     """A daemon ends once it has no child, and a nursery may stay for days."""
     look = """
 try:

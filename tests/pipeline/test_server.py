@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bayou.config import SparkConfig
+from bayou.core.file_lock import FileLock, is_locked
 from bayou.deadline import Deadline
 from bayou.errors import ConfigInvalid, SparkUnavailable
 from bayou.pipeline.java import Java
@@ -25,7 +26,6 @@ from bayou.pipeline.server.control import Warm, release
 from bayou.pipeline.server.detach import start_detached
 from bayou.pipeline.server.environment import inherited, server_environment
 from bayou.pipeline.server.identity import Identity
-from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.record import ServerRecord, read_record, write_record
 from bayou.pipeline.server.spark_home import SparkHome
@@ -52,7 +52,7 @@ class Stand:
     """A process that stands in for a server: it holds the lock `alive`, and ends when it is told to."""
 
     def __init__(self, place: Place, *, write_pid: bool = True) -> None:
-        alive = Lock(place.alive)
+        alive = FileLock(place.alive)
         assert alive.acquire(timeout=30)  # a watcher that looks whether somebody has it, has it for that moment
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import time; time.sleep(300)"], pass_fds=[alive.descriptor]
@@ -83,7 +83,7 @@ def watcher(place, tmp_path):
         thread = threading.Thread(target=watch.watch, args=(place, Archive(tmp_path / "a.jsa"), idle_s))
         thread.start()
         threads.append(thread)
-        eventually(lambda: held(place.watched) or not thread.is_alive())
+        eventually(lambda: is_locked(place.watched) or not thread.is_alive())
         return thread
 
     yield start
@@ -95,7 +95,7 @@ def watcher(place, tmp_path):
 @pytest.fixture
 def use(place, watcher):
     """The lock of an open session; it ends before the watcher is waited for, also when a test fails."""
-    lock = Lock(place.use)
+    lock = FileLock(place.use)
     assert lock.acquire(shared=True)
     yield lock
     lock.release()
@@ -105,25 +105,25 @@ def use(place, watcher):
 
 
 def test_a_lock_is_held_by_whoever_inherits_it_and_until_its_end(place, stand):
-    assert held(place.alive)
+    assert is_locked(place.alive)
 
     stand.process.kill()
     stand.process.wait()
 
-    assert not held(place.alive)
+    assert not is_locked(place.alive)
 
 
 def test_looking_at_a_lock_does_not_take_it(tmp_path):
-    assert not held(tmp_path / "lock")
+    assert not is_locked(tmp_path / "lock")
     assert not (tmp_path / "lock").exists()
-    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert first.acquire(shared=True)
     assert second.acquire(shared=True)
-    assert not held(tmp_path / "lock")
-    assert not Lock(tmp_path / "lock").acquire()
+    assert not is_locked(tmp_path / "lock")
+    assert not FileLock(tmp_path / "lock").acquire()
     first.release(), second.release()
     assert first.acquire()
-    assert held(tmp_path / "lock")
+    assert is_locked(tmp_path / "lock")
     first.release()
 
 
@@ -152,7 +152,7 @@ def test_a_process_that_got_the_number_of_a_dead_server_is_left_alone(place):
 
 def test_a_server_that_does_not_end_when_told_is_killed(place, monkeypatch):
     monkeypatch.setattr("bayou.pipeline.server.terminate._GRACE_S", 0.2)
-    alive = Lock(place.alive)
+    alive = FileLock(place.alive)
     assert alive.acquire()
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(300)"
     stubborn = subprocess.Popen([sys.executable, "-S", "-c", code], pass_fds=[alive.descriptor], stdout=subprocess.PIPE)
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_end_when_told_is_killed(place, monkeypatch):
 
 
 def test_what_is_started_detached_has_its_own_session_and_inherits_only_what_it_is_given(tmp_path):
-    lock, other = Lock(tmp_path / "lock"), Lock(tmp_path / "other")
+    lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "other")
     assert lock.acquire()
     assert other.acquire()
     code = "import os, time; print(os.getsid(0) == os.getpid(), sorted(os.environ), flush=True); time.sleep(300)"
@@ -178,11 +178,11 @@ def test_what_is_started_detached_has_its_own_session_and_inherits_only_what_it_
     try:
         eventually(lambda: log.exists() and log.read_text().endswith("\n"))
         assert log.read_text().startswith("True ['A'")
-        assert held(tmp_path / "lock")
-        assert not held(tmp_path / "other")
+        assert is_locked(tmp_path / "lock")
+        assert not is_locked(tmp_path / "other")
     finally:
         os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not held(tmp_path / "lock"))
+    eventually(lambda: not is_locked(tmp_path / "lock"))
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
@@ -232,7 +232,7 @@ def test_an_idle_server_is_stopped_and_its_watcher_ends(place, stand, watcher):
 
     assert not stand.alive()
     assert read_record(place) is None
-    assert not held(place.watched)
+    assert not is_locked(place.watched)
 
 
 def test_a_server_in_use_is_never_stopped_however_long_ago_its_session_began(place, stand, watcher, use):
@@ -264,7 +264,7 @@ def test_a_watcher_ends_with_a_server_that_was_killed(place, stand, watcher):
 
     thread.join()
 
-    assert not held(place.watched)
+    assert not is_locked(place.watched)
 
 
 def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server(place, stand, watcher, use):
@@ -272,7 +272,7 @@ def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server
     stand.process.kill()
     stand.process.wait()
     time.sleep(0.2)
-    assert held(place.watched)
+    assert is_locked(place.watched)
     second = Stand(place)
     release(use)
 
@@ -294,14 +294,14 @@ def test_there_is_one_watcher(place, stand, watcher, monkeypatch):
 def test_a_real_watcher_is_started_once(place, stand, use, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYOU_SPARK_IDLE", "0.2")
     watch.ensure(place, Archive(tmp_path / "a.jsa"))
-    eventually(lambda: held(place.watched))
+    eventually(lambda: is_locked(place.watched))
     monkeypatch.setattr(watch, "start_detached", lambda *_, **__: pytest.fail("a second one"))
 
     watch.ensure(place, Archive(tmp_path / "a.jsa"))
 
     release(use)
     assert stand.process.wait() == -signal.SIGTERM
-    eventually(lambda: not held(place.watched))
+    eventually(lambda: not is_locked(place.watched))
     assert (place.root / "watch.log").read_text() == ""
 
 
@@ -380,7 +380,7 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
     old = Place(warm.cache / "older")
     old.make()
     old.identity.write_text(replace(mine, bayou="0.0.9").to_json())
-    use = Lock(old.use)
+    use = FileLock(old.use)
     assert use.acquire(shared=True)
     if not used:
         release(use)
@@ -641,7 +641,7 @@ def test_a_repo_s_own_setting_counts(command, monkeypatch, tmp_path):
 def test_somebody_who_waits_for_a_turn_too_long_is_told(tmp_path, known):
     warm = Warm(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
     warm.place.make()
-    turn = Lock(warm.place.turn)
+    turn = FileLock(warm.place.turn)
     assert turn.acquire()
 
     with pytest.raises(SparkUnavailable, match="starting or stopping Spark for too long") as caught:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from bayou.config import SparkConfig
+from bayou.core.file_lock import is_locked
 from bayou.deadline import Deadline
 from bayou.errors import DeadlinePassed, SparkError, SparkFailed, SparkLost, SparkUnavailable
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.server import identity
 from bayou.pipeline.server.control import Warm
-from bayou.pipeline.server.locks import held
 from bayou.pipeline.server.options import IDENTITY
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.record import read_record, write_record
@@ -298,11 +298,11 @@ def test_two_who_start_at_once_get_one_server_which_stops_when_both_are_gone(cla
 
         assert len(pids) == 1
         first.communicate()
-        assert held(place.alive)
+        assert is_locked(place.alive)
         second.communicate()
 
-        eventually(lambda: not held(place.alive))
-        eventually(lambda: not held(place.watched))
+        eventually(lambda: not is_locked(place.alive))
+        eventually(lambda: not is_locked(place.watched))
         assert read_record(place) is None
     finally:
         for process in both:
@@ -328,7 +328,7 @@ def test_a_server_that_does_not_start_in_time_is_not_left_behind():
 
     place = Warm.of(config).place
     assert str(place.log) in caught.value.__notes__[0]
-    eventually(lambda: not held(place.alive))
+    eventually(lambda: not is_locked(place.alive))
     assert read_record(place) is None
 
 
@@ -360,4 +360,4 @@ def test_warm_and_stop_say_what_they_did(warm, command, monkeypatch, tmp_path):
     assert (warmed["running"], warmed["archive"], warmed["mode"]) == (True, True, "local")
     assert stopped == {"stopped": True}
     assert command("spark", "status", "--json").document["running"] is False
-    assert not held(warm.place.alive)
+    assert not is_locked(warm.place.alive)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from bayou.cli import run
+from bayou.core.file_lock import FileLock
 from bayou.errors import StateError
 from bayou.records import changes
 from bayou.records.changes import change, turn
@@ -14,7 +15,6 @@ from bayou.records.changeset import ChangeSet
 from bayou.records.records import Records
 from bayou.records.undone import settle_undone, undone
 from bayou.repo import Repo, open_repo
-from bayou.sync.lock import FileLock
 from tests.records.models import MODEL, visible
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Team

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bayou.core import atomic_file
 from bayou.errors import (
     AccessDenied,
     AlreadyExists,
@@ -377,14 +378,14 @@ def test_a_swap_that_took_effect_is_never_told_as_a_plain_failure(
     patient = Store(store._transport, store._scope, policy=RetryPolicy(base_s=0.001))
     first = patient.put(keys.HEAD, b"one", condition=Create())
     failures = iter([OSError(errno.ENOSPC, "full")])
-    real = local_files.sync_directory
+    real = atomic_file.fsync_directory
 
     def once(directory: int) -> None:
         if error := next(failures, None):
             raise error
         real(directory)
 
-    monkeypatch.setattr(local, "sync_directory", once)
+    monkeypatch.setattr(local, "fsync_directory", once)
     second = patient.put(keys.HEAD, b"two", condition=Match(first.etag))
     assert next(failures, None) is None, "it did fail, after the swap"
     found = patient.get(keys.HEAD)
@@ -436,7 +437,7 @@ def name_of(directory: int, root: Path) -> str:
 def synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of directories that were made durable, and of objects that then appeared, in order."""
     events: list[str] = []
-    sync, link = local_files.sync_directory, os.link
+    sync, link = atomic_file.fsync_directory, os.link
 
     def noted(directory: int) -> None:
         sync(directory)
@@ -446,7 +447,7 @@ def synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         link(source, target, **how)
         events.append(f"link {target}")
 
-    monkeypatch.setattr(local, "sync_directory", noted)
+    monkeypatch.setattr(local, "fsync_directory", noted)
     monkeypatch.setattr(os, "link", linked)
     return events
 
@@ -485,7 +486,7 @@ def test_v11_a_head_waits_for_what_another_thread_is_making_durable(
 ) -> None:
     put(transport, "data/one/raw")
     begun, go_on = threading.Event(), threading.Event()
-    real = local_files.sync_directory
+    real = atomic_file.fsync_directory
 
     def slow(directory: int) -> None:
         if name_of(directory, root) == "one":
@@ -493,7 +494,7 @@ def test_v11_a_head_waits_for_what_another_thread_is_making_durable(
             assert go_on.wait(TIMEOUT)
         real(directory)
 
-    monkeypatch.setattr(local, "sync_directory", slow)
+    monkeypatch.setattr(local, "fsync_directory", slow)
     lease = threading.Thread(target=put, args=(transport, "lease"), kwargs={"condition": Create()})
     lease.start()
     assert begun.wait(TIMEOUT)

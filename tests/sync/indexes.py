@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bayou.core.clock import now
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, advance, read_head, swap_head
@@ -13,7 +14,6 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store import Store
-from bayou.sync.view import now
 
 
 def head_of(store: Store) -> HeadSeen:

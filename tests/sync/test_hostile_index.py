@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bayou import limits, paths
+from bayou.core.clock import now
 from bayou.errors import HeadCorrupt, IndexDamaged, PathRefused, SyncError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
@@ -22,7 +23,6 @@ from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store import Store, keys
 from bayou.sync import api
-from bayou.sync.view import now
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import commit_rows, entries_of, head_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import click
 
+from bayou.core.atomic_file import atomic_file
 from bayou.errors import UsageError
-from bayou.ids import ulid
 
 if TYPE_CHECKING:
     from bayou.records.data import DataRepository, Item
@@ -65,15 +64,8 @@ def pour(content: BinaryIO) -> None:
 
 def write_whole(content: BinaryIO, target: Path) -> None:
     """Make content the file `target`: whole when this returns; if this raises, what was there is still there."""
-    temporary = target.with_name(f".bayou-{ulid()}.tmp")
-    try:
-        with open(temporary, "xb") as opened:
-            shutil.copyfileobj(content, opened, _CHUNK)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(target) as opened:
+        shutil.copyfileobj(content, opened, _CHUNK)
 
 
 def parsed(repository: DataRepository, item: Item) -> object:

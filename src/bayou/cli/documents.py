@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from bayou.cli.units import iso
+from bayou.core.clock import format_ms
 
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
@@ -161,7 +161,9 @@ def hydrate(moved: Moved) -> Document:
 
 def conflicts(copies: Iterable[KeptCopy]) -> Document:
     return {
-        "conflicts": [{"path": copy.path, "copy": copy.copy, "at": iso(copy.at), "size": copy.size} for copy in copies]
+        "conflicts": [
+            {"path": copy.path, "copy": copy.copy, "at": format_ms(copy.at), "size": copy.size} for copy in copies
+        ]
     }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from bayou.cli.output import Line, Part, Table, fail, hint, say, show, warn
-from bayou.cli.units import count, files, iso, moment, size
+from bayou.cli.units import count, files, moment, size
+from bayou.core.clock import format_ms
 
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
@@ -178,7 +179,7 @@ def conflicts(copies: Sequence[KeptCopy]) -> Iterator[Part]:
     if not copies:
         yield say("no conflicts")
         return
-    cells = [(copy.path, moment(iso(copy.at)), size(copy.size), copy.copy) for copy in copies]
+    cells = [(copy.path, moment(format_ms(copy.at)), size(copy.size), copy.copy) for copy in copies]
     yield Table(("path", "when", "size", "kept copy"), cells, frozenset({"size"}))
     yield hint("compare with `bayou datastore conflicts show PATH`, then `take` the copy or `drop` it")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -18,8 +19,8 @@ from bayou.cli.output import Line, say
 from bayou.cli.reading import reading
 from bayou.cli.units import count
 from bayou.cli.writing import annotated
+from bayou.core.atomic_file import atomic_file
 from bayou.errors import UsageError
-from bayou.ids import ulid
 from bayou.text import visible_lines
 
 if TYPE_CHECKING:
@@ -126,12 +127,7 @@ class _Shown:
 @contextmanager
 def _whole(target: Path) -> Iterator[TextIO]:
     """Open a file that appears at `target` when all is written; if that fails, what was there is still there."""
-    temporary = target.with_name(f".bayou-{ulid()}.tmp")
-    try:
-        with open(temporary, "x", encoding="utf-8", newline="") as stream:
-            yield cast("TextIO", stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(target) as file:
+        stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        yield stream
+        stream.detach()  # flushes, and leaves the file open

@@ -6,11 +6,12 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
+from bayou.core.clock import format_utc
 from bayou.text import visible, visible_json
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def plain(value: object) -> object:
 
 
 def _moment(value: datetime) -> str:
-    if value.tzinfo is not None:
-        value = value.astimezone(UTC)
     exact = "microseconds" if value.microsecond % 1000 else "milliseconds"
-    return value.isoformat(timespec=exact).replace("+00:00", "Z")
+    return value.isoformat(timespec=exact) if value.tzinfo is None else format_utc(value, exact)
 
 
 def json_lines(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO) -> int:

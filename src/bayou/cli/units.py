@@ -44,16 +44,8 @@ def parse_duration(text: str) -> float | None:
     return float(found[1]) * _UNITS[found[2]] if found else None
 
 
-def iso(milliseconds: int) -> str:
-    """Return a time as scripts get it: UTC with milliseconds and a `Z`."""
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def moment(text: str) -> str:
-    """Return a time, given as `iso` writes it, as people get it: to the second, in their own zone.
+    """Return a time, given as `clock.format_ms` writes it, as people get it: to the second, in their own zone.
 
     What somebody else has written, in whatever form, is left as it is.
     """

@@ -164,6 +164,6 @@ def _ago(seconds: float | None) -> str | None:
         return None
     import time  # noqa: PLC0415
 
-    from bayou.cli.units import iso  # noqa: PLC0415
+    from bayou.core.clock import format_ms  # noqa: PLC0415
 
-    return iso(int((time.time() - seconds) * 1000))
+    return format_ms(int((time.time() - seconds) * 1000))

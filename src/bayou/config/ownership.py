@@ -16,15 +16,14 @@ the id itself, for whatever else may put files there: `sync.db`, change sets, th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
+from bayou.core.file_lock import lock_descriptor
 from bayou.errors import StateError
 from bayou.ids import ulid
 from bayou.quick import dataclass
@@ -34,7 +33,6 @@ ASIDE = "set-aside"
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_BYTES = 4096
 _WAIT_S = 60.0
-_POLL_S = 0.01
 _CATALOG = (
     "catalog.db",
     "catalog.db-wal",
@@ -222,17 +220,8 @@ def _alone(local: Path) -> Iterator[None]:
     except OSError as error:
         raise StateError(f"cannot open {local}: {error.strerror}") from None
     try:
-        end = time.monotonic() + _WAIT_S
-        while True:  # the lock is held for moments: a few renames
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:  # V12
-                    raise StateError(
-                        f"another process has held {local} for {_WAIT_S:.0f} s", hint="end it, and try again"
-                    ) from None
-                time.sleep(_POLL_S)
+        if not lock_descriptor(descriptor, _WAIT_S):  # V12; the holder needs it for a few renames
+            raise StateError(f"another process has held {local} for {_WAIT_S:.0f} s", hint="end it, and try again")
         yield
     finally:
         os.close(descriptor)

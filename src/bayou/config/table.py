@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from bayou.config.place import credential, is_credential
 from bayou.config.record import Hydrate
+from bayou.core.suggest import nearest
 from bayou.errors import ConfigInvalid, UsageError
 from bayou.quick import dataclass
 
@@ -77,15 +78,13 @@ class Table:
         return value
 
     def _unknown(self, key: str) -> UsageError:
-        import difflib  # noqa: PLC0415
-
         if is_credential(key):
             return credential(self.where(key))
         known = _KNOWN[self.name]
-        near = [self._full(name) for name in difflib.get_close_matches(key, known, 1)]
         elsewhere = [f"{table}.{name}" for table, names in _KNOWN.items() if table for name in names if name == key]
-        meant = (near + elsewhere)[:1]
-        hint = f"did you mean {meant[0]}?" if meant else f"known here: {', '.join(known)}"
+        otherwise = f"did you mean {elsewhere[0]}?" if elsewhere else f"known here: {', '.join(known)}"
+        near = nearest(key, known)
+        hint = otherwise if near is None else f"did you mean {self._full(near)}?"
         return ConfigInvalid(f"{self.source}: unknown key {self._full(key)}", hint=hint)
 
 

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bayou import limits
+from bayou.core.atomic_file import write_file
+from bayou.core.clock import now
+from bayou.core.suggest import first_names
 from bayou.documents import Unreadable, read_json
 from bayou.errors import ConfigInvalid, TrustNeeded
-from bayou.ids import ulid
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
@@ -184,7 +186,7 @@ def extension_needs(root: Path) -> tuple[Need, ...]:
         encoded = os.fsencode(name)
         digest.update(len(encoded).to_bytes(8, "big") + encoded + len(data).to_bytes(8, "big") + data)
     names = sorted(name for name, _ in found)
-    value = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    value = first_names(names, 5)
     why = f"its {EXTENSIONS}/ has Python code ({value}), which would run to see what types of models it has"
     return (Need.of("extensions", f"{EXTENSIONS}/", value, why, digest.hexdigest()),)
 
@@ -317,7 +319,10 @@ def read_allowed(root: Path) -> dict[str, dict[str, str]]:
 
 def allow(root: Path, needs: Iterable[Need]) -> None:
     """Remember that this user allows these needs of the repo at `root`, besides those that were allowed before."""
-    new = {need.digest: {"what": need.what, "where": need.where, "value": need.value, "at": _now()} for need in needs}
+    new = {
+        need.digest: {"what": need.what, "where": need.where, "value": need.value, "at": now("seconds")}
+        for need in needs
+    }
     if not new:
         return
     allowed = read_allowed(root)
@@ -353,15 +358,7 @@ def make_private(folder: Path) -> None:
 
 def write_private(file: Path, *lines: str) -> None:
     """Write a small file that only this user can read, whole or not at all."""
-    temporary = file.with_name(f".{file.name}-{ulid()}.tmp")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.writelines(f"{line}\n" for line in lines)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
 
 
 def _write(file: Path, text: str) -> None:
@@ -384,9 +381,3 @@ def _file(root: Path) -> Path:
 
 def _lies_in(path: Path, root: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-
-
-def _now() -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

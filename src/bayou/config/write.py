@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from bayou.config.load import parse_config, read_text
 from bayou.config.place import check_place
 from bayou.config.record import DatastoreConfig, Hydrate
 from bayou.config.trust import allow, datastore_needs
+from bayou.core import atomic_file
 from bayou.errors import ConfigInvalid
-from bayou.ids import ulid
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -57,39 +56,8 @@ def write_datastore(
 def write_file(file: Path, text: str, *, create: bool = False) -> None:
     """Write a small file whole or not at all, durably; with `create`, `FileExistsError` if there is one already."""
     target = file if create else file.resolve()  # through a link, so that it stays one
-    temporary = target.with_name(f".bayou-{ulid()}.tmp")
     mode = 0o666 if create else target.stat().st_mode & 0o777
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
-            opened.write(text.encode())
-            opened.flush()
-            os.fsync(opened.fileno())
-        if create:
-            _link(temporary, target)
-        else:
-            temporary.replace(target)
-        _sync_directory(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _link(temporary: Path, target: Path) -> None:
-    try:
-        os.link(temporary, target)  # unlike a rename, it never replaces
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if target.exists():
-            raise FileExistsError(target) from None
-        temporary.replace(target)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    atomic_file.write_file(target, text.encode(), mode=mode, overwrite=not create)
 
 
 def _put(document: TOMLDocument, place: DatastoreConfig) -> None:

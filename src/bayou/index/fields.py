@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from bayou import limits
+from bayou.core.clock import parse_utc
 from bayou.documents import Unreadable, read_json
 
 _IDENTIFIER = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -17,17 +17,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 class Malformed(ValueError):
     """A document is not what it should be; the message says where."""
-
-
-def time_text(ms: int) -> str:
-    """Write a moment, in ms since 1970, as documents have it."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{ms % 1000:03}Z"
-
-
-def time_ms(text: str) -> int:
-    """Read a moment back."""
-    seconds = int(datetime.fromisoformat(text[:19] + "+00:00").timestamp())
-    return seconds * 1000 + int(text[20:23])
 
 
 def parse(data: bytes, most: int) -> Fields:
@@ -110,7 +99,7 @@ class Fields:
         if not _TIME.fullmatch(value):
             raise self.wrong(name, "a time")
         try:
-            time_ms(value)
+            parse_utc(value)
         except ValueError as error:
             raise self.wrong(name, "a time") from error
         return value

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from bayou.core.atomic_file import fsync_directory, fsync_file
 from bayou.errors import NodeMissing
 from bayou.ids import ulid
 from bayou.index import codec
@@ -47,14 +48,14 @@ class NodeFiles:
             if durable:
                 # After all of them are written: then the first call does most of the work for the others.
                 for temporary, _ in made:
-                    _sync(temporary)
+                    fsync_file(temporary)
             for temporary, final in made:
                 temporary.replace(final)
         finally:
             for temporary, _ in made:
                 temporary.unlink(missing_ok=True)  # V14
         if durable:
-            _sync(self._directory)
+            fsync_directory(self._directory)
 
     def _path(self, level: int, named: str) -> Path:
         return self._directory / f"{named if level else digest_of(named).hex()}.parquet"
@@ -86,11 +87,3 @@ class LocalNodes(Staging):
     def _keep(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
         self._files.write(files, durable=True)
         return files
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

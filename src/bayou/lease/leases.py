@@ -5,13 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from bayou.core.clock import format_ms, now_ms
 from bayou.deadline import Deadline
-from bayou.index.fields import time_text
 from bayou.lease import exclude, inherit
 from bayou.lease.claim import Lease, OnLost, OwnLease
 from bayou.lease.group import LeaseGroup
@@ -108,7 +107,7 @@ class Leases:
         found = list(objects.held())
         told = objects.now() if found else None
         # Where the store has no clock of its own, what it shows as newest is a lower bound, should ours be behind.
-        now = told or max([time.time_ns() // 1_000_000, *(seen.modified for _, seen in found)])
+        now = told or max([now_ms(), *(seen.modified for _, seen in found)])
         infos = (describe(key, seen, now) for key, seen in found)
         return sorted((info for info in infos if info is not None), key=lambda info: info.key)
 
@@ -164,7 +163,7 @@ class Leases:
             host=socket.gethostname(),
             pid=os.getpid(),
             nonce="",
-            acquired_at=time_text(time.time_ns() // 1_000_000),
+            acquired_at=format_ms(now_ms()),
             ttl_s=self._ttl_s,
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bayou import limits
+from bayou.core.suggest import did_you_mean
 from bayou.documents import Unreadable, compose_yaml, construct_yaml, not_blocking, read_at_most
 from bayou.errors import ModelInvalid
 from bayou.model.lines import Lines, Place, Unusable, check_plain, lines_of, nearest
@@ -161,10 +162,7 @@ def _check_methods(path: str, fields: Mapping[str, _Field]) -> None:
 
 
 def _unknown(path: str, line: int, key: str, known: tuple[str, ...]) -> ModelInvalid:
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    hint = did_you_mean(key, known, f"known keys: {', '.join(known)}")
     return ModelInvalid(f"{path}, line {line}: unknown key {key}", hint=hint)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
 from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
 from bayou.model.names import FOLDER, SUFFIX, is_id
@@ -68,11 +69,9 @@ def only(found: Collection[ModelRef], text: str) -> ModelRef:
 
 def not_found(repo: Repo, text: str) -> ModelNotFound:
     """Return the error for a model that nobody knows, with the nearest name that somebody does."""
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(text, {place(path)[1] for path in _paths(repo)}, 1)
     hint = "list the models with `bayou model list`; make one with `bayou model create`"
-    return ModelNotFound(f"there is no model {text}", hint=f"did you mean {near[0]}?" if near else hint)
+    known = {place(path)[1] for path in _paths(repo)}
+    return ModelNotFound(f"there is no model {text}", hint=did_you_mean(text, known, hint))
 
 
 def _matching(repo: Repo, text: str) -> dict[ModelRef, str]:

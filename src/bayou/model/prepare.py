@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import ArgumentsInvalid, MethodNotFound
 from bayou.model.definition import Definition
 from bayou.model.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
@@ -191,11 +192,8 @@ def _check_inputs(request: RunRequest, method: Method, said: _Said) -> None:
         return
     for name in request.inputs:
         if name not in said.takes and name not in asked:
-            import difflib  # noqa: PLC0415
-
             known = sorted({*said.takes, *asked})
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            hint = did_you_mean(name, known, f"there are {', '.join(known)}")
             raise ArgumentsInvalid(f"{request.model.name} {method.name}: there is no input {name}", hint=hint)
 
 

@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from bayou.core.clock import now
 from bayou.errors import BayouError, Cancelled, MethodFailed
 from bayou.model.expressions.redact import redact
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.work import Work
 from bayou.quick import dataclass
 from bayou.records.catalog.rows import Made
-from bayou.records.metadata import Metadata, now
+from bayou.records.metadata import Metadata
 from bayou.records.outputs import Output
 from bayou.records.owner import Owner
 

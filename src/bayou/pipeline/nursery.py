@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bayou.pipeline.server.locks import held
+from bayou.core.file_lock import is_locked
 from bayou.pipeline.server.place import LONGEST_SOCKET, Place
 
 _LOOK_S = 0.5
@@ -89,7 +89,7 @@ def _serve(place: Place, become: Callable[[], None]) -> None:
         mine = name.stat().st_ino
         os.replace(name, place.nursery)
         loaded = code()
-        while held(place.alive) and _inode(place.nursery) == mine:
+        while is_locked(place.alive) and _inode(place.nursery) == mine:
             if not select.select([listening], [], [], _LOOK_S)[0]:
                 continue
             asked, _ = listening.accept()

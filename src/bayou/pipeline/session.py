@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from bayou.config import SparkConfig
+from bayou.core.file_lock import FileLock
 from bayou.deadline import Deadline
 from bayou.errors import SparkError, SparkLost, SparkUnavailable
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.server.control import START_S, Warm, release
-from bayou.pipeline.server.locks import Lock
 from bayou.pipeline.server.options import IDENTITY
 from bayou.pipeline.server.record import ServerRecord
 from bayou.quick import dataclass
@@ -45,7 +45,7 @@ class _Opened:
     """What belongs to an open session: the server's log, and the lock that keeps the server alive."""
 
     log: Path | None = None
-    use: Lock | None = None
+    use: FileLock | None = None
 
 
 class _Foreign(SparkUnavailable):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from bayou.core.file_lock import FileLock
 from bayou.errors import BayouError, StateError
 from bayou.ids import ulid
 from bayou.records.changeset import ChangeSet, explained, forget, load, note, place_of
@@ -22,7 +23,6 @@ from bayou.records.layout import METADATA, version_path
 from bayou.records.metadata import Metadata
 from bayou.records.undone import changes_folder, undone
 from bayou.repo import Repo
-from bayou.sync.lock import FileLock
 
 _LOCK = "changes.lock"
 _WAIT_S = 60.0

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from bayou.config.ownership import OWNER, owner_ids
 from bayou.config.trust import trusts_all
+from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.errors import StateError
 from bayou.quick import dataclass
 from bayou.repo import Repo
-from bayou.tree.durable import sync_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +43,16 @@ def place_of(repo: Repo) -> list[str | None]:
 
 def note(file: Path, place: list[str | None], wanted: ChangeSet) -> None:
     """Write a change set down; it is durable, and whole, when this returns."""
-    temporary = file.with_suffix(".tmp")
     with explained():
-        try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as opened:
-                json.dump({"owner": _owners(file)[:1], "place": place, **asdict(wanted)}, opened)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.replace(temporary, file)
-            _sync(file.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"owner": _owners(file)[:1], "place": place, **asdict(wanted)})
+        write_file(file, text.encode(), mode=0o600, temporary=file.with_suffix(".tmp"))
 
 
 def forget(file: Path) -> None:
     with explained(), contextlib.suppress(FileNotFoundError):
         file.unlink()
-        _sync(file.parent)  # or a power cut would bring it back, to be done again long after
+        fsync_directory(file.parent)  # or a power cut would bring it back, to be done again long after
 
 
 def load(file: Path) -> tuple[list[str | None], ChangeSet]:
@@ -92,14 +82,6 @@ def _check_owner(file: Path, found: list[str]) -> None:
             f"the change in {file.name} was not noted by you on this machine, so it is not made",
             hint=f"look at .bayou/state/changes/{file.name}, and remove it",
         )
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync_directory(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
+from bayou.core.clock import now
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.changes import steadily, turn
 from bayou.records.context import Context
 from bayou.records.item import Item, find_item, not_found
 from bayou.records.layout import VersionPath
-from bayou.records.metadata import Metadata, now
+from bayou.records.metadata import Metadata
 from bayou.records.names import check_place
 from bayou.records.owner import ModelRef
 

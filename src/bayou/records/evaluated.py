@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bayou.core.clock import now
 from bayou.errors import RecordNotFound
 from bayou.records import document
 from bayou.records.context import Context
 from bayou.records.layout import deleted_model_path, evaluated_definition_path, evaluated_workflow_path
-from bayou.records.metadata import now
 from bayou.records.names import check_id
 from bayou.records.owner import ModelRef
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from datetime import UTC, datetime
 from itertools import chain
 from types import NoneType
 from typing import Any
@@ -137,8 +136,3 @@ def _wrong(name: str, where: str) -> RecordDamaged:
     return RecordDamaged(
         f"{where}: its {name} is missing or wrong", hint="bayou datastore verify says whether it is what was stored"
     )
-
-
-def now() -> str:
-    """Return this moment as records have it: RFC 3339, UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bayou.core.clock import now
 from bayou.errors import RecordDamaged
 from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
@@ -12,7 +13,7 @@ from bayou.records.context import Context
 from bayou.records.item import metadata_of
 from bayou.records.layout import VersionPath
 from bayou.records.local import metadata_at, numbers_in
-from bayou.records.metadata import Metadata, now
+from bayou.records.metadata import Metadata
 from bayou.records.owner import Owner
 from bayou.tree.tree import Tree
 

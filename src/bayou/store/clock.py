@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from email.utils import parsedate_to_datetime
 
+from bayou.core.clock import to_ms
 from bayou.store.fetch import open_address
 
 
@@ -19,6 +20,6 @@ def served_at(address: str, timeout: float) -> int | None:
         except urllib.error.HTTPError as refusal:
             with refusal:
                 date = refusal.headers.get("Date")
-        return None if date is None else round(parsedate_to_datetime(date).timestamp() * 1000)
+        return None if date is None else to_ms(parsedate_to_datetime(date))
     except (OSError, http.client.HTTPException, ValueError):
         return None

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from bayou.core.atomic_file import fsync_directory
 from bayou.errors import (
     AlreadyExists,
     BadAnswer,
@@ -36,7 +37,7 @@ from bayou.errors import (
 from bayou.ids import ulid
 from bayou.store.local_directories import entries, file_status, is_ours, open_below, opened, our_name, walk
 from bayou.store.local_errors import from_os, no_directory, why
-from bayou.store.local_files import create_file, lock_file, make_newer, open_file, require_file, sync_directory
+from bayou.store.local_files import create_file, lock_file, make_newer, open_file, require_file
 from bayou.store.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class LocalTransport:
         else:
             os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         try:
-            sync_directory(directory)
+            fsync_directory(directory)
             return _stored(os.fstat(file))
         except OSError as error:  # too late for a plain no: everybody sees the new object
             raise Unavailable(f"PUT {key}: {why(error)}", hint="check the file system, and try again") from None
@@ -344,7 +345,7 @@ class LocalTransport:
 
     def _sync(self, directories: Sequence[str]) -> None:
         with contextlib.suppress(FileNotFoundError), opened(self._root, directories, "/".join(directories)) as one:
-            sync_directory(one)
+            fsync_directory(one)
 
     def _identity(self) -> tuple[int, int]:
         status = os.stat(self._root)

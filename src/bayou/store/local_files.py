@@ -1,20 +1,18 @@
-"""What a directory store does with a file: open it, lock it, give it a time that only grows, make it durable."""
+"""What a directory store does with a file: open it, lock it, give it a time that only grows."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import time
 from typing import BinaryIO
 
+from bayou.core.file_lock import lock_descriptor
 from bayou.errors import Rejected, TimedOut
 from bayou.store.local_errors import a_link
 
 _NS_STEPS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
-_NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-_HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
 _POLL_S = 0.002
 # Not blocking: a pipe that somebody left here must not hold us up.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -64,7 +62,8 @@ def lock_file(directory: int, name: str, key: str, timeout: float) -> int:
     while True:
         descriptor = os.open(name, _LOCK, _MODE, dir_fd=directory)
         try:
-            _lock(descriptor, key, ends)
+            if not lock_descriptor(descriptor, ends - time.monotonic(), poll_s=_POLL_S):
+                raise _locked(key)
             kept = os.fstat(descriptor).st_nlink > 0
         except BaseException:
             os.close(descriptor)
@@ -74,20 +73,6 @@ def lock_file(directory: int, name: str, key: str, timeout: float) -> int:
         os.close(descriptor)  # somebody has removed the file: this lock keeps nobody out
         if time.monotonic() > ends:
             raise _locked(key)
-
-
-def _lock(descriptor: int, key: str, ends: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in _HELD:
-                raise
-            if time.monotonic() > ends:
-                raise _locked(key) from None
-            time.sleep(_POLL_S)
-        else:
-            return
 
 
 def _locked(key: str) -> TimedOut:
@@ -102,12 +87,3 @@ def make_newer(file: int, than_ns: int) -> None:
         if os.fstat(file).st_mtime_ns > than_ns:
             return
     raise Rejected("the file system of the store does not keep the times of files")
-
-
-def sync_directory(directory: int) -> None:
-    """Make the names in an open directory durable, where the file system knows how."""
-    try:
-        os.fsync(directory)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_SYNC:
-            raise

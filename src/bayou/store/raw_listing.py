@@ -11,9 +11,9 @@ import os
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
+from bayou.core.clock import parse_ms
 from bayou.errors import BadAnswer
 from bayou.store import google
 from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal
@@ -116,13 +116,12 @@ def _read_page(body: bytes, about: Request) -> tuple[list[ObjectMeta], str | Non
 
 
 def _row(cells: Mapping[str, str], decode: Callable[[str], str]) -> ObjectMeta:
-    modified = datetime.fromisoformat(cells["LastModified"].replace("Z", "+00:00"))
     return ObjectMeta(
         decode(cells["Key"]),
         int(cells["Size"]),
         cells.get("ETag"),
         cells.get("Generation"),
-        round(modified.timestamp() * 1000),
+        parse_ms(cells["LastModified"]),
     )
 
 

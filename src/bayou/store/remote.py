@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from obstore import exceptions as obs
 
+from bayou.core.clock import to_ms
 from bayou.errors import (
     AlreadyExists,
     BadAnswer,
@@ -357,7 +357,7 @@ def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
     folder = prefix[:-1]  # of which a listing has dropped the last character
     columns = [batch.column(name).to_pylist() for name in ("path", "size", "e_tag", "version", "last_modified")]
     return [
-        ObjectMeta(key, size, _quoted(etag), version, _ms(modified))
+        ObjectMeta(key, size, _quoted(etag), version, to_ms(modified))
         for key, size, etag, version, modified in zip(*columns, strict=True)
         # Not `key > after`: SeaweedFS lists in an order of its own, and goes on in that order.
         if key not in (after, folder)
@@ -375,13 +375,9 @@ def _mode(condition: Condition | None) -> Any:
 
 
 def _meta(meta: Any, key: str) -> ObjectMeta:
-    return ObjectMeta(key, meta["size"], meta["e_tag"], meta["version"], _ms(meta["last_modified"]))
+    return ObjectMeta(key, meta["size"], meta["e_tag"], meta["version"], to_ms(meta["last_modified"]))
 
 
 def _quoted(etag: str | None) -> str | None:
     """Return an ETag as headers have it: Azure's listings leave out the quotes."""
     return etag if etag is None or etag.endswith('"') else f'"{etag}"'
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import ConfigInvalid, CredentialInConfig
 from bayou.quick import dataclass
 
@@ -149,10 +150,7 @@ def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]
                 f"{name} is a credential and does not belong into the configuration",
                 hint="give it to the provider: its environment variables, profile or login command",
             )
-        import difflib  # noqa: PLC0415  (hardly ever needed)
-
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+        hint = did_you_mean(name, known, f"known: {', '.join(sorted(known)) or 'none'}")
         raise ConfigInvalid(f"unknown option {name} for a {scheme}:// store", hint=hint)
 
 

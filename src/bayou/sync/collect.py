@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 from bayou import paths
+from bayou.core.clock import format_ms, now, parse_ms
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, NotFound, PreconditionFailed, SparkError
 from bayou.ids import ulid
@@ -35,10 +35,8 @@ from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
 from bayou.sync.garbage import Sweep, SweepHere
 from bayou.sync.progress import Progress
-from bayou.sync.push import ms
 from bayou.sync.reports import CollectReport
 from bayou.sync.retained import retained
-from bayou.sync.view import now
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -154,8 +152,8 @@ def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
     while True:
         head, number = seen.head, ulid()
         # A push may look back over several collections, and one may still be deleting: the latest moment counts.
-        latest = max(before, ms(head.gc.before)) if head.gc.before is not None else before
-        gc = Gc(head.gc.count + 1, _iso(latest))
+        latest = max(before, parse_ms(head.gc.before)) if head.gc.before is not None else before
+        gc = Gc(head.gc.count + 1, format_ms(latest))
         new, page = advance(
             head, commit=number, at=now(), by=identity(), root=head.root, trash=head.trash, tally=Tally(), gc=gc
         )
@@ -203,7 +201,3 @@ def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: 
             return
         except PreconditionFailed:
             seen = _head(store)
-
-
-def _iso(moment: int) -> str:
-    return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
+from bayou.core.clock import now
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.ids import ulid
@@ -32,7 +33,6 @@ from bayou.store.store import Store
 from bayou.sync import base, files, rows
 from bayou.sync.database import Database
 from bayou.sync.turn import turn
-from bayou.sync.view import now
 
 Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 """Given a head and its entries for our paths, say what to change in it; called anew for every head that is met."""

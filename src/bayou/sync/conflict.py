@@ -6,13 +6,14 @@ it. `ours`, `theirs` and `fail` decide otherwise.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bayou import paths
+from bayou.core.atomic_file import fsync_directory, fsync_file
+from bayou.core.clock import to_ms
 from bayou.errors import PathRefused, UsageError
 from bayou.sync.reports import KeptCopy
 
@@ -32,13 +33,10 @@ class Conflicts:
                 one.mkdir(mode=0o700, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
         target.chmod(0o600)
-        made = [target, *(parent for parent in target.parents if self._directory in (parent, *parent.parents))]
-        for name in (*made, self._directory.parent):
-            descriptor = os.open(name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        fsync_file(target)
+        made = [parent for parent in target.parents if self._directory in (parent, *parent.parents)]
+        for directory in (*made, self._directory.parent):
+            fsync_directory(directory)
         return target
 
     def list(self) -> list[KeptCopy]:
@@ -81,6 +79,6 @@ class Conflicts:
 
 def _moment(stamp: str, fallback: float) -> int:
     try:
-        return round(datetime.strptime(stamp, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC).timestamp() * 1000)
+        return to_ms(datetime.strptime(stamp, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC))
     except ValueError:
         return round(fallback * 1000)

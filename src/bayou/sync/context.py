@@ -9,6 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from bayou import paths
+from bayou.core.file_lock import FileLock
 from bayou.deadline import Deadline
 from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
@@ -22,7 +23,6 @@ from bayou.sync.bulk import Bulk
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
-from bayou.sync.lock import FileLock
 from bayou.sync.mover import Mover, Threads
 from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed

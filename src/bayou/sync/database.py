@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from bayou.config.ownership import OWNER, create_private, owner_ids
 from bayou.config.trust import trusts_all
+from bayou.core.file_lock import FileLock
 from bayou.errors import StateError
-from bayou.sync.lock import FileLock
 
 _SCHEMA = """
 CREATE TABLE owner (

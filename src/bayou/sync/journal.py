@@ -12,10 +12,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
+from bayou.core.file_lock import FileLock
 from bayou.ids import is_ulid, ulid, ulid_ms
 from bayou.quick import dataclass
 from bayou.sync.database import IN_SPAN, Database
-from bayou.sync.lock import FileLock
 
 if TYPE_CHECKING:
     from bayou.index.span import Span

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import datetime
 from typing import cast
 
+from bayou.core.clock import parse_ms
 from bayou.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
@@ -102,7 +102,7 @@ def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
             meta = context.store.head(entry.key)
         except NotFound:
             return entry.path
-        return entry.path if gc.before is not None and meta.modified < ms(gc.before) else None
+        return entry.path if gc.before is not None and meta.modified < parse_ms(gc.before) else None
 
     return {path for path in context.store.map(lost, entries) if path is not None}
 
@@ -230,7 +230,3 @@ def _entry(one: Observed, sent: Upload, stored: Stored) -> Entry:
     assert one.content is not None
     modified = one.content.stat.mtime_ns // 1_000_000
     return Entry(one.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
-
-
-def ms(moment: str) -> int:
-    return round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)

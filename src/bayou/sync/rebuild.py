@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bayou import limits, paths
+from bayou.core.clock import now
+from bayou.core.suggest import first_names
 from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
 from bayou.ids import ulid
 from bayou.index.build import build
@@ -35,7 +37,6 @@ from bayou.sync.context import Context
 from bayou.sync.recover import Recovered, Version, Written, recover
 from bayou.sync.remains import Remains, chain, look
 from bayou.sync.rescue import rescued
-from bayou.sync.view import now
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 _HISTORY = 200
@@ -220,5 +221,4 @@ def _doubts(made: Recovered) -> Iterator[str]:
 
 
 def _some(paths: set[str]) -> str:
-    names = ", ".join(sorted(paths)[:_FEW])
-    return names if len(paths) <= _FEW else f"{names} and {len(paths) - _FEW} more"
+    return first_names(sorted(paths), _FEW)

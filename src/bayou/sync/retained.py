@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from bayou.core.clock import parse_ms
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.check import try_load
 from bayou.index.head import Head, iter_log
@@ -13,7 +14,6 @@ from bayou.index.node import Branch, Pointer, Ref, Root
 from bayou.index.nodes import StoreNodes
 from bayou.quick import dataclass
 from bayou.store.store import Store
-from bayou.sync.push import ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
     """
     following: LogRow | None = None
     for number, row in enumerate(iter_log(store, head)):
-        if following is None or ms(following.at) >= before:
+        if following is None or parse_ms(following.at) >= before:
             yield row
         elif number >= len(head.log):
             return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from bayou.core.clock import now_ms
 from bayou.index.node import digest_of
 from bayou.index.read import names
 from bayou.index.tree import Tree
@@ -63,7 +63,7 @@ def sweep_tree(context: Context, temporaries: Sequence[str]) -> None:
     """
     if not temporaries:
         return
-    yesterday = time.time_ns() // 1_000_000 - _DAY_MS
+    yesterday = now_ms() - _DAY_MS
     old = made_before(temporaries, yesterday)
     if not old:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from bayou.core.clock import now
 from bayou.errors import PreconditionFailed, StoreError
 from bayou.ids import ulid
 from bayou.index.head import HeadSeen, advance, swap_head
@@ -15,7 +16,6 @@ from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree
 from bayou.store.retry import RetryPolicy
 from bayou.sync.context import Context
-from bayou.sync.view import now
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
 
+from bayou.core.clock import now
 from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
 from bayou.ids import ulid
 from bayou.index.build import build
@@ -149,7 +149,3 @@ def _published(store: Store, cache: NodeFiles) -> View:
 def later(view: View, store: Store, cache: NodeFiles, seen: HeadSeen) -> View:
     """Return the view of a head that was read or written after `view`."""
     return replace(view, tree=Tree(StoreNodes(store, cache), seen.head.root), seen=seen)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

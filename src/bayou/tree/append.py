@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 
+from bayou.core.file_lock import lock_descriptor
 from bayou.errors import ContentChanged
 from bayou.tree.ground import Ground
 from bayou.tree.spot import Spot
@@ -31,7 +31,7 @@ def _append(spot: Spot, data: bytes, at: int | None) -> None:
     descriptor, created = _open(spot)
     try:
         # Held for one write and one sync, and given back by the kernel should this process die.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_descriptor(descriptor, timeout=None)
         status = os.fstat(descriptor)
         if status.st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted or replaced", spot.path)

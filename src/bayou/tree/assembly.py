@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import BinaryIO
 
 from bayou import paths
+from bayou.core.atomic_file import fsync_directory, fsync_file
 from bayou.errors import BayouError
 from bayou.tree.draft import OutFile, temporary_name
-from bayou.tree.durable import sync_directory
 from bayou.tree.failure import explained
 from bayou.tree.ground import Ground
 from bayou.tree.journal import Journal
@@ -105,12 +105,8 @@ class Assembly:
         what = f"cannot write below {self.parent}"
         with self._inside(what) as directory, explained(what):
             for name in names:
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            sync_directory(directory)
+                fsync_file(name, dir_fd=directory)
+            fsync_directory(directory)
 
     def place(self, directory: str, names: Sequence[str]) -> bool:
         """Make this the directory `directory`, with the files `names`, in one step; say no if something is there.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,13 +47,3 @@ def sync_file_system(root: Path) -> bool:
         return bool(syncfs(descriptor) == 0)
     finally:
         os.close(descriptor)
-
-
-def sync_directory(descriptor: int) -> None:
-    """Make the names in an open directory durable."""
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot, and say so; their names are as durable as their server makes them.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from bayou.core.atomic_file import fsync_directory
 from bayou.errors import BayouError, PathRefused, TreeError
-from bayou.tree.durable import each, sync_directory, sync_file_system
+from bayou.tree.durable import each, sync_file_system
 from bayou.tree.failure import explained, refused, why
 from bayou.tree.spot import Spot
 from bayou.tree.trail import Trail
@@ -128,7 +129,7 @@ class Ground:
         # The directory of its own `.`: the empty path is the root.
         inside = f"{directory}/." if directory else "."
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.spot(inside) as spot:
-            sync_directory(spot.directory)
+            fsync_directory(spot.directory)
 
 
 def _file_above(path: str) -> PathRefused:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou import paths
+from bayou.core.atomic_file import fsync_file
 from bayou.tree.draft import is_temporary, temporary_name
 from bayou.tree.durable import each, sync_file_system
 from bayou.tree.failure import explained
@@ -90,7 +91,7 @@ class Incoming:
             # For a batch of small files one call takes a tenth of the time of one for each, and hardly any of ours.
             if len(files) > _MANY and sync_file_system(self.staging):
                 return
-            each(_sync_file, files)
+            each(fsync_file, files)
 
     def place(self, staged: Path, path: str) -> FileStat:
         """Rename a staged file to its path, over what is there; return the stat that belongs to these bytes.
@@ -169,11 +170,3 @@ def _rename(staged: Path, spot: Spot) -> int:
         return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False).st_ctime_ns
     except FileNotFoundError:
         return 0
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

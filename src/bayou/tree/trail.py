@@ -10,8 +10,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from bayou.core.atomic_file import fsync_directory
 from bayou.errors import BayouError, PathRefused, TreeError
-from bayou.tree.durable import sync_directory
 from bayou.tree.failure import tree_error
 from bayou.tree.spot import DIRECTORY, Spot, folds_case
 
@@ -125,7 +125,7 @@ def _open_root(root: Path, *, make: bool) -> int:
             os.mkdir(root, 0o700 if is_private(os.stat(root.parent).st_mode) else 0o777)
         above = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            sync_directory(above)
+            fsync_directory(above)
         finally:
             os.close(above)
         return os.open(root, DIRECTORY)

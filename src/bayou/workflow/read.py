@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from bayou.core.suggest import did_you_mean
 from bayou.model.lines import Place
 from bayou.model.names import is_id
 from bayou.quick import dataclass
@@ -261,11 +262,8 @@ class _Reader:
 
 def nearest(word: str, known: Iterable[str], what: str) -> str:
     """Say which known word is the nearest, or which there are."""
-    import difflib  # noqa: PLC0415
-
     words = list(known)
-    near = difflib.get_close_matches(word, words, 1)
-    return f"did you mean {near[0]}?" if near else f"{what}: {', '.join(words) or 'none'}"
+    return did_you_mean(word, words, f"{what}: {', '.join(words) or 'none'}")
 
 
 def _has_expression(value: object) -> bool:

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from bayou.core.clock import now
 from bayou.errors import BayouError
 from bayou.model.expressions.redact import redact
-from bayou.records.metadata import now
 from bayou.records.records import Records
 from bayou.records.run import Job, Run
 from bayou.records.run import Step as Record

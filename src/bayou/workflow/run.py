@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bayou.core.clock import now
 from bayou.errors import BayouError, NothingToResume
 from bayou.ids import ulid
 from bayou.quick import dataclass
-from bayou.records.metadata import now
 from bayou.records.records import Records
 from bayou.records.run import Run
 from bayou.repo import Repo

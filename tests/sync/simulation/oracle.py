@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bayou.core.clock import parse_ms
 from bayou.errors import BayouError
 from bayou.index import codec
 from bayou.index import head as heads
@@ -15,7 +16,6 @@ from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
 from bayou.store import keys
 from bayou.sync.plan import same_object
-from bayou.sync.push import ms
 from bayou.sync.report import SyncReport
 from bayou.sync.units import unit_of
 from tests.sync.simulation.bucket import Blob, Bucket
@@ -210,7 +210,7 @@ class Oracle:
             # Where an earlier collection, of a shorter grace, has taken nodes, nobody can read that root anyway.
             if key in version.readable and self._readable(version):
                 raise Violation(f"{who} deletes {key}, which a root names that was current within the grace")
-            until = ms(version.head.at)
+            until = parse_ms(version.head.at)
 
     def _readable(self, version: Version) -> bool:
         return all(key in self.bucket.objects for key in version.readable if key.startswith(f"{keys.NODES}/"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import ExpressionInvalid, QueryInvalid
 from bayou.model.expressions.scan import Code, Path, parse, texts
 from bayou.model.expressions.scope import NAMES
@@ -108,8 +109,5 @@ def _key(words: Sequence[Token]) -> str | None:
 
 
 def _unknown(where: str, what: str, name: str, known: tuple[str, ...]) -> ExpressionInvalid:
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    hint = did_you_mean(name, known, f"there are {', '.join(known)}")
     return ExpressionInvalid(f"{where}: there is no {what} {name}", hint=hint)

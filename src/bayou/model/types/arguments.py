@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bayou.core.suggest import did_you_mean
 from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema
@@ -96,12 +97,9 @@ def _problem(error: Any, secrets: frozenset[str]) -> Problem:
 
 
 def _unknown(path: Path, error: Any) -> Problem:
-    import difflib  # noqa: PLC0415
-
     known = list(error.schema.get("properties", {}))
     name = next(name for name in error.instance if name not in known)
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "it takes none"
+    hint = did_you_mean(name, known, f"there are {', '.join(known)}" if known else "it takes none")
     return Problem((*path, name), f"unknown argument {_named((*path, name))}", hint)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bayou.config.trust import EXTENSIONS
+from bayou.core.suggest import did_you_mean
 from bayou.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
 from bayou.model.types.call import PythonCall
 from bayou.model.types.shell import Shell
@@ -78,11 +79,8 @@ def find_type(repo: Repo, name: str) -> ModelType:
 
 def not_found(types: Types, name: str) -> BayouError:
     """Return the error for a type that nobody offers; it may be one that could not be loaded."""
-    import difflib  # noqa: PLC0415
-
     if types.bad:
         broken = "; ".join(error.message for error in types.bad)
         return TypeNotFound(f"there is no type {name}, but some could not be loaded: {broken}", hint=types.bad[0].hint)
-    near = difflib.get_close_matches(name, types, 1)
-    hint = f"did you mean {near[0]}?" if near else "list the types with `bayou model types`"
+    hint = did_you_mean(name, types, "list the types with `bayou model types`")
     return TypeNotFound(f"there is no type {name}, so it has no methods", hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import MethodNotFound
 from bayou.quick import dataclass
 
@@ -80,10 +81,7 @@ def find_method(kind: ModelType, name: str) -> Method:
 
 def method_not_found(kind: ModelType, name: str) -> MethodNotFound:
     """Return the error for a method that a type does not have."""
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(name, kind.methods, 1)
     return MethodNotFound(
         f"{kind.name} has no method {name}",
-        hint=f"did you mean {near[0]}?" if near else f"see `bayou model describe {kind.name}`",
+        hint=did_you_mean(name, kind.methods, f"see `bayou model describe {kind.name}`"),
     )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bayou.config import SparkConfig
+from bayou.core.file_lock import FileLock, is_locked
 from bayou.deadline import Deadline
 from bayou.errors import SparkUnavailable
 from bayou.pipeline.java import Java, find_java
@@ -17,7 +18,6 @@ from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.environment import LOCAL_ADDRESS
 from bayou.pipeline.server.identity import Identity, identify
 from bayou.pipeline.server.launch import launch
-from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place, cache
 from bayou.pipeline.server.record import ServerRecord, read_record
 from bayou.pipeline.server.spark_home import SparkHome, find_spark
@@ -57,7 +57,7 @@ class Warm:
 
     def running(self) -> ServerRecord | None:
         """Return the server if it lives and has said where; opens no connection."""
-        return read_record(self.place) if held(self.place.alive) else None
+        return read_record(self.place) if is_locked(self.place.alive) else None
 
     def listens(self) -> bool:
         """Say whether the server answers on its port."""
@@ -101,10 +101,10 @@ class Warm:
         finally:
             release(use)
 
-    def use(self, deadline: Deadline) -> Lock:
+    def use(self, deadline: Deadline) -> FileLock:
         """Like `using`, until `release`, or the end of this process."""
         self.place.make()
-        use = Lock(self.place.use)
+        use = FileLock(self.place.use)
         if not use.acquire(shared=True, timeout=deadline.remaining()):
             raise SparkUnavailable(
                 "the Spark server is being stopped, and does not end", hint="stop it with `bayou spark stop`"
@@ -114,7 +114,7 @@ class Warm:
 
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
-        turn = Lock(self.place.turn)
+        turn = FileLock(self.place.turn)
         if not turn.acquire(timeout=deadline.remaining()):
             raise SparkUnavailable(
                 "another command has been starting or stopping Spark for too long",
@@ -136,7 +136,7 @@ class Warm:
                 watch.dismiss(Place(file.parent))
 
 
-def release(use: Lock) -> None:
+def release(use: FileLock) -> None:
     """Let a server go that was used until now."""
     try:
         os.utime(use.path)

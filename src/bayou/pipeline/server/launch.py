@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bayou.core.file_lock import FileLock, is_locked
 from bayou.deadline import Deadline
 from bayou.errors import DeadlinePassed, SparkUnavailable
 from bayou.pipeline.java import Java
@@ -20,7 +21,6 @@ from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached
 from bayou.pipeline.server.environment import DAEMON, LOCAL_DIRS, NURSERY, is_local, server_environment
 from bayou.pipeline.server.identity import Identity
-from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.record import ServerRecord, write_record
 from bayou.pipeline.server.spark_home import SparkHome
@@ -42,7 +42,7 @@ def launch(
     place.identity.write_text(identity.to_json())
     settings = options.write_spark(place, identity.master, token=token, identity=name)
     arguments = options.write_java(place, spark.jars, archive.options(place))
-    alive = Lock(place.alive)
+    alive = FileLock(place.alive)
     if not alive.acquire(timeout=deadline.remaining()):
         raise SparkUnavailable(f"{place.alive} is held by somebody else", hint="see `bayou spark status`")
     env = server_environment(
@@ -99,7 +99,7 @@ def _clear(place: Place, scratch: Sequence[Path]) -> None:
 def _wait(place: Place, deadline: Deadline) -> int:
     """Return the port that the server listens on, as soon as it does."""
     while True:
-        dead = not held(place.alive)
+        dead = not is_locked(place.alive)
         said = place.log.read_text(errors="replace") if place.log.exists() else ""
         if found := _ADDRESS.search(said):
             return int(found[1])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, field
 
-from bayou.pipeline.server.options import private
+from bayou.core.atomic_file import atomic_file
 from bayou.pipeline.server.place import Place
 from bayou.quick import dataclass
 
@@ -37,8 +36,5 @@ def read_record(place: Place) -> ServerRecord | None:
 
 def write_record(place: Place, record: ServerRecord) -> None:
     """Make it known, at once and whole, to this user alone."""
-    new = place.record.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with open(new, "x", opener=private) as file:
-        json.dump(asdict(record), file)
-    os.replace(new, place.record)
+    with atomic_file(place.record, mode=0o600, temporary=place.record.with_suffix(".new")) as file:
+        file.write(json.dumps(asdict(record)).encode())

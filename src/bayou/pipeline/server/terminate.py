@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from bayou.pipeline.server.locks import held
+from bayou.core.file_lock import is_locked
 from bayou.pipeline.server.place import Place
 
 _GRACE_S = 30.0
@@ -20,7 +20,7 @@ def terminate(place: Place) -> bool:
 
     Its process id cannot have gone to somebody else: it lives for as long as its lock is held.
     """
-    if not held(place.alive):
+    if not is_locked(place.alive):
         place.record.unlink(missing_ok=True)
         return False
     grace = _ARCHIVE_S if place.classes.exists() else _GRACE_S
@@ -38,7 +38,7 @@ def signal_server(place: Place, number: int) -> None:
         pid = int(place.alive.read_text())
     except (FileNotFoundError, ValueError):
         return  # there never was one, or its starter died before it wrote that down
-    if held(place.alive):
+    if is_locked(place.alive):
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -47,7 +47,7 @@ def signal_server(place: Place, number: int) -> None:
 
 def _gone(place: Place, seconds: float) -> bool:
     end = time.monotonic() + seconds
-    while held(place.alive):
+    while is_locked(place.alive):
         if time.monotonic() >= end:
             return False
         time.sleep(_POLL_S)

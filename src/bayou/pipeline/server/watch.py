@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+from bayou.core.file_lock import FileLock, is_locked
 from bayou.errors import ConfigInvalid
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached, watch_environment
 from bayou.pipeline.server.environment import SOURCE
-from bayou.pipeline.server.locks import Lock, held
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.terminate import signal_server, terminate
 
@@ -41,7 +41,7 @@ def idle_seconds() -> float:
 
 def ensure(place: Place, archive: Archive) -> None:
     """Start a watcher for the server of a place, unless it has one. The caller holds `use`, so it cannot be leaving."""
-    if held(place.watched):
+    if is_locked(place.watched):
         return
     start_detached(
         [sys.executable, "-m", __name__, str(place.root), str(archive.path), str(idle_seconds())],
@@ -53,7 +53,7 @@ def ensure(place: Place, archive: Archive) -> None:
 
 def stop_if_idle(place: Place, idle_s: float) -> None:
     """Stop a server that nobody uses, nor has used for so long."""
-    use = Lock(place.use)
+    use = FileLock(place.use)
     if use.acquire():
         try:
             if time.time() - place.use.stat().st_mtime >= idle_s:
@@ -64,7 +64,7 @@ def stop_if_idle(place: Place, idle_s: float) -> None:
 
 def dismiss(place: Place) -> None:
     """Tell a server that nobody uses to end, and do not wait for that; its own watcher does."""
-    use = Lock(place.use)
+    use = FileLock(place.use)
     if use.acquire():
         try:
             place.record.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def dismiss(place: Place) -> None:
 
 def watch(place: Place, archive: Archive, idle_s: float) -> None:
     """Watch until the server has ended."""
-    watched = Lock(place.watched)
+    watched = FileLock(place.watched)
     if not watched.acquire(timeout=_PATIENCE_S):
         return  # there is another watcher, and not only somebody who looked
     seen = time.monotonic()
@@ -89,23 +89,23 @@ def watch(place: Place, archive: Archive, idle_s: float) -> None:
 
 
 def _used(place: Place) -> bool:
-    use = Lock(place.use)
+    use = FileLock(place.use)
     free = use.acquire()
     use.release()
     return not free
 
 
-def _over(place: Place, watched: Lock) -> bool:
+def _over(place: Place, watched: FileLock) -> bool:
     """Say whether there is nothing left to watch; then stop watching, while no session can begin."""
-    if held(place.alive):
+    if is_locked(place.alive):
         return False
     if not place.root.is_dir():
         return True  # somebody has tidied up
-    use = Lock(place.use)
+    use = FileLock(place.use)
     if not use.acquire():
         return False
     try:
-        if held(place.alive):
+        if is_locked(place.alive):
             return False
         watched.release()
         return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
+from bayou.core.atomic_file import fsync_file
 from bayou.errors import UsageError
 from bayou.ids import ulid
 
@@ -68,8 +69,4 @@ def join(files: Sequence[Path], target: Path) -> None:
             with parquet.ParquetFile(file) as part:
                 for group in range(part.num_row_groups):
                     writer.write_table(part.read_row_group(group))
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync_file(target)

@@ -8,11 +8,11 @@ understood. Only a few forms of SHOW and DESCRIBE are let through besides, each 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import QueryInvalid
 from bayou.pipeline.sql.functions import ALLOWED, DENIED, TYPE_MAKERS, TYPED
 from bayou.pipeline.sql.lexer import Token, spell, tokenize
@@ -226,10 +226,9 @@ class _Reader:
         if self._tokens[at].word in _BEFORE_PARENTHESIS or self._names_columns(at, level):
             return
         if name not in ALLOWED:
-            near = difflib.get_close_matches(name, ALLOWED, 1)
             raise QueryInvalid(
                 f"there is no function {name} that a query may call",
-                hint=f"did you mean {near[0]}?" if near else "SHOW FUNCTIONS lists those of Spark",
+                hint=did_you_mean(name, ALLOWED, "SHOW FUNCTIONS lists those of Spark"),
             )
 
         if name in TYPED:

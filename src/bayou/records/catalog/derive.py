@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from bayou import limits
+from bayou.core.clock import format_utc, parse_utc
 from bayou.errors import RecordDamaged
 from bayou.records import document
 from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
@@ -25,7 +25,6 @@ ROOTS = ("data", "outputs", "workflow-runs")
 
 _OUTPUT = re.compile(r"outputs/(?P<type>.+)/(?P<model_id>[^/]+)/(?P<id>[^/]+)\.yaml")
 _RUN = re.compile(r"workflow-runs/(?P<workflow_id>[^/]+)/(?P<run_id>[^/]+)\.yaml")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _WORDS_OF_STEP = ("name", "model", "method", "error")
 
 
@@ -144,13 +143,9 @@ def made_in(path: str, found: Fields) -> Made:
 def _time(path: str, key: str, text: str) -> str:
     """Return a time as Bayou writes it, so that times can be compared as they stand."""
     try:
-        found = datetime.fromisoformat(text)
-        if _TIME.fullmatch(text):
-            return text
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return format_utc(parse_utc(text))
+    except ValueError:
         raise _wrong(path, key) from None
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def text_in(path: str, fields: Fields, key: str) -> str:

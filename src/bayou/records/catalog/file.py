@@ -7,16 +7,15 @@ file open beside a new one, where SQLite would remove the new one's log together
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from bayou.config.ownership import OWNER, create_private, owner_ids
+from bayou.core.file_lock import FileLock
 from bayou.errors import StateError
 from bayou.records.catalog import carry
 from bayou.records.catalog.schema import SCHEMA, VERSION, tell, told
@@ -30,7 +29,6 @@ _WITHIN_S = 300.0
 _ALONE_WITHIN_S = 5.0
 """Longer than commands have the file open; a program may have it open for hours."""
 
-_POLL_S = 0.01
 _CACHE_KIB = 64 << 10
 """At most: a rebuild fills several indexes at once, and goes to the disk for each row where they do not fit."""
 
@@ -46,7 +44,7 @@ class CatalogFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._thread = threading.RLock()
-        self._lock: int | None = None
+        self._lock = FileLock(path.with_name(f"{path.name}.lock"))
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
 
@@ -69,9 +67,7 @@ class CatalogFile:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+            self._lock.release()
 
     def _do(self, begin: str, work: Work[T]) -> T:
         with self._thread:
@@ -100,7 +96,7 @@ class CatalogFile:
     def _connect(self) -> None:
         """Open the file that is there; one of another Bayou is emptied, and keeps what can be read of it (V20)."""
         self.close()
-        if not self._acquire(fcntl.LOCK_SH, _WITHIN_S):
+        if not self._acquire(_WITHIN_S, shared=True):
             raise StateError(
                 f"{self.path.name} is being made anew by another process, and takes too long",
                 hint="wait for that process, or end it",
@@ -120,7 +116,7 @@ class CatalogFile:
         are right, and whoever comes later makes the file.
         """
         self.close()
-        if not self._acquire(fcntl.LOCK_EX, _ALONE_WITHIN_S):
+        if not self._acquire(_ALONE_WITHIN_S, shared=False):
             self._inode = _inode(self.path)
             self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             old = carry.salvage(self.path) if self._foreign() is None else carry.Old()
@@ -160,22 +156,13 @@ class CatalogFile:
         except sqlite3.DatabaseError:
             return "was damaged"
 
-    def _acquire(self, kind: int, within: float) -> bool:
-        """Take the lock of all users of the file, shared or alone; return whether that came about."""
+    def _acquire(self, within: float, *, shared: bool) -> bool:
+        """Take the lock of all users of the file, shared or exclusive, in time (V12); return whether that succeeded."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.path.with_name(f"{self.path.name}.lock")
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        end = time.monotonic() + within
-        while True:
-            try:
-                fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= end:  # V12
-                    self.close()
-                    return False
-                time.sleep(_POLL_S)
-            else:
-                return True
+        if self._lock.acquire(within, shared=shared):
+            return True
+        self.close()
+        return False
 
 
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:

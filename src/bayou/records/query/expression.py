@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bayou.core.suggest import did_you_mean
 from bayou.errors import QueryInvalid
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.bounded import BoundedProgram
@@ -120,8 +121,5 @@ def tag_key(words: Sequence[Token]) -> str | None:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> QueryInvalid:
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return QueryInvalid(f"there is no {what} {name}", hint=f"{meant}{what}s are {', '.join(known)}")
+    near = did_you_mean(name, known, "")
+    return QueryInvalid(f"there is no {what} {name}", hint=f"{near} {what}s are {', '.join(known)}".lstrip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bayou.core.clock import now
 from bayou.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.index.diff import diff
 from bayou.index.head import Head, advance, iter_log, read_head, swap_head
@@ -15,7 +16,6 @@ from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import Made
 from bayou.sync.replica.target import Target
 from bayou.sync.steps import is_mass
-from bayou.sync.view import now
 
 
 def tally_of(target: Target, made: Made, counts: Counts) -> Tally:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from bayou.core.clock import now
 from bayou.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
 from bayou.ids import ulid
 from bayou.index.diff import Change, diff
@@ -23,7 +24,6 @@ from bayou.store import keys
 from bayou.store.probe import probe
 from bayou.store.store import Store
 from bayou.sync.replica.pair import is_copy
-from bayou.sync.view import now
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
 _NAMED = 3
