@@ -8,8 +8,8 @@ leaves of all parts, in order, give the one tree of all entries, wherever the pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
+from bayou.core.batched import batched
 from bayou.index.build import Levels
 from bayou.index.chunk import SHAPE, Packer, Shape, ends_leaf
 from bayou.index.entry import Entry
@@ -43,7 +43,7 @@ def cut(entries: Iterable[Entry], sink: NodeSink, shape: Shape = SHAPE) -> Itera
         made.append(child_of(node, sink.save(node)))
 
     packer = Packer[Entry](0, shape, emit)
-    while some := list(islice(source, _AT_ONCE)):
+    for some in batched(source, _AT_ONCE):
         packer.feed(some)
         sink.flush()
         yield from made

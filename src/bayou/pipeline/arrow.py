@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow
 
 from bayou import limits
+from bayou.core.batched import batched
 from bayou.index.entry import Entry
 from bayou.store.transport import ObjectMeta
 
@@ -46,6 +47,14 @@ def batch(schema: pyarrow.Schema, columns: Iterable[Sequence[object]]) -> pyarro
         for field, column in zip(schema, columns, strict=True)
     ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def batches_of_rows(
+    schema: pyarrow.Schema, found: Iterable[Sequence[object]], size: int
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows, whose values are in the schema's order, in batches of `size`."""
+    for some in batched(found, size):
+        yield batch(schema, list(zip(*some, strict=True)))
 
 
 def rows(found: pyarrow.RecordBatch, names: Iterable[str]) -> Iterator[tuple[object, ...]]:

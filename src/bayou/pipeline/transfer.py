@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from bayou.core.batched import batched
 from bayou.deadline import Deadline
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
@@ -101,7 +102,7 @@ class SparkMover:
 
     def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
         """Write objects; the first job runs from now on."""
-        return _under_way(self._uploads(mover.batches(uploads, WINDOW)))
+        return _under_way(self._uploads(batched(uploads, WINDOW)))
 
     def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
@@ -117,7 +118,7 @@ class SparkMover:
         wanted = {entry.path: entry for entry in entries}
         if self._expected:
             yield from self._arriving(self._expected.popleft(), wanted)
-        for window in mover.batches(wanted.values(), WINDOW):
+        for window in batched(wanted.values(), WINDOW):
             yield from self._fetch(window)
 
     def expect(self, entries: Sequence[Entry]) -> None:

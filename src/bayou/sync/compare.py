@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 from operator import attrgetter
 
 from bayou import paths
+from bayou.core.batched import batched
 from bayou.index.check import survey
 from bayou.index.discovery import IN_THE_WAY, directories, entry_of, list_payload
 from bayou.index.entry import Entry
@@ -149,8 +149,7 @@ def compare(store: Store, head: Head, progress: Progress, *, deep: bool, limit: 
 
 def windows(rows: Iterable[tuple[str, Entry]]) -> Iterator[Mendable]:
     """Put findings together to be mended, so many at a time."""
-    source = iter(rows)
-    while some := list(islice(source, WINDOW)):
+    for some in batched(rows, WINDOW):
         yield Mendable(
             [entry for finding, entry in some if finding == MISSING],
             [entry.path for finding, entry in some if finding == UNINDEXED],

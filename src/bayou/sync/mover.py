@@ -18,6 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
+from bayou.core.batched import batched
 from bayou.errors import (
     AccessDenied,
     BadAnswer,
@@ -321,7 +322,7 @@ def hand_out(
     size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
     untold = _Untold(work)
     try:
-        for done in store.map(untold.handful, batches(items, size), ahead=ahead):
+        for done in store.map(untold.handful, batched(items, size), ahead=ahead):
             yield from map(untold.tell, done)
     except (Exception, KeyboardInterrupt):
         yield from untold.rest()
@@ -394,13 +395,6 @@ class _Untold(Generic[T, R]):
 
     def rest(self) -> list[R]:
         return list(self._results.values())
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of up to `size` items."""
-    source = iter(items)
-    while batch := list(islice(source, size)):
-        yield batch
 
 
 def gathered(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:

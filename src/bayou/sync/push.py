@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import cast
 
+from bayou.core.batched import batched
 from bayou.core.clock import parse_ms
 from bayou.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.ids import ulid
@@ -20,7 +21,7 @@ from bayou.index.head import Gc
 from bayou.quick import dataclass
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
-from bayou.sync.mover import Sending, Upload, batches, gathered
+from bayou.sync.mover import Sending, Upload, gathered
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
 from bayou.tree.content import Content, read_content
@@ -145,7 +146,7 @@ class _Intending:
         Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
         """
         context = self.context
-        for batch in batches(todo, _NOTED):
+        for batch in batched(todo, _NOTED):
             ready: list[tuple[Upload, bool]] = []
             for item in batch:
                 one = self._read(item) if isinstance(item, Observed) else item

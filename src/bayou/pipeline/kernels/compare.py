@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow
 
 from bayou.index.discovery import directories, entry_of
 from bayou.index.entry import Entry
-from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_text, rows
+from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batches_of_rows, key_text, rows
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store import keys
@@ -169,9 +169,7 @@ def inside(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBat
 
 def in_batches(found: Iterable[Finding]) -> Iterator[pyarrow.RecordBatch]:
     """Put findings into batches."""
-    source = iter(found)
-    while some := list(islice(source, _AT_ONCE)):
-        yield batch(FINDINGS, list(zip(*some, strict=True)))
+    return batches_of_rows(FINDINGS, found, _AT_ONCE)
 
 
 def _case(key: str, group: Iterable[tuple[object, ...]]) -> Case:

@@ -19,7 +19,7 @@ from bayou.index.nodes import StoreSink
 from bayou.index.pieces import Piece, cut
 from bayou.index.staging import NodeFile, Staging
 from bayou.index.tree import NodeSink
-from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
+from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows, rows
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
@@ -118,14 +118,7 @@ class _Carried(Staging):
 
 def in_batches(found: Iterable[Row]) -> Iterator[pyarrow.RecordBatch]:
     """Put rows into batches of a few: some hold a node."""
-    some: list[Row] = []
-    for row in found:
-        some.append(row)
-        if len(some) == _AT_ONCE:
-            yield batch(PIECES, list(zip(*some, strict=True)))
-            some = []
-    if some:
-        yield batch(PIECES, list(zip(*some, strict=True)))
+    return batches_of_rows(PIECES, found, _AT_ONCE)
 
 
 def joined(found: Iterable[Row], keep: Callable[[NodeFile], None], *, apart: bool = False) -> Iterator[Piece]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import pyarrow
 
-from bayou.pipeline.arrow import INT, TEXT, batch, rows
+from bayou.pipeline.arrow import INT, TEXT, batches_of_rows, rows
 from bayou.quick import dataclass
 
 LINES = pyarrow.schema({"path": TEXT, "kind": TEXT, "row": TEXT, "stamp": TEXT, "why": TEXT, "mtime": INT})
@@ -27,9 +26,7 @@ class Parse:
     read: Callable[[Any], Iterator[Line]]
 
     def __call__(self, part: Any) -> Iterator[pyarrow.RecordBatch]:
-        found = iter(self.read(part))
-        while some := list(islice(found, _AT_ONCE)):
-            yield batch(LINES, list(zip(*some, strict=True)))
+        return batches_of_rows(LINES, self.read(part), _AT_ONCE)
 
 
 def lines(found: pyarrow.RecordBatch) -> Iterator[Line]:

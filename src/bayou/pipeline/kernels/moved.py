@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import pyarrow
 
 from bayou import errors
 from bayou.errors import BayouError, SparkFailed
-from bayou.pipeline.arrow import BYTES, INT, TEXT, batch
+from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows
 from bayou.pipeline.arrow import rows as values
 from bayou.store.meter import Requests
 from bayou.store.store import Store
@@ -75,9 +74,7 @@ def told(results: Iterable[R | Failure], to_row: Callable[[R], Row], store: Stor
 
 def in_batches(found: Iterable[Row]) -> Iterator[pyarrow.RecordBatch]:
     """Put rows into batches."""
-    source = iter(found)
-    while some := list(islice(source, _AT_ONCE)):
-        yield batch(MOVED, list(zip(*some, strict=True)))
+    return batches_of_rows(MOVED, found, _AT_ONCE)
 
 
 def in_rows(found: pyarrow.RecordBatch) -> Iterator[Row]:

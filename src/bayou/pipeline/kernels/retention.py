@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import pyarrow
 
-from bayou.pipeline.arrow import INT, TEXT, batch, rows
+from bayou.pipeline.arrow import INT, TEXT, batches_of_rows, rows
 from bayou.quick import dataclass
 
 RULINGS = pyarrow.schema({"row": TEXT, "why": TEXT, "bytes": INT, "unclear": TEXT})
@@ -37,8 +37,7 @@ class Judge:
         versions = (row for found in batches for row in rows(found, found.schema.names))
         items = groupby(versions, key=itemgetter(*range(len(ITEM))))
         told = (line for _, item in items for line in self.court(list(item)))
-        while some := list(islice(told, _AT_ONCE)):
-            yield batch(RULINGS, list(zip(*some, strict=True)))
+        return batches_of_rows(RULINGS, told, _AT_ONCE)
 
 
 def lines(found: pyarrow.RecordBatch) -> Iterator[Line]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 
 import pyarrow
 
 from bayou.index.discovery import other_store
-from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_bytes, key_text, rows
+from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, batches_of_rows, key_bytes, key_text, rows
 from bayou.pipeline.kernels.compare import CASES, DAMAGED, OBJECT, TRASH_REFUSED, WASTED
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
@@ -53,8 +53,7 @@ class Sweep:
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         found = (row for one in batches for row in rows(one, CASES.names))
         swept = (row for key, group in groupby(found, key=itemgetter(0)) for row in self.judge(key, group))
-        while some := list(islice(swept, _AT_ONCE)):
-            yield batch(SWEPT, list(zip(*some, strict=True)))
+        return batches_of_rows(SWEPT, swept, _AT_ONCE)
 
     def judge(self, key: object, group: Iterable[Row]) -> Iterator[Row]:
         """Yield what is to be done about one key, given all that is known of it."""

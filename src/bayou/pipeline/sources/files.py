@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow
 
 from bayou import paths
-from bayou.pipeline.arrow import INT, TEXT, batch
+from bayou.pipeline.arrow import INT, TEXT, batches_of_rows
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
 from bayou.tree.scan import Found, Skipped, scan
@@ -77,9 +77,7 @@ def read(root: Path, some: Sequence[str | None]) -> Iterator[pyarrow.RecordBatch
     temporaries: list[str] = []
     found = (_row(one) for place in some for one in scan(root, place, temporaries))
     left = ((path, None, None, None, None, TEMPORARY, "") for path in temporaries)  # read when the walk is over
-    rows = chain(found, left)
-    while batched := list(islice(rows, _AT_ONCE)):
-        yield batch(FILES, list(zip(*batched, strict=True)))
+    return batches_of_rows(FILES, chain(found, left), _AT_ONCE)
 
 
 def _row(one: Found | Skipped) -> tuple[object, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from itertools import islice
 
+from bayou.core.batched import batched
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.diff import diff
 from bayou.index.discovery import TooMany
@@ -117,7 +117,7 @@ def _since(source: Tree, target: Target) -> Iterator[Pair]:
     if same(source.root, target.replica.root):
         return
     changes = diff(Tree(source.source, target.replica.root), source)
-    while some := list(islice(changes, _LOOKED_UP)):
+    for some in batched(changes, _LOOKED_UP):
         there = find_many(target.tree, [change.path for change in some])
         yield from (Pair(change.path, change.new, there.get(change.path)) for change in some)
 
