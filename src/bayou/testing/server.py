@@ -29,9 +29,7 @@ from bayou.testing.wire import BadMessage, Request, Response, answer, parse_head
 
 _CLOSE_WITHIN = 5.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
-_LOGGED = frozenset(
-    {"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range", "user-agent"}
-)
+_LOGGED = frozenset({"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range"})
 _LOGGED_PREFIXES = ("x-goog-", "x-amz-", "x-ms-")
 
 
@@ -107,8 +105,7 @@ class LoopbackServer(ABC):
         return self._serve(connection, request)
 
     def _serve(self, connection: socket.socket, request: Request) -> bool:
-        agent = request.headers.get("user-agent", "")
-        fault = self._pause(self.faults.take(request.method, request.path, request.query_string, agent))
+        fault = self._pause(self.faults.take(request.method, request.path, request.query_string))
         if self._closing.is_set():
             return False
         response: Response | None = None
