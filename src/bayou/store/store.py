@@ -96,10 +96,17 @@ class Store:
 
     def within(self, deadline: Deadline) -> Store:
         """Return a view of this store whose calls all end by `deadline`."""
-        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=self._sender.within(deadline))
+        return self._view(self._sender.within(deadline))
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
+
+    def with_request_timeout(self, seconds: float) -> Store:
+        """Return a view of this store that repeats a request which is not answered within `seconds`."""
+        return self._view(self._sender.with_request_timeout(seconds))
+
+    def _view(self, sender: Sender) -> Store:
+        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
 
     def now(self) -> int | None:
         """Return the store's time in ms, without writing anything; None if it does not tell. For people: to a second.

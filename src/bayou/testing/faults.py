@@ -55,6 +55,13 @@ class LoseResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """Let the request take effect at once, and answer it after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
     """Reset the connection before anything takes effect."""
 
@@ -73,7 +80,7 @@ class Silent:
 
 
 Pause = Delay | Hold
-Action = Pause | Fail | Truncate | LoseResponse | Reset | Garbage | Silent
+Action = Pause | Fail | Truncate | LoseResponse | Late | Reset | Garbage | Silent
 
 
 def takes_effect(action: Action | None) -> bool:

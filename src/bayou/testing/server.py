@@ -18,6 +18,7 @@ from bayou.testing.faults import (
     Faults,
     Garbage,
     Hold,
+    Late,
     LoseResponse,
     Reset,
     Silent,
@@ -121,6 +122,8 @@ class LoopbackServer(ABC):
                 response = answer(200, body, headers)
             case LoseResponse():
                 response = None
+            case Late(seconds):
+                self._closing.wait(seconds)
         if response is None:
             self._note(request, None, fault)
             if isinstance(fault, Silent):
