@@ -12,7 +12,7 @@ from bayou.errors import BayouError, LeaseLost, LeaseTimeout
 from bayou.lease import Leases, model_key
 from bayou.lease.objects import LeaseObjects
 from bayou.lease.record import Free, Held
-from bayou.testing.faults import Fail, Hold, LoseResponse, Rule
+from bayou.testing.faults import Fail, Hold, Late, LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.lease.conftest import QUICK, Place, SlowTime
 
@@ -236,3 +236,48 @@ def dead(place: Place, *, ttl_s: float, over: bool = False) -> None:
     renewed = seen.record.renewed + 1 if seen is not None and isinstance(seen.record, Held) else 0
     gone = Held(KEY, "ann", "elsewhere", 4711, "01J0000000000000000000DEAD", "2031-05-04T08:00:00.000Z", ttl_s, renewed)
     assert objects.swap(KEY, gone, seen) is not None
+
+
+LATE_TTL_S = 3.0
+TOO_LATE = Late(2 * LATE_TTL_S)
+"""The write takes effect; its answer comes when the lease would be stale."""
+REPEATED = Fail(412, applied=True)
+"""Something on the way has repeated a request that took effect: the client sees only the second answer."""
+
+
+@pytest.mark.parametrize("action", [TOO_LATE, REPEATED, Late(LATE_TTL_S)], ids=repr)
+@pytest.mark.parametrize("first", [True, False], ids=["create", "swap"])
+def test_an_acquisition_that_is_answered_late_is_ours_and_not_lost(
+    s3: Place, proxy: HttpProxy, action: Fail | Late, first: bool
+) -> None:
+    if not first:
+        s3.leases().acquire(KEY).release()
+    proxy.faults.add(Rule(action, method="PUT", path=LEASE, nth=1))
+    with s3.leases(ttl_s=LATE_TTL_S).acquire(KEY, wait_s=30) as lease:
+        lease.check()
+        assert not lease.lost_event.wait(1.5 * LATE_TTL_S), "it is renewed in time"
+        lease.check()
+        held = read(s3)
+        assert isinstance(held, Held)
+        assert held.nonce == lease.nonce
+    assert isinstance(read(s3), Free)
+
+
+@pytest.mark.parametrize("action", [TOO_LATE, REPEATED], ids=repr)
+def test_a_renewal_that_is_answered_late_loses_nothing(s3: Place, proxy: HttpProxy, action: Fail | Late) -> None:
+    rule = Rule(action, method="PUT", path=LEASE, nth=2)
+    proxy.faults.add(rule)
+    with s3.leases(ttl_s=LATE_TTL_S).acquire(KEY) as lease:
+        assert not lease.lost_event.wait(2 * LATE_TTL_S)
+        lease.check()
+        assert proxy.faults.applied(rule) == 1
+        held = read(s3)
+        assert isinstance(held, Held)
+        assert (held.nonce, held.renewed > 1) == (lease.nonce, True)
+
+
+def test_a_release_that_is_answered_late_is_a_release(s3: Place, proxy: HttpProxy) -> None:
+    lease = s3.leases().acquire(KEY)
+    proxy.faults.add(Rule(TOO_LATE, method="PUT", path=LEASE, nth=1))
+    assert lease.release() is True
+    assert read(s3) == Free(lease.nonce)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError
+from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import entries_to_batch
@@ -23,13 +24,14 @@ from bayou.pipeline.kernels import handed_out, moved
 from bayou.pipeline.kernels.download import Came, Downloads
 from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, outcomes, told
-from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch
+from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch, to_row
 from bayou.pipeline.transfer import divide
 from bayou.store import keys, open_store
 from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
+from bayou.store.transport import Stored
 from bayou.sync import mover
-from bayou.sync.mover import Arrived, Threads, Upload
+from bayou.sync.mover import Arrived, Threads, Upload, unless_down
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
@@ -416,3 +418,22 @@ def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path
         assert parquet.read_table(tmp_path / name).column("at").to_pylist() == [1, 2, 3]
     assert list(kernel([])) == []
     assert {file.name for file in tmp_path.iterdir()} == set(names)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploads, alone):
+    broken = Failure(uploads[0].path, Unavailable.code, "503")
+    tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
+    rows = [row for results in tasks for row in told(results, to_row, place.store)]
+    came = unless_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]
+
+
+def test_v4_a_store_that_does_not_answer_for_its_head_either_is_down(place, uploads, monkeypatch):
+    def down(*_: object) -> None:
+        raise Unavailable("503")
+
+    monkeypatch.setattr(type(place.store), "head", down)
+    rows = told(iter([Failure(one.path, Unavailable.code, "503") for one in uploads[:3]]), pytest.fail, place.store)
+    with pytest.raises(Unavailable):
+        list(unless_down(place.store, outcomes(rows, Sent({}), place.store)))

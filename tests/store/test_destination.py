@@ -15,7 +15,6 @@ from bayou.store.destination import client, host_of
 from bayou.store.failure import Request
 from bayou.store.fetch import fetch
 from bayou.store.retry import RetryPolicy
-from bayou.store.transport import Undone
 from bayou.store.url import OPTIONS, CustomEndpoint, check_options, custom_endpoint
 from bayou.testing.contract import payload
 from tests.store.scripted import Scripted
@@ -102,20 +101,15 @@ def test_17_13_a_redirect_from_tls_to_clear_text_is_not_followed_not_even_on_the
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_17_13_the_many_small_requests_and_those_without_obstore_follow_no_redirect_at_all(
-    serve: Serve, host: str
-) -> None:
+def test_17_13_requests_without_obstore_follow_no_redirect_at_all(serve: Serve, host: str) -> None:
     thief = serve(lambda _: OBJECT)
     server = serve(redirect(307, f"http://{host}:{thief.port}"))
-    store = open_store("s3://bucket/p", options={"endpoint": server.url}, policy=ONCE)
-    told = [one for one in store.put_many(iter([("a", KEY, b"content")])) if one is not None]
-    assert all(isinstance(found, StoreError | Undone) for _, found in told)
     about = Request("LIST", "p/", "gs://bucket", GCS_RENEWAL)
     with pytest.raises(WrongRegion):
         fetch(f"{server.url}/bucket", {"Authorization": "Bearer GOOGLETOKEN"}, about, 5)
     with pytest.raises(WrongRegion):
         fetch(f"{server.url}/token", {}, about, 5, form=b"refresh_token=GOOGLETOKEN")
-    assert len(server.requests) >= 3
+    assert len(server.requests) == 2
     assert thief.visits == []
 
 

@@ -11,7 +11,7 @@ from typing import Self
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, LeaseLost
 from bayou.lease.objects import LeaseObjects, Seen
-from bayou.lease.record import Held
+from bayou.lease.record import RENEW, Held
 from bayou.lease.take import Taken, free
 from bayou.lease.watch import Clock
 
@@ -20,7 +20,6 @@ OnLost = Callable[[LeaseLost], None]
 
 _CERTAIN = 0.9
 """The part of its TTL for which a holder trusts a renewal; the rest is for clocks that do not run alike."""
-_RENEW = 1 / 3
 _SOON = 1 / 30
 RELEASE_S = 4.0
 """How long giving up may take: a person waits for it."""
@@ -84,7 +83,7 @@ class Lease(ABC):
         return self
 
     def _keep(self) -> None:
-        delay = self.ttl_s * _RENEW
+        delay = self.ttl_s * RENEW
         while not self._ended.wait(min(delay, max(0.0, self._until - self._clock()))) and not self.lost_event.is_set():
             delay = self.beat()
 
@@ -128,7 +127,7 @@ class OwnLease(Lease):
             return self.ttl_s * _SOON
         self._held, self._seen = held, renewed
         self._confirm(asked + self.ttl_s * _CERTAIN)
-        return self.ttl_s * _RENEW
+        return self.ttl_s * RENEW
 
     def release(self, deadline: Deadline | None = None) -> bool:
         if self._ended.is_set():
@@ -190,7 +189,7 @@ class BorrowedLease(Lease):
                 self._lose("the process that lent it has lost it")
         # Its holder renews it as often as we look. Whoever comes a moment too early must not wait for the next turn:
         # by then he would have lost it, though it was renewed in time.
-        return self.ttl_s * (_RENEW if renewed else _SOON)
+        return self.ttl_s * (RENEW if renewed else _SOON)
 
     def release(self, deadline: Deadline | None = None) -> bool:
         self._ended.set()

@@ -16,7 +16,7 @@ from bayou.lease.claim import Lease, OnLost, OwnLease
 from bayou.lease.group import LeaseGroup
 from bayou.lease.keys import STORE, check_key, is_work
 from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Held
+from bayou.lease.record import RENEW, Held
 from bayou.lease.status import LeaseInfo, describe
 from bayou.lease.take import Bid, Taken, forsake, free, take
 from bayou.lease.wait import Backoff, OnWait, Wait, timeout_s
@@ -44,9 +44,11 @@ class Leases:
         inherited: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> None:
-        self._objects = LeaseObjects(store)
         self._directory = directory
         self._ttl_s = ttl_s or TTL_S
+        # A request that waits for longer than this would use up the lease that it takes or renews; repeated in time, it
+        # finds its own write.
+        self._objects = LeaseObjects(store.with_request_timeout(self._ttl_s * RENEW))
         self._backoff = backoff or Backoff()
         self._clock = clock
         self._family = dict(inherit.inherited() if inherited is None else inherited)

@@ -15,6 +15,9 @@ from bayou.quick import dataclass
 
 _LONGEST_KEY = 4096
 
+RENEW = 1 / 3
+"""The part of its TTL after which a holder renews a lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -39,7 +42,7 @@ class Held:
     @property
     def age_s(self) -> float:
         """How long it is held, at least: renewals come every third of the TTL, and need no clock that we trust."""
-        return self.renewed * self.ttl_s / 3
+        return self.renewed * self.ttl_s * RENEW
 
     def __str__(self) -> str:
         return f"{self.holder} on {self.host} (pid {self.pid})"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import field, replace
 
-from bayou.errors import BayouError
+from bayou.errors import BayouError, TimedOut
 from bayou.ids import ulid
 from bayou.lease.objects import LeaseObjects, Seen
-from bayou.lease.record import Corrupt, Free, Held
+from bayou.lease.record import RENEW, Corrupt, Free, Held
 from bayou.lease.wait import Obstacle, corrupt_lease
 from bayou.lease.watch import Clock, Watch
 from bayou.quick import dataclass
@@ -46,7 +46,8 @@ def take(objects: LeaseObjects, bid: Bid, watch: Watch, clock: Clock) -> Taken |
     """Try once to take a lease that nobody has, or that is proved stale, or that no lease can be held for so long.
 
     One that has a nonce of ours is an earlier write whose answer was lost; it is written over, so that the time of
-    this write counts.
+    this write counts. So is one whose answer came when it was due for renewal already: peers count its TTL from the
+    write, so its holder would lose it at once.
     """
     key = bid.wanted.key
     asked = clock()
@@ -65,7 +66,11 @@ def take(objects: LeaseObjects, bid: Bid, watch: Watch, clock: Clock) -> Taken |
     record = record or bid.next()
     asked = clock()
     taken = objects.swap(key, record, seen)
-    return Obstacle(key) if taken is None else Taken(taken, record, asked)
+    if taken is None:
+        return Obstacle(key)
+    if clock() - asked > record.ttl_s * RENEW:
+        return Obstacle(key, cause=TimedOut("the store answered too late"))
+    return Taken(taken, record, asked)
 
 
 def reap(objects: LeaseObjects, key: str, seen: Seen, held: Held, watch: Watch, asked: float) -> Obstacle | None:

@@ -79,7 +79,7 @@ def _load() -> None:
 
     for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
         importlib.import_module(module.name)
-    for name in ("bayou.pipeline.sources.said", "bayou.store.many", "bayou.store.remote"):
+    for name in ("bayou.pipeline.sources.said", "bayou.store.remote"):
         importlib.import_module(name)
 
 

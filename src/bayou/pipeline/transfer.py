@@ -102,7 +102,7 @@ class SparkMover:
 
     def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
         """Write objects; the first job runs from now on."""
-        return _under_way(self._uploads(batched(uploads, WINDOW)))
+        return mover.unless_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
 
     def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
@@ -115,6 +115,9 @@ class SparkMover:
         return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+        return mover.unless_down(self._store, self._downloads(entries))
+
+    def _downloads(self, entries: Iterable[Entry]) -> Iterator[Arrived | Failure]:
         wanted = {entry.path: entry for entry in entries}
         if self._expected:
             yield from self._arriving(self._expected.popleft(), wanted)

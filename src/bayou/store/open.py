@@ -8,7 +8,6 @@ forget them. `bayou.testing.contract` proves such a transport good.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from bayou.store.remote import RemoteTransport
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
 from bayou.store.store import Store
-from bayou.store.transport import MovesMany, ObjectMeta, Transport
+from bayou.store.transport import ObjectMeta, Transport
 from bayou.store.url import OPTIONS, StoreUrl, check_options, parse_url
 
 if TYPE_CHECKING:
@@ -108,11 +107,6 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 
     renewal = credentials.aws_renewal(options.get("profile"))
 
-    def many(clients: Callable[[float], Any]) -> MovesMany:
-        from bayou.store.many import Many  # noqa: PLC0415  (only who moves many things needs it)
-
-        return Many(transport_url, clients, lambda: credentials.aws_keys(provider), renewal)
-
     return RemoteTransport(
         transport_url,
         connect,
@@ -121,18 +115,7 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
         address=endpoint or f"https://s3.{config['region']}.amazonaws.com",
-        many=many if _needs_only_a_signature(options) else None,
     )
-
-
-_PLAIN = frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "disable_bulk_delete"})
-_TELLING = re.compile(r"AWS_.*(SSE|ENCRYPT|CHECKSUM|PAYER|SKIP_SIGN|EXPRESS|PROXY|CERTIFICATE|CONTENT_TYPE|HEADER)")
-"""Variables that obstore takes for options, and that change what it sends, or to whom."""
-
-
-def _needs_only_a_signature(options: Mapping[str, str]) -> bool:
-    """Whether a signature is all that a request to S3 needs: no header of its own, and no proxy between."""
-    return options.keys() <= _PLAIN and not any(map(_TELLING.match, os.environ)) and not destination.proxied()
 
 
 def _s3_hosts(bucket: str, region: str, endpoint: str | None) -> list[str]:

@@ -7,6 +7,7 @@ here. They are slower, and hardly ever needed.
 
 from __future__ import annotations
 
+import json
 import os
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -14,14 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bayou.core.clock import parse_ms
-from bayou.errors import BadAnswer
-from bayou.store import google
-from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal
+from bayou.errors import BadAnswer, ConfigInvalid, CredentialsMissing
+from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal, gcs_key
 from bayou.store.failure import Request, one_line
 from bayou.store.fetch import fetch
 from bayou.store.transport import ObjectMeta
 
 _PAGE = 1000
+_GOOGLE = "https://storage.googleapis.com"
+_GOOGLE_TOKENS = "https://oauth2.googleapis.com/token"
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
 
 Listing = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
@@ -51,11 +54,67 @@ def gcs(bucket: str, place: str, options: Mapping[str, str]) -> Listing:
     """Return a listing of a GCS bucket by its XML API."""
 
     def pages(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
-        base, headers = google.access(options, timeout)
+        base, headers = google_access(options, timeout)
         request = Request("LIST", prefix, place, GCS_RENEWAL)
         return _pages(f"{base.rstrip('/')}/{bucket}", lambda _: headers, request, after, timeout)
 
     return pages
+
+
+def google_access(options: Mapping[str, str], timeout: float) -> tuple[str, Mapping[str, str]]:
+    """Return the address of Google's storage, and the headers that authorise a request there.
+
+    The credentials are those that obstore uses. The key file of a service account needs google-auth, which signs its
+    tokens; no other kind of access does.
+    """
+    base = options.get("endpoint") or _GOOGLE
+    if options.get("skip_signature", "").lower() == "true":
+        return base, {}
+    if token := os.environ.get("GOOGLE_BEARER_TOKEN"):
+        return base, {"Authorization": f"Bearer {token}"}
+    try:
+        key = gcs_key()
+        base = options.get("endpoint") or key.get("gcs_base_url") or _GOOGLE
+        return base, {} if key.get("disable_oauth") else {"Authorization": f"Bearer {_google_token(key, timeout)}"}
+    except (ValueError, KeyError):  # the text of the error may quote the key
+        raise CredentialsMissing("the Google key that was found cannot be used", hint=GCS_RENEWAL.missing) from None
+
+
+def _google_token(key: Mapping[str, Any], timeout: float) -> str:
+    if key.get("type") == "authorized_user":
+        form = {name: key[name] for name in ("client_id", "client_secret", "refresh_token")}
+        body = urllib.parse.urlencode(form | {"grant_type": "refresh_token"}).encode()
+        return _token_from(_GOOGLE_TOKENS, {}, "Google's token service", timeout, form=body)
+    if "private_key" in key:
+        return _self_signed(key)
+    host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+    address = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+    return _token_from(address, {"Metadata-Flavor": "Google"}, "Google's metadata server", min(5.0, timeout))
+
+
+def _self_signed(key: Mapping[str, Any]) -> str:
+    """Return a token that google-auth signs with the key of a service account; it sends no request for that."""
+    try:
+        from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and hardly ever needed)
+    except ImportError:
+        raise ConfigInvalid(
+            "Bayou needs google-auth to list this bucket with a service account's key: it is empty or has unusual keys",
+            hint="install it with: pip install 'bayou[gcp]'",
+        ) from None
+    complete = {"token_uri": _GOOGLE_TOKENS, **key}
+    signed = Credentials.from_service_account_info(complete, scopes=[_GOOGLE_SCOPE], always_use_jwt_access=True)
+    signed.refresh(None)
+    return str(signed.token)
+
+
+def _token_from(
+    address: str, headers: Mapping[str, str], place: str, timeout: float, *, form: bytes | None = None
+) -> str:
+    body = fetch(address, headers, Request("GET", "a token", place, GCS_RENEWAL), timeout, form=form)
+    try:
+        return str(json.loads(body)["access_token"])
+    except (ValueError, KeyError, TypeError):
+        raise BadAnswer(f"{place} gave no token", hint=GCS_RENEWAL.expired) from None
 
 
 def _signer(region: str, credentials: BotoCredentials | Granted | None, extra: Mapping[str, str]) -> Headers:

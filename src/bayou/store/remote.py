@@ -19,12 +19,11 @@ from bayou.errors import (
     NotFound,
     PreconditionFailed,
     Rejected,
-    StoreError,
     TooLarge,
 )
 from bayou.store import runtime
 from bayou.store.failure import OddKey, Renewal, Request, translate
-from bayou.store.transport import Condition, Create, Fetched, Level, Match, MovesMany, ObjectMeta, Stored, Undone
+from bayou.store.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -38,9 +37,6 @@ _WHOLE = 256 << 20
 
 Connect = Callable[[float], "ObjectStore"]
 """Make a client whose every request ends after so many seconds, and which never repeats one by itself."""
-
-MakeMany = Callable[[Connect], MovesMany]
-"""Make what moves many small objects, with clients for a timeout."""
 
 ListRaw = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
 """List (prefix, after, timeout) by other means than obstore, which gives up on a page with one odd key."""
@@ -68,7 +64,6 @@ class RemoteTransport:
         delete_batch: int = 1,
         lost_credentials: Callable[[], BayouError | None] = lambda: None,
         address: str | None = None,
-        many: MakeMany | None = None,
     ) -> None:
         self._url = url
         self._connect = connect
@@ -77,8 +72,6 @@ class RemoteTransport:
         self._delete_batch = delete_batch
         self._lost_credentials = lost_credentials
         self._address = address
-        self._make_many = many
-        self._many: MovesMany | None = None
         self._clients: dict[float, ObjectStore] = {}
         self._lock = threading.Lock()
 
@@ -195,24 +188,6 @@ class RemoteTransport:
                 ours = AlreadyExists(f"{key} exists already")
             raise ours from None
         return Stored(result["e_tag"], result["version"])
-
-    def put_many(
-        self, items: Iterator[tuple[T, str, bytes] | None], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
-        many = self._moves_many()
-        return many.put_many(items, parallel=parallel, timeout=timeout, look=look) if many else iter(())
-
-    def read_many(
-        self, items: Iterator[tuple[T, str, int] | None], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
-        many = self._moves_many()
-        return many.read_many(items, parallel=parallel, timeout=timeout, look=look) if many else iter(())
-
-    def _moves_many(self) -> MovesMany | None:
-        with self._lock:
-            if self._many is None and self._make_many is not None:
-                self._many = self._make_many(self._client)
-            return self._many
 
     def put_chunks(
         self,

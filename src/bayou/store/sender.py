@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +35,13 @@ class Sender:
         """Return the same under a deadline."""
         view = Sender(self.url, self.policy, self.meter, self.contacted)
         view.deadline = deadline
+        return view
+
+    def with_request_timeout(self, seconds: float) -> Sender:
+        """Return the same, with a limit on each request of `seconds`, if it is not shorter already."""
+        timeout = min(seconds, self.policy.request_timeout_s)
+        view = Sender(self.url, replace(self.policy, request_timeout_s=timeout), self.meter, self.contacted)
+        view.deadline = self.deadline
         return view
 
     def send(

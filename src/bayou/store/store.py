@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, TypedDict, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from bayou.deadline import Deadline, stop_event
 from bayou.errors import (
@@ -30,19 +30,17 @@ from bayou.store.meter import Meter, Requests
 from bayou.store.retry import RetryPolicy
 from bayou.store.scope import Scope
 from bayou.store.sender import Sender
-from bayou.store.threads import Crew, aside, in_order
+from bayou.store.threads import aside, in_order
 from bayou.store.transport import (
     Condition,
     Fetched,
     Level,
     LimitsReads,
-    MovesMany,
     ObjectMeta,
     Reads,
     Stored,
     TellsTime,
     Transport,
-    Undone,
 )
 
 if TYPE_CHECKING:
@@ -50,14 +48,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Bounds(TypedDict):
-    """How many requests at once, how long each may take, and what is asked now and then whether to go on."""
-
-    parallel: int
-    timeout: float
-    look: Callable[[], object]
 
 
 class Store:
@@ -81,7 +71,6 @@ class Store:
         self._sender = sender or Sender(self.url, policy or RetryPolicy(), Meter(), threading.Event())
         self._listing = Listing(transport, scope, self._sender)
         self._read = transport.read if isinstance(transport, Reads) else None
-        self._many = transport if isinstance(transport, MovesMany) else None
         self.concurrency = concurrency
 
     def __repr__(self) -> str:
@@ -107,10 +96,17 @@ class Store:
 
     def within(self, deadline: Deadline) -> Store:
         """Return a view of this store whose calls all end by `deadline`."""
-        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=self._sender.within(deadline))
+        return self._view(self._sender.within(deadline))
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
+
+    def with_request_timeout(self, seconds: float) -> Store:
+        """Return a view of this store that repeats a request which is not answered within `seconds`."""
+        return self._view(self._sender.with_request_timeout(seconds))
+
+    def _view(self, sender: Sender) -> Store:
+        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
 
     def now(self) -> int | None:
         """Return the store's time in ms, without writing anything; None if it does not tell. For people: to a second.
@@ -262,57 +258,6 @@ class Store:
             return None
         return Stored(found.meta.etag, found.meta.version, repeated=True)
 
-    def put_many(
-        self, items: Iterator[tuple[T, Key, bytes] | None]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
-        """Write many small objects by this thread; yield what became of each, in any order.
-
-        What is `Undone` is the caller's to `put`: nothing is tried twice here. Where a store has no quicker way, and
-        once that is closed, nothing (more) is taken from `items`. Only for keys that nobody else writes. For None among
-        the items None is yielded at once, so that whoever gives them can do something else meanwhile.
-        """
-        if self._many is None:
-            return
-        whole = self._scope.full
-        full = (((one[0], len(one[2])), whole(one[1]), one[2]) if one is not None else None for one in items)
-        for told in self._many.put_many(full, **self._bounds()):
-            if told is None:
-                yield None
-                continue
-            (what, size), found = told
-            if found is not Undone.UNSENT:
-                self._sender.meter.sent("put", bytes_out=size)
-            yield what, found
-
-    def read_many(
-        self, items: Iterator[tuple[T, Key, int, bytes] | None]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
-        """Yield the bytes of many small objects whose size and hash are known, in any order; read by this thread.
-
-        `Undone`, as by `put_many`, is also one that has other bytes: `read` tells.
-        """
-        if self._many is None:
-            return
-        whole = self._scope.full
-        full = (((one[0], one[3]), whole(one[1]), one[2]) if one is not None else None for one in items)
-        for told in self._many.read_many(full, **self._bounds()):
-            if told is None:
-                yield None
-                continue
-            (what, sha256), found = told
-            if found is not Undone.UNSENT:
-                self._sender.meter.sent("get", bytes_in=len(found) if isinstance(found, bytes) else 0)
-            good = not isinstance(found, bytes) or hashlib.sha256(found).digest() == sha256
-            yield what, found if good else Undone.LOST
-
-    def _bounds(self) -> Bounds:
-        deadline = self._sender.deadline
-        return {
-            "parallel": self.concurrency,
-            "timeout": self._sender.policy.request_timeout_s,
-            "look": deadline.remaining if deadline is not None else lambda: None,
-        }
-
     def upload(self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
@@ -376,10 +321,6 @@ class Store:
             failed.update(left)
         if failed:
             raise DeleteFailed({key[len(self._scope.root) :]: cause for key, cause in failed.items()})
-
-    def crew(self) -> Crew:
-        """Return threads for requests. Whoever is done dismisses them, and waits for none once `stop` is set."""
-        return Crew(self.concurrency)
 
     @property
     def stop(self) -> threading.Event:

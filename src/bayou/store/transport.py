@@ -7,9 +7,8 @@ nowhere else. Everything that cuts across (faults in tests, recording) is a tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from bayou.quick import dataclass
@@ -17,7 +16,6 @@ from bayou.quick import dataclass
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from bayou.errors import StoreError
 
 T = TypeVar("T")
 
@@ -182,33 +180,6 @@ class LimitsReads(Protocol):
         timeout: float,
     ) -> Fetched | None:
         """Return the whole object as `get` does; `TooLarge` if it has more than `most` bytes (V25)."""
-
-
-class Undone(Enum):
-    """A request without an answer. `LOST`: it may have taken effect. `UNSENT`: the store has not seen it."""
-
-    LOST = "lost"
-    UNSENT = "unsent"
-
-
-@runtime_checkable
-class MovesMany(Protocol):
-    """A transport that can also move many small objects, one thread and many connections, for less. None has to.
-
-    Each item comes with something to tell it by. What cannot be done this way is `Undone`, and left to `put` and `get`:
-    so is everything that can be tried again. Items that nobody took are left in `items`: then this way is closed.
-    For None among the items None is yielded at once. `look` is called now and then, and may raise.
-    """
-
-    def put_many(
-        self, items: Iterator[tuple[T, str, bytes] | None], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, Stored | StoreError | Undone] | None]:
-        """Write objects under keys that nobody else writes; yield what became of each that was taken, in any order."""
-
-    def read_many(
-        self, items: Iterator[tuple[T, str, int] | None], *, parallel: int, timeout: float, look: Callable[[], object]
-    ) -> Iterator[tuple[T, bytes | StoreError | Undone] | None]:
-        """Yield the bytes of objects of a known size; of any other size they are `Undone`."""
 
 
 @runtime_checkable

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from bayou.core.batched import batched
 from bayou.errors import (
@@ -29,6 +29,7 @@ from bayou.errors import (
     Rejected,
     StoreError,
     TreeError,
+    Unavailable,
 )
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
@@ -36,8 +37,7 @@ from bayou.store import keys
 from bayou.store.ahead import read_ahead
 from bayou.store.large import THRESHOLD
 from bayou.store.store import Store
-from bayou.store.threads import outcome
-from bayou.store.transport import Stored, Undone
+from bayou.store.transport import Stored
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
@@ -53,11 +53,11 @@ _TRIED = 2 * _HANDFUL
 
 _QUICK_S = 0.0005
 
-_MANY = 2
-"""Files for each connection that are many."""
-
 _HEAVY = 64 << 20
 """Bytes: results of so many are recorded, however few they are."""
+
+_IN_A_ROW = 8
+"""Paths that fail with `Unavailable`, with no other result between them, before the store counts as down."""
 
 _AHEAD = 8
 """Downloads for each connection that may be done before anybody takes them."""
@@ -101,14 +101,12 @@ Sending: TypeAlias = Generator[Upload | Failure, None, None]
 
 Fetching: TypeAlias = Iterator[Arrived | Failure]
 
-Told: TypeAlias = tuple[T, R | None] | None
-"""An item and its result, or none if it must be done otherwise; None: there is nothing to tell, but time to."""
-
 
 class Mover(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
 
-    What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised.
+    What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised. An
+    object that answers 500 throughout is wrong with its path alone, if the store is up (`unless_down`).
     `count` says how many records there are.
     """
 
@@ -131,51 +129,31 @@ class Threads:
     incoming: Incoming
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
-        return send_all(self.store, self.root, uploads, count)
+        return unless_down(self.store, send_all(self.store, self.root, uploads, count))
 
     def download(self, entries: Iterable[Entry], count: int) -> Fetching:
         """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
-        came = fetch_all(self.store, self.incoming, entries, count)
+        came = unless_down(self.store, fetch_all(self.store, self.incoming, entries, count))
         return read_ahead(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
 def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
-    """Upload files; small ones are read by this thread, and sent by it where the store has a quicker way for many.
+    """Upload files by many threads; this thread reads the small ones.
 
-    Many threads that open files get in each other's way: for each call they let go of the interpreter, and wait for it.
-    But where the first few take long to read, on a network or a disk that turns, many threads are what helps.
+    Threads that open many files wait for each other, because each call releases the interpreter and takes it again.
+    But where the first few files take long to read, on a network or a spinning disk, many threads read faster.
     """
     source = iter(uploads)
-    work = partial(send, store, root)
     first: list[Upload] = []
     taken: list[float] = []
     for one in islice(source, _TRIED):
         begin = time.perf_counter()
         first.append(_with_bytes(root, one))
         taken.append(time.perf_counter() - begin)
-    if taken and sorted(taken)[len(taken) // 2] > _QUICK_S:  # not the mean: one that was held up says nothing
-        yield from hand_out(store, work, chain(first, source), count)
-        return
-    ready = chain(first, (_with_bytes(root, one) for one in source))
-    if count < _MANY * store.concurrency:
-        yield from hand_out(store, work, ready, count)
-    else:
-        yield from both_ways(store, partial(_send_many, store), lambda one: one.data is not None, work, ready, count)
-
-
-def _send_many(store: Store, uploads: Iterator[Upload | None]) -> Iterator[Told[Upload, Upload | Failure]]:
-    orders = ((one, keys.payload(one.path, one.push), one.data or b"") if one else None for one in uploads)
-    for told in store.put_many(orders):
-        if told is None:
-            yield None
-            continue
-        one, found = told
-        if isinstance(found, Stored):
-            yield one, _sent(one, found)
-        elif isinstance(found, StoreError):
-            yield one, refusal(one.path, found)
-        else:
-            yield replace(one, resumed=True) if found is Undone.LOST else one, None
+    # The median, not the mean: one file that was held up says nothing about the others.
+    slow = bool(taken) and sorted(taken)[len(taken) // 2] > _QUICK_S
+    rest = source if slow else (_with_bytes(root, one) for one in source)
+    yield from hand_out(store, partial(send, store, root), chain(first, rest), count)
 
 
 def _with_bytes(root: Path, one: Upload) -> Upload:
@@ -222,41 +200,51 @@ def _sent(one: Upload, stored: Stored) -> Upload:
 
 
 def refusal(path: str, error: StoreError) -> Failure:
-    """Return what is wrong with one path; raise what every path would meet."""
-    if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed):
+    """Return what is wrong with one path; raise what every path would meet.
+
+    `Unavailable` may be either: `hand_out` and `unless_down` tell which.
+    """
+    if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed | Unavailable):
         return failure(path, error)
     raise error
 
 
-def fetch_all(store: Store, incoming: Incoming, entries: Iterable[Entry], count: int) -> Fetching:
-    """Download objects; small ones by this thread, where the store has a quicker way for many."""
-    work = partial(fetch, store, incoming)
-    if count < _MANY * store.concurrency:
-        return hand_out(store, work, entries, count)
-    return both_ways(store, partial(_fetch_many, store, incoming), _is_small, work, entries, count)
+def unless_down(store: Store, results: Iterable[R | Failure]) -> Generator[R | Failure, None, None]:
+    """Yield results; raise what is wrong with the store if it serves no path, nor the head.
 
-
-def _is_small(entry: Entry) -> bool:
-    return entry.sha256 is not None and entry.push is not None and 0 < entry.size <= _SMALL
-
-
-def _fetch_many(
-    store: Store, incoming: Incoming, entries: Iterator[Entry | None]
-) -> Iterator[Told[Entry, Arrived | Failure]]:
-    orders = ((one, one.key, one.size, one.sha256 or b"") if one else None for one in entries)
-    for told in store.read_many(orders):
-        if told is None:
-            yield None
+    An object that answers 500 or 503 throughout fails its own path, and the others are committed. Any path that
+    succeeds shows that the store is up; failures wait for one. If none comes, the client asks for the head once: a
+    store that answers that, too, with an error is down, and its error ends the command (V4). `hand_out` stops the work
+    of a store that goes down on the way. Both executors use this on the caller's side, since a task of Spark may have
+    no path but the one that fails.
+    """
+    held: list[Failure] = []
+    served = False
+    for one in results:
+        if not served and _is_unavailable(one):
+            held.append(one)
             continue
-        entry, found = told
-        if isinstance(found, bytes):
-            yield entry, _arrived(incoming, entry, found)
-        elif isinstance(found, NotFound):
-            yield entry, Arrived(entry.path)
-        elif isinstance(found, StoreError):
-            yield entry, refusal(entry.path, found)
-        else:
-            yield entry, None
+        if not served and not isinstance(one, Failure):
+            served = True
+            yield from held
+        yield one
+    if held and not served:
+        with suppress(NotFound):  # the first push has no head yet
+            store.head(keys.HEAD)
+        yield from held
+
+
+def _is_unavailable(result: object) -> TypeGuard[Failure]:
+    return isinstance(result, Failure) and result.code == Unavailable.code
+
+
+def _outage(failed: Failure) -> Unavailable:
+    return Unavailable(failed.message, hint="try again in a moment")
+
+
+def fetch_all(store: Store, incoming: Incoming, entries: Iterable[Entry], count: int) -> Fetching:
+    """Download objects by many threads."""
+    return hand_out(store, partial(fetch, store, incoming), entries, count)
 
 
 def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
@@ -318,6 +306,10 @@ def hand_out(
 
     Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file
     costs to send.
+
+    Once `_IN_A_ROW` paths have failed with `Unavailable` and no other result came between them, the store counts as
+    down and this raises that error (V12): a command over 10,000 files waits for two rounds of retries, not for 10,000.
+    Results that came before an error are yielded before it is raised.
     """
     size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
     untold = _Untold(work)
@@ -329,60 +321,24 @@ def hand_out(
         raise
 
 
-def both_ways(
-    store: Store,
-    quickly: Callable[[Iterator[T | None]], Iterator[Told[T, R]]],
-    fits: Callable[[T], bool],
-    work: Callable[[T], R],
-    items: Iterable[T],
-    count: int,
-) -> Generator[R, None, None]:
-    """Yield what becomes of each item, in any order: done `quickly` by this thread if it `fits`, by others if not.
-
-    What cannot be done quickly comes back without a result, and goes the other way; so does all that is left once that
-    way is closed. Not many more items are taken than can be done.
-    """
-    crew = store.crew()
-    untold = _Untold(work)
-    pending: deque[Future[R]] = deque()
-    source = iter(items)
-
-    def fitting() -> Iterator[T | None]:
-        for item in source:
-            if fits(item):
-                yield item
-            else:
-                pending.append(crew.submit(partial(untold, item)))
-                yield None  # lets us look around
-
-    try:
-        for told in quickly(fitting()):
-            if told is not None and told[1] is not None:
-                yield told[1]
-            elif told is not None:
-                pending.append(crew.submit(partial(untold, told[0])))
-            while pending and (pending[0].done() or len(pending) > _AHEAD * store.concurrency):
-                yield untold.tell(outcome(pending.popleft()))
-        while pending:
-            yield untold.tell(outcome(pending.popleft()))
-        yield from hand_out(store, work, source, count)
-    except (Exception, KeyboardInterrupt):
-        crew.dismiss(pending, store.stop)
-        yield from untold.rest()
-        raise
-    finally:
-        crew.dismiss(pending, store.stop)
-
-
 class _Untold(Generic[T, R]):
     """Work of many threads, and what it has brought that nobody was told yet: not to be lost when one of them fails."""
 
     def __init__(self, work: Callable[[T], R]) -> None:
         self._work = work
         self._results: dict[int, R] = {}
+        self._lock = threading.Lock()
+        self._in_a_row = 0
 
     def __call__(self, item: T) -> R:
         result = self._work(item)
+        if _is_unavailable(result):
+            with self._lock:
+                self._in_a_row += 1
+                if self._in_a_row >= _IN_A_ROW:
+                    raise _outage(result)
+        else:
+            self._in_a_row = 0
         self._results[id(result)] = result
         return result
 

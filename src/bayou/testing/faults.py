@@ -55,6 +55,13 @@ class LoseResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """Let the request take effect at once, and answer it after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
     """Reset the connection before anything takes effect."""
 
@@ -73,7 +80,7 @@ class Silent:
 
 
 Pause = Delay | Hold
-Action = Pause | Fail | Truncate | LoseResponse | Reset | Garbage | Silent
+Action = Pause | Fail | Truncate | LoseResponse | Late | Reset | Garbage | Silent
 
 
 def takes_effect(action: Action | None) -> bool:
@@ -88,8 +95,7 @@ def takes_effect(action: Action | None) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """Apply `action` to requests of this method whose decoded path has a match of `path`, query one of
-    `query`, and client, as it calls itself, one of `agent`.
+    """Apply `action` to requests of this method whose decoded path has a match of `path`, and query one of `query`.
 
     All of them, unless: `nth` starts at the n-th (from 1), and is then the only one if nothing else is said; `every`
     takes each n-th; `times` stops after so many.
@@ -99,7 +105,6 @@ class Rule:
     method: str | None = None
     path: str | None = None
     query: str | None = None
-    agent: str | None = None
     nth: int | None = None
     times: int | None = None
     every: int | None = None
@@ -108,12 +113,11 @@ class Rule:
         if any(number is not None and number < 1 for number in (self.nth, self.times, self.every)):
             raise ValueError("nth, times and every count from 1")
 
-    def fits(self, method: str, path: str, query_string: str, agent: str) -> bool:
+    def fits(self, method: str, path: str, query_string: str) -> bool:
         return (
             (self.method is None or self.method == method)
             and (self.path is None or re.search(self.path, path) is not None)
             and (self.query is None or re.search(self.query, query_string) is not None)
-            and (self.agent is None or re.search(self.agent, agent) is not None)
         )
 
     def due(self, number: int) -> bool:
@@ -150,13 +154,13 @@ class Faults:
         with self._lock:
             return self._applied.get(rule, 0)
 
-    def take(self, method: str, path: str, query_string: str = "", agent: str = "") -> Sequence[Action]:
+    def take(self, method: str, path: str, query_string: str = "") -> Sequence[Action]:
         """Count this request with every rule that it fits, and return the actions to apply."""
         actions: list[Action] = []
         decided = False
         with self._lock:
             for rule in self._seen:
-                if not rule.fits(method, path, query_string, agent):
+                if not rule.fits(method, path, query_string):
                     continue
                 self._seen[rule] += 1
                 pause = isinstance(rule.action, Pause)

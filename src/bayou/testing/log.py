@@ -50,10 +50,8 @@ class RequestLog:
         path: str | None = None,
         query: str | None = None,
         status: int | None = None,
-        agent: str | None = None,
     ) -> Sequence[LoggedRequest]:
-        """Return the rows that fit: `path` is a regular expression for the decoded path, `query` names a parameter,
-        and `agent` is what the client calls itself."""
+        """Return the rows that fit: `path` is a regular expression for the decoded path, `query` names a parameter."""
         with self._lock:
             rows = list(self._rows)
         return [
@@ -63,7 +61,6 @@ class RequestLog:
             and (path is None or re.search(path, row.path))
             and (query is None or query in row.query)
             and (status is None or row.status == status)
-            and (agent is None or row.headers.get("user-agent") == agent)
         ]
 
     def count(
@@ -73,10 +70,9 @@ class RequestLog:
         path: str | None = None,
         query: str | None = None,
         status: int | None = None,
-        agent: str | None = None,
     ) -> int:
         """Count the rows that fit, as `rows` chooses them."""
-        return len(self.rows(method=method, path=path, query=query, status=status, agent=agent))
+        return len(self.rows(method=method, path=path, query=query, status=status))
 
     def writes(self) -> Sequence[LoggedRequest]:
         """Return the rows that could change something, whether they did or not."""

@@ -18,6 +18,7 @@ from bayou.testing.faults import (
     Faults,
     Garbage,
     Hold,
+    Late,
     LoseResponse,
     Reset,
     Silent,
@@ -29,9 +30,7 @@ from bayou.testing.wire import BadMessage, Request, Response, answer, parse_head
 
 _CLOSE_WITHIN = 5.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
-_LOGGED = frozenset(
-    {"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range", "user-agent"}
-)
+_LOGGED = frozenset({"content-length", "content-type", "expect", "host", "if-match", "if-none-match", "range"})
 _LOGGED_PREFIXES = ("x-goog-", "x-amz-", "x-ms-")
 
 
@@ -107,8 +106,7 @@ class LoopbackServer(ABC):
         return self._serve(connection, request)
 
     def _serve(self, connection: socket.socket, request: Request) -> bool:
-        agent = request.headers.get("user-agent", "")
-        fault = self._pause(self.faults.take(request.method, request.path, request.query_string, agent))
+        fault = self._pause(self.faults.take(request.method, request.path, request.query_string))
         if self._closing.is_set():
             return False
         response: Response | None = None
@@ -124,6 +122,8 @@ class LoopbackServer(ABC):
                 response = answer(200, body, headers)
             case LoseResponse():
                 response = None
+            case Late(seconds):
+                self._closing.wait(seconds)
         if response is None:
             self._note(request, None, fault)
             if isinstance(fault, Silent):

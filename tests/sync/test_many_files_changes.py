@@ -1,4 +1,4 @@
-"""Many small files on the quick way, while they change under the hand, or the server dies."""
+"""Many small files, while they change under the hand, or the server dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.seaweed import SeaweedServer
 from tests.sync.conftest import Clone, Team
-from tests.sync.quick import SMALL, UPLOADS, a, few_connections, pull_fresh
+from tests.sync.many_files import SMALL, UPLOADS, a, few_connections, pull_fresh
 from tests.sync.test_failures_index import in_thread
 from tests.sync.test_unread import at_first_read, lay
 from tests.sync.turns import meanwhile

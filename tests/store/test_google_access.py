@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from bayou.errors import BadAnswer, CredentialsMissing, StoreError
-from bayou.store import google, open_store
+from bayou.errors import BadAnswer, ConfigInvalid, CredentialsMissing, StoreError
+from bayou.store import open_store, raw_listing
+from bayou.store.raw_listing import google_access
 from bayou.testing.gcs import GcsServer
 from bayou.testing.server import LoopbackServer
 from bayou.testing.wire import Request, Response, answer
@@ -118,6 +120,16 @@ def test_an_empty_store_is_listed_with_a_service_accounts_key_alone(
     assert ours[1]["exp"] - ours[1]["iat"] == 3600
 
 
+def test_without_google_auth_the_error_names_the_extra(
+    key_file: KeyFile, server: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.oauth2.service_account", None)
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key_file.fields | {"gcs_base_url": server.url}))
+    with pytest.raises(ConfigInvalid) as caught:
+        list(open_store("gs://bayou/p", policy=QUICK).list())
+    assert caught.value.hint == "install it with: pip install 'bayou[gcp]'"
+
+
 def test_odd_keys_are_listed_with_a_key_file(
     key_file: KeyFile, server: Listening, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -142,7 +154,7 @@ def test_odd_keys_are_listed_with_a_key_file(
 def test_a_key_that_cannot_be_used_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", text)
     with pytest.raises(CredentialsMissing) as caught:
-        google.access({}, 1.0)
+        google_access({}, 1.0)
     assert caught.value.hint
     assert "hush" not in caught.value.message
     with pytest.raises(StoreError) as caught_by_store:
@@ -167,8 +179,8 @@ def test_a_users_refresh_token_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> 
     user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(user))
     with TokenServer(b'{"access_token": "fresh"}') as tokens:
-        monkeypatch.setattr(google, "_TOKENS", tokens.url)
-        assert google.access({}, 5.0)[1] == {"Authorization": "Bearer fresh"}
+        monkeypatch.setattr(raw_listing, "_GOOGLE_TOKENS", tokens.url)
+        assert google_access({}, 5.0)[1] == {"Authorization": "Bearer fresh"}
         form = parse_qs(tokens.requests[0].body.decode())
         assert form == {
             "client_id": ["c"],
@@ -181,7 +193,7 @@ def test_a_users_refresh_token_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_machine_of_googles_asks_its_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with TokenServer(b'{"access_token": "mine", "expires_in": 3599}') as metadata:
         monkeypatch.setenv("GCE_METADATA_HOST", f"{metadata.host}:{metadata.port}")
-        assert google.access({}, 5.0)[1] == {"Authorization": "Bearer mine"}
+        assert google_access({}, 5.0)[1] == {"Authorization": "Bearer mine"}
         assert metadata.requests[0].headers["metadata-flavor"] == "Google"
 
 
@@ -190,7 +202,7 @@ def test_a_token_service_without_a_token_is_an_error(monkeypatch: pytest.MonkeyP
     with TokenServer(body) as metadata:
         monkeypatch.setenv("GCE_METADATA_HOST", f"{metadata.host}:{metadata.port}")
         with pytest.raises(BadAnswer, match="gave no token"):
-            google.access({}, 5.0)
+            google_access({}, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -205,4 +217,4 @@ def test_anonymous_access_sends_nothing(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert google.access(options, 1.0) == ("https://storage.googleapis.com", {})
+    assert google_access(options, 1.0) == ("https://storage.googleapis.com", {})

@@ -1,7 +1,4 @@
-"""Files that are many for a store with few connections, so that they go the quick way; as fixtures and helpers.
-
-The requests of that way are those of a client that calls itself otherwise; all others go the ordinary way.
-"""
+"""Files that are many for a store with few connections, so that each thread takes several; as fixtures and helpers."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import os
 
 import pytest
 
-from bayou.store.lane import AGENT
 from bayou.store.retry import RetryPolicy
 from bayou.sync.report import SyncReport
 from bayou.testing.proxy import HttpProxy
@@ -36,11 +32,6 @@ def a(few_connections: None, s3_team: Team, proxy: HttpProxy) -> Clone:
     clone.push()
     proxy.log.clear()
     return clone
-
-
-def quick(proxy: HttpProxy, method: str | None = None, status: int | None = None) -> int:
-    """Count the requests that went the quick way."""
-    return proxy.log.count(method=method, agent=AGENT, status=status)
 
 
 def pull_fresh(team: Team) -> tuple[SyncReport, dict[str, bytes]]:
