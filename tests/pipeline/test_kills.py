@@ -7,7 +7,6 @@ What a dead command has left to others is let go only after the next one is done
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import time
@@ -40,7 +39,7 @@ _STORE_GONE = {"store_unavailable", "cannot_connect", "timed_out", "delete_faile
 
 
 def kill_workers() -> None:
-    """Kill every Python worker of the server: they are forked by daemons, and those by the server or its nurseries."""
+    """Kill every Python worker of the server: daemons fork them, which the server has started."""
     below = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -48,21 +47,11 @@ def kill_workers() -> None:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         below[int(parent)].append(int(stat.parent.name))
-    apart = nurseries()
-    daemons = [daemon for parent in (server(), *apart) for daemon in below[parent]]
-    workers = [worker for daemon in daemons for worker in below[daemon] if worker not in apart]
+    workers = [worker for daemon in below[server()] for worker in below[daemon]]
     assert workers
     for worker in workers:
         with suppress(ProcessLookupError):  # an idle one, of another session
             os.kill(worker, signal.SIGKILL)
-
-
-def nurseries() -> set[int]:
-    """Return the processes that listen in the server's folder, each at a socket that was made with its number."""
-    folder = re.escape(str(Warm.of(SparkConfig()).place.root))
-    return {
-        int(pid) for pid in re.findall(rf" {folder}/(\d+)\.sock$", Path("/proc/net/unix").read_text(), re.MULTILINE)
-    }
 
 
 def server() -> int:

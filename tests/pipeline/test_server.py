@@ -404,7 +404,7 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
 def environment_of(master: str, environ: dict[str, str], home: Path) -> dict[str, str]:
     taken = inherited(master, environ)
     scratch = Place(home).scratch(taken.get("SPARK_LOCAL_DIRS", ""))
-    return server_environment(master, taken, java_home=home, spark_home=home, root=home, scratch=scratch)
+    return server_environment(master, taken, java_home=home, spark_home=home, scratch=scratch)
 
 
 def test_no_credential_reaches_a_server_whatever_its_name(tmp_path):
