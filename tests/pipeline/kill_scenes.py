@@ -22,6 +22,9 @@ from tests.sync.conftest import Clone, Team
 FILES = {f"files/d{at % 20}/{at}": b"%d " % at * 400 for at in range(260)}
 """As many as make a transfer of two tasks, in as many directories as are listed each by itself."""
 
+MANY_FILES = {f"files/d{at % 20}/{at}": b"%d" % at for at in range(1500)}
+"""As many as make a transfer of two tasks, each of several hundred files."""
+
 ITEMS = [f"item {at}" for at in range(12)]
 
 _WAITS = """
@@ -150,19 +153,28 @@ def pushed(team: Team, files: Mapping[str, bytes]) -> Clone:
 
 
 def push(team: Team, proxy: HttpProxy) -> Scene:
+    return push_of(FILES, 60, team, proxy)
+
+
+def large_push(team: Team, proxy: HttpProxy) -> Scene:
+    """A push that waits when most is sent, in one task of two; the other sends its half and ends."""
+    return push_of(MANY_FILES, 1400, team, proxy)
+
+
+def push_of(files: dict[str, bytes], nth: int, team: Team, proxy: HttpProxy) -> Scene:
     clone = team.clone("here")
-    clone.write_all(FILES)
+    clone.write_all(files)
 
     def done(fresh: Clone) -> None:
-        assert fresh.files == FILES
+        assert fresh.files == files
         assert clone.status().in_sync
 
     return Scene(
         team,
         clone.repo.root,
         ("datastore", "sync", "--push", "--engine", "spark"),
-        AtRequest(proxy, {"method": "PUT", "path": "/files/", "nth": 60}),
-        kept=some_files(FILES),
+        AtRequest(proxy, {"method": "PUT", "path": "/files/", "nth": nth}),
+        kept=some_files(files),
         done=done,
     )
 

@@ -7,13 +7,13 @@ What a dead command has left to others is let go only after the next one is done
 from __future__ import annotations
 
 import os
-import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,11 @@ import pytest
 from bayou.config import SparkConfig
 from bayou.ids import ulid
 from bayou.pipeline.server.control import Warm
+from bayou.store import keys
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.seaweed import SeaweedServer
 from tests.cli.conftest import Processes, Ran
-from tests.pipeline.kill_scenes import JOBS, Scene, clean
+from tests.pipeline.kill_scenes import JOBS, MANY_FILES, Scene, clean, large_push
 from tests.sync.conftest import Clone, Team
 
 pytestmark = [
@@ -40,7 +41,7 @@ _STORE_GONE = {"store_unavailable", "cannot_connect", "timed_out", "delete_faile
 
 
 def kill_workers() -> None:
-    """Kill every Python worker of the server: they are forked by daemons, and those by the server or its nurseries."""
+    """Kill every Python worker of the server: daemons fork them, which the server has started."""
     below = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -48,21 +49,11 @@ def kill_workers() -> None:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         below[int(parent)].append(int(stat.parent.name))
-    apart = nurseries()
-    daemons = [daemon for parent in (server(), *apart) for daemon in below[parent]]
-    workers = [worker for daemon in daemons for worker in below[daemon] if worker not in apart]
+    workers = [worker for daemon in below[server()] for worker in below[daemon]]
     assert workers
     for worker in workers:
         with suppress(ProcessLookupError):  # an idle one, of another session
             os.kill(worker, signal.SIGKILL)
-
-
-def nurseries() -> set[int]:
-    """Return the processes that listen in the server's folder, each at a socket that was made with its number."""
-    folder = re.escape(str(Warm.of(SparkConfig()).place.root))
-    return {
-        int(pid) for pid in re.findall(rf" {folder}/(\d+)\.sock$", Path("/proc/net/unix").read_text(), re.MULTILINE)
-    }
 
 
 def server() -> int:
@@ -157,6 +148,45 @@ def driver_killed(job: str, team: Team, proxy: HttpProxy, processes: Processes) 
 @pytest.mark.parametrize(("killed", "job"), [(driver_killed, "push")])
 def test_a_sync_in_which_somebody_is_killed(warm, killed, job, s3_team, proxy, processes) -> None:
     killed(job, s3_team, proxy, processes)
+
+
+def test_v19_a_large_push_that_is_killed_has_kept_what_its_tasks_had_sent(warm, s3_team, proxy, processes) -> None:
+    """A task that waits for one object has not ended: what it sent before is known from its report."""
+    scene = large_push(s3_team, proxy)
+    files, state = len(MANY_FILES), scene.root / ".bayou/state/sync.db"
+
+    def recorded() -> set[str]:
+        with closing(sqlite3.connect(f"{state.as_uri()}?mode=ro", uri=True)) as db:
+            return {keys.payload(*row) for row in db.execute("SELECT path, push FROM upload WHERE done")}
+
+    def written() -> list[str]:
+        return [f"files/{row.path.partition('/files/')[2]}" for row in proxy.log.rows(method="PUT", path="/files/")]
+
+    scene.pause.begin()
+    process = begin(processes, scene, *scene.pause.main)
+    reach(process, scene)
+    until = time.monotonic() + _PATIENCE_S
+    while len(recorded()) < files * 3 // 5:  # more than the half of the task that has ended
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.kill()
+    assert finish(process).code == -signal.SIGKILL
+    kept = recorded()
+    before = written()
+    assert kept <= set(before)
+
+    again = finish(begin(processes, scene, "-m", "bayou"))
+
+    assert again.code == 0, again
+    # Tasks of the dead command still send the rest, to the same keys (V11): so keys are counted.
+    later = set(written()[len(before) :])
+    assert not later & kept
+    assert 0 < len(later) <= files - len(kept) <= files * 2 // 5
+    scene.pause.release()
+    other = fresh(scene, "in-the-end")
+    scene.done(other)
+    assert clean(other)
 
 
 @pytest.mark.soak

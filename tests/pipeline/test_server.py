@@ -21,6 +21,7 @@ from bayou.deadline import Deadline
 from bayou.errors import ConfigInvalid, SparkUnavailable
 from bayou.pipeline.java import Java
 from bayou.pipeline.server import identity, launch, machine, options, watch
+from bayou.pipeline.server import terminate as terminate_module
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.control import Warm, release
 from bayou.pipeline.server.detach import start_detached
@@ -150,19 +151,59 @@ def test_a_process_that_got_the_number_of_a_dead_server_is_left_alone(place):
         innocent.wait()
 
 
-def test_a_server_that_does_not_end_when_told_is_killed(place, monkeypatch):
-    monkeypatch.setattr("bayou.pipeline.server.terminate._GRACE_S", 0.2)
+ARCHIVING = """
+import signal, sys, time
+
+def end(*_):
+    print("SIGTERM", flush=True)
+    time.sleep(float(sys.argv[1]))
+    sys.exit(3)
+
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(300)
+"""
+"""A server that still has to do something for so many seconds once it is told to end."""
+
+
+def archiving(place: Place, seconds: float) -> subprocess.Popen[bytes]:
     alive = FileLock(place.alive)
     assert alive.acquire()
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(300)"
-    stubborn = subprocess.Popen([sys.executable, "-S", "-c", code], pass_fds=[alive.descriptor], stdout=subprocess.PIPE)
-    stubborn.stdout.readline()
-    os.pwrite(alive.descriptor, f"{stubborn.pid:<10}\n".encode(), 0)
+    server = subprocess.Popen(
+        [sys.executable, "-S", "-c", ARCHIVING, str(seconds)], pass_fds=[alive.descriptor], stdout=subprocess.PIPE
+    )
+    assert server.stdout.readline() == b"ready\n"
+    os.pwrite(alive.descriptor, f"{server.pid:<10}\n".encode(), 0)
     alive.release()
+    return server
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_server_that_does_not_end_when_told_is_killed_after_seconds_whatever_it_writes(place, monkeypatch, archive):
+    """The class archive took `bayou spark stop` a minute."""
+    assert terminate_module._GRACE_S <= 5
+    monkeypatch.setattr(terminate_module, "_GRACE_S", 0.2)
+    server = archiving(place, 300)
+    if archive:
+        place.classes.touch()
 
     assert terminate(place)
-    assert stubborn.wait() == -signal.SIGKILL
-    stubborn.stdout.close()
+
+    assert server.wait() == -signal.SIGKILL
+    assert server.stdout.read() == b"SIGTERM\n", "the server was told first"
+    server.stdout.close()
+
+
+def test_an_idle_server_has_the_time_to_leave_its_archive(place, monkeypatch):
+    monkeypatch.setattr(terminate_module, "_GRACE_S", 0.0)
+    server = archiving(place, 0.5)
+    place.classes.touch()
+    place.use.touch()
+
+    watch.stop_if_idle(place, 0.0)
+
+    assert server.wait() == 3, "it ended by itself"
+    server.stdout.close()
 
 
 def test_what_is_started_detached_has_its_own_session_and_inherits_only_what_it_is_given(tmp_path):
@@ -404,7 +445,7 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
 def environment_of(master: str, environ: dict[str, str], home: Path) -> dict[str, str]:
     taken = inherited(master, environ)
     scratch = Place(home).scratch(taken.get("SPARK_LOCAL_DIRS", ""))
-    return server_environment(master, taken, java_home=home, spark_home=home, root=home, scratch=scratch)
+    return server_environment(master, taken, java_home=home, spark_home=home, scratch=scratch)
 
 
 def test_no_credential_reaches_a_server_whatever_its_name(tmp_path):

@@ -361,3 +361,33 @@ def test_warm_and_stop_say_what_they_did(warm, command, monkeypatch, tmp_path):
     assert stopped == {"stopped": True}
     assert command("spark", "status", "--json").document["running"] is False
     assert not is_locked(warm.place.alive)
+
+
+def workers(spark) -> set[tuple[int, int]]:
+    """Return the processes that a session's tasks run in, each with its daemon."""
+    import pyarrow
+
+    def who(batches):
+        for _ in batches:
+            pass
+        yield pyarrow.RecordBatch.from_pydict({"pid": [os.getpid()], "parent": [os.getppid()]})
+
+    return {tuple(row) for row in spark.range(0, 8, 1, 8).mapInArrow(who, "pid long, parent long").collect()}
+
+
+def test_v26_sessions_share_neither_a_daemon_nor_a_worker_and_one_session_uses_its_own_again(warm):
+    with spark_session(SparkConfig()) as one, spark_session(SparkConfig()) as two:
+        mine, theirs = workers(one), workers(two)
+
+        assert not {daemon for _, daemon in mine} & {daemon for _, daemon in theirs}
+        assert not {pid for pid, _ in mine} & {pid for pid, _ in theirs}
+        assert workers(one) & mine
+
+
+def test_tasks_are_spoken_to_over_sockets_that_only_this_user_can_reach(warm):
+    """Over TCP each of them waits for 40 ms."""
+    with spark_session(SparkConfig()) as spark:
+        assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+        assert workers(spark)
+        assert list(warm.place.work.glob(".*.sock"))
+        assert warm.place.root.stat().st_mode & 0o077 == 0

@@ -57,7 +57,7 @@ def moved(
 def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
     """Let something happen to every task of a mover."""
     run = mover._run
-    mover._run = lambda window, to_batch, kernel, from_row: run(window, to_batch, wrap(kernel), from_row)
+    mover._run = lambda window, to_batch, kernel, *rest: run(window, to_batch, wrap(kernel), *rest)
     return mover
 
 

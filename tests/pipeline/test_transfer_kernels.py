@@ -20,10 +20,11 @@ from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import entries_to_batch
 from bayou.pipeline.balance import REQUEST
-from bayou.pipeline.kernels import handed_out, moved
+from bayou.pipeline.kernels import download, handed_out, moved
 from bayou.pipeline.kernels.download import Came, Downloads
 from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, outcomes, told
+from bayou.pipeline.kernels.reports import Reports, reporting
 from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch, to_row
 from bayou.pipeline.transfer import divide
 from bayou.store import keys, open_store
@@ -337,6 +338,77 @@ def test_rows_cross_as_they_are(some):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moved, "_AT_ONCE", 7)
         assert rows_of(in_batches(some)) == some
+
+
+DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS).map(lambda some: Row("done", *some))
+
+
+@given(st.lists(DONE, max_size=20), st.lists(st.integers(0, 200), max_size=4))
+def test_a_report_is_read_record_by_record_however_it_grows(tmp_path_factory, some, cuts):
+    folder, grown = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("grown")
+    list(reporting(some, folder))
+    (report,) = folder.iterdir()
+    data = report.read_bytes()
+    reports, found, at = Reports(grown), [], 0
+
+    for end in [*sorted(cuts), len(data)]:  # a torn record is one that is not there yet
+        with open(grown / "report", "ab") as file:
+            file.write(data[at:end])
+        at = max(at, end)
+        found.extend(reports.new())
+
+    assert found == some
+    assert list(reports.new()) == []
+
+
+def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_ends(place, uploads, tmp_path):
+    (tmp_path / "reports").mkdir()
+    reports, stored = Reports(tmp_path / "reports"), []
+
+    class Watched:
+        """The uploads of a task, between which the driver looks."""
+
+        def __iter__(self):
+            for row in told(mover.send_all(place.store, place.tree, uploads, len(uploads)), to_row, place.store):
+                stored.extend(reports.new())
+                yield row
+
+    rows = list(reporting(Watched(), tmp_path / "reports"))
+
+    # The last look is before the row that tells of requests: by then every upload has been reported.
+    assert stored == [row for row in rows if row.outcome == "done"]
+    assert len(stored) == 40
+    assert all(place.object_of(one).exists() for one in uploads)
+
+
+def test_only_what_is_done_is_reported_since_another_attempt_may_do_the_rest(tmp_path):
+    rows = [Row("done", "a"), Row("failed", "b", code="c"), Row("nothing", "c"), Row("sent", code="put", requests=1)]
+
+    assert list(reporting(rows, tmp_path)) == rows
+    assert list(Reports(tmp_path).new()) == [Row("done", "a")]
+
+
+def test_a_record_that_was_written_in_part_hides_no_other(tmp_path):
+    list(reporting([Row("done", "a"), Row("done", "b")], tmp_path))
+    (report,) = tmp_path.iterdir()
+    (tmp_path / "full").write_bytes(report.read_bytes()[:7] + b"\n" + report.read_bytes())
+
+    assert sorted(row.path for row in Reports(tmp_path).new()) == ["a", "a", "b", "b"]
+
+
+def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypatch, tmp_path):
+    place.upload(uploads)
+    (tmp_path / "reports").mkdir()
+    reports, seen = Reports(tmp_path / "reports"), []
+    monkeypatch.setattr(download, "_DURABLE", 10)
+    monkeypatch.setattr(Incoming, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
+    kernel = Downloads(place.recipe, place.tree, place.staging, reports=tmp_path / "reports")
+
+    rows = rows_of(kernel([entries_to_batch([entry(one) for one in uploads])]))
+
+    assert len([row for row in rows if row.outcome == "done"]) == 40
+    assert seen == [(0, 10), (10, 10), (10, 10), (10, 10)]
+    assert len(list(reports.new())) == 10
 
 
 SIZES = st.lists(st.integers(0, 1 << 20) | st.sampled_from([0, 5000, 1 << 30, 1 << 40]), min_size=1, max_size=300)

@@ -1,8 +1,9 @@
 """The work on the files of a sync, done by Spark's tasks: each gets about as many bytes and files as any other.
 
 Tasks see the tree and its staging directory as files; what they read and write there is what threads of the caller
-would have. So what each is to do lies there too, and not in the job, which Spark would have to sort. The caller's
-process holds one window of records at a time.
+would have. So what each is to do lies there too, and not in the job, which Spark would have to sort; and so does what
+each reports while it runs, so that a killed driver has recorded what its tasks had done (V19). The caller's process
+holds one window of records at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.kernels import download, handed_out, upload
 from bayou.pipeline.kernels.handed_out import Kernel
 from bayou.pipeline.kernels.moved import MOVED, Row, in_rows, outcomes
+from bayou.pipeline.kernels.reports import Reports
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
@@ -47,7 +49,7 @@ _LEAST = 512 * REQUEST
 """What a task is worth, in bytes and requests: less takes longer to hand over than to do."""
 
 _ROUNDS = 8
-"""Tasks for each that runs at once: what a task did is known when it ends."""
+"""Tasks for each that runs at once: so the last ones leave no core without work for long."""
 
 
 class Sized(Protocol):
@@ -111,8 +113,9 @@ class SparkMover:
             yield from _under_way(self._send(window))
 
     def _send(self, window: Sequence[Upload]) -> Generator[Upload | Failure | None, None, None]:
-        kernel = upload.Uploads(self._recipe, self._root, seconds_left(self._deadline))
-        return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}))
+        reports = self._staging / temporary_name()
+        kernel = upload.Uploads(self._recipe, self._root, seconds_left(self._deadline), reports)
+        return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}), reports)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         return mover.unless_down(self._store, self._downloads(entries))
@@ -148,8 +151,9 @@ class SparkMover:
         folder = self._staging / temporary_name()
         folder.mkdir()
         self._folders.append(folder)
-        kernel = download.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline))
-        return _under_way(self._run(window, entries_to_batch, kernel, download.Came(folder)))
+        reports = self._staging / temporary_name()
+        kernel = download.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline), reports)
+        return _under_way(self._run(window, entries_to_batch, kernel, download.Came(folder), reports))
 
     def _run(
         self,
@@ -157,10 +161,19 @@ class SparkMover:
         to_batch: Callable[[Sequence[T]], pyarrow.RecordBatch],
         kernel: Kernel,
         from_row: Callable[[Row], R],
+        reports: Path,
     ) -> Generator[R | Failure | None, None, None]:
-        """Run one job: yield None once it runs, then what it brings as its tasks end. Whoever closes this ends it."""
+        """Run one job: yield None once it runs, then what its tasks bring, as they do.
+
+        The caller that closes this ends the job. `reports` is where the kernel reports to.
+        """
         file = self._staging / temporary_name()
-        with spark_errors(log_of(self._spark)), ended_by(self._spark, self._deadline), removed_at_end(file):
+        with (
+            spark_errors(log_of(self._spark)),
+            ended_by(self._spark, self._deadline),
+            removed_at_end(file),
+            _folder(reports),
+        ):
             tasks = handed_out.write(file, to_batch(window), self._divide(window))
             numbers = self._spark.range(0, tasks, 1, tasks)
             done = numbers.mapInArrow(handed_out.HandedOut(file, kernel), ddl(MOVED))
@@ -168,8 +181,7 @@ class SparkMover:
             whole = False
             try:
                 yield None
-                rows = (row for some in found for row in in_rows(some))
-                yield from outcomes(rows, from_row, self._store)
+                yield from outcomes(_rows(found, Reports(reports)), from_row, self._store)
                 whole = True
             finally:
                 if not whole:
@@ -180,10 +192,35 @@ class SparkMover:
         return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
 
 
+def _rows(found: Ahead[pyarrow.RecordBatch], reports: Reports) -> Iterator[Row]:
+    """Yield what tasks report while they run, and what Spark hands over when they end: most paths come twice.
+
+    What was reported before the job failed is yielded before that is raised: it need not be done again.
+    """
+    try:
+        for some in found.polled():
+            yield from reports.new()
+            if some is not None:
+                yield from in_rows(some)
+    except (Exception, KeyboardInterrupt):
+        yield from reports.new()
+        raise
+
+
 def _under_way(job: Generator[R | Failure | None, None, None]) -> Generator[R | Failure, None, None]:
     """Let a job begin; return what it brings."""
     next(job)
     return cast("Generator[R | Failure, None, None]", job)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Make a directory for a while. A task that still runs afterwards reports in vain."""
+    path.mkdir(mode=0o700)
+    try:
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

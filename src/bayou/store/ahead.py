@@ -35,8 +35,19 @@ class Ahead(Generic[T]):
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
+        return (found for found in self.polled() if found is not None)
+
+    def polled(self) -> Iterator[T | None]:
+        """Yield what is read, and None whenever nothing has come for a moment: so the caller can look elsewhere.
+
+        Waits in short sleeps: a signal that comes just before Python falls asleep would wait until it wakes up.
+        """
         while True:
-            found = self._next()
+            try:
+                found = self._found.get(timeout=_LOOK_S)
+            except Empty:
+                yield None
+                continue
             if not isinstance(found, _End):
                 if self._room is not None:
                     self._room.release()
@@ -57,14 +68,6 @@ class Ahead(Generic[T]):
         """Want no more; give the thread a moment to end, which it does with what it is reading."""
         self._unwanted.set()
         self._thread.join(_FAREWELL_S)
-
-    def _next(self) -> T | _End:
-        """Wait in short sleeps: a signal that comes just before Python falls asleep would wait until it wakes up."""
-        while True:
-            try:
-                return self._found.get(timeout=_LOOK_S)
-            except Empty:
-                pass
 
     def _read(self, source: Iterable[T]) -> None:
         try:

@@ -13,37 +13,45 @@ import pyarrow
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import batch_to_entries
 from bayou.pipeline.kernels.moved import Row, in_batches, told
+from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
-from bayou.sync.mover import Arrived, fetch_all
+from bayou.sync.mover import Arrived, fetch_all, gathered
 from bayou.sync.report import Failure
 from bayou.tree.draft import temporary_name
 from bayou.tree.incoming import Incoming
 
+_DURABLE = 1024
+"""Downloads that are made durable together, and then reported."""
+
 
 @dataclass(frozen=True, slots=True)
 class Downloads:
-    """A kernel: batches of `ENTRIES` to batches of `MOVED`."""
+    """A kernel: batches of `ENTRIES` to batches of `MOVED`; what is durable is reported at once."""
 
     recipe: Recipe
     root: Path
     staging: Path
     seconds: float | None = None
+    reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
         entries = [entry for found in batches for entry in batch_to_entries(found)]
-        yield from in_batches(told(self._durable(store, entries), to_row, store))
+        came = told(self._durable(store, entries), to_row, store)
+        yield from in_batches(reporting(came, self.reports))
 
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
-        """Yield what came once all of it is on the disk: rows reach the caller at the end of a task anyway."""
+        """Yield what came, some at a time, once it is on the disk."""
         # In a directory of its own: tasks that make files in one directory wait for each other, and burn their time.
         incoming = Incoming(self.root, self.staging / temporary_name())
-        came = list(fetch_all(store, incoming, entries, len(entries)))
-        incoming.sync(one.file for one in came if isinstance(one, Arrived) and one.file is not None)
-        yield from came
+        sizes = {entry.path: entry.size for entry in entries}
+        came = fetch_all(store, incoming, entries, len(entries))
+        for some in gathered(came, _DURABLE, lambda one: sizes[one.path]):
+            incoming.sync(one.file for one in some if isinstance(one, Arrived) and one.file is not None)
+            yield from some
 
 
 def to_row(one: Arrived) -> Row:

@@ -12,6 +12,7 @@ import pyarrow
 
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.kernels.moved import Row, in_batches, told
+from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
@@ -23,16 +24,18 @@ UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYT
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """A kernel: batches of `UPLOADS` to batches of `MOVED`."""
+    """A kernel: batches of `UPLOADS` to batches of `MOVED`; what the store has acknowledged is reported at once."""
 
     recipe: Recipe
     root: Path
     seconds: float | None = None
+    reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
         uploads = [Upload(*row) for found in batches for row in rows(found, UPLOADS.names)]  # type: ignore[arg-type]
-        yield from in_batches(told(send_all(store, self.root, uploads, len(uploads)), to_row, store))
+        sent = told(send_all(store, self.root, uploads, len(uploads)), to_row, store)
+        yield from in_batches(reporting(sent, self.reports))
 
 
 def to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:

@@ -84,7 +84,10 @@ class Warm:
                 terminate(self.place)
 
     def stop(self, deadline: Deadline) -> bool:
-        """Stop the server, in use or not; return whether there was one. Its class archive, if new, is kept."""
+        """Stop the server within seconds, in use or not; return whether there was one.
+
+        A class archive that it has not written by then is lost: `warm_up` and the watcher are those who wait for one.
+        """
         if not self.place.root.is_dir():
             return False
         with self._turn(deadline):

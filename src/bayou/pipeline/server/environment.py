@@ -19,11 +19,6 @@ _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _CLUSTER = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "KRB5CCNAME", "KRB5_CONFIG", "SPARK_CONF_DIR", "YARN_CONF_DIR")
 
 LOCAL_ADDRESS = "127.0.0.1"
-PLACE = "BAYOU_SPARK_PLACE"
-"""Tells a server's Python daemons its folder."""
-
-DAEMON, NURSERY = "bayou.pipeline.daemon", "nursery"
-"""The module of these daemons, and what makes it a process that they are forked from."""
 
 SOURCE = Path(__file__).resolve().parents[3]
 """From where workers import Bayou."""
@@ -45,9 +40,9 @@ def inherited(master: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def server_environment(
-    master: str, taken: Mapping[str, str], *, java_home: Path, spark_home: Path, root: Path, scratch: Sequence[Path]
+    master: str, taken: Mapping[str, str], *, java_home: Path, spark_home: Path, scratch: Sequence[Path]
 ) -> dict[str, str]:
-    """Return the whole environment of a server whose folder is `root`, and which keeps its blocks in `scratch`."""
+    """Return the whole environment of a server that keeps its blocks in `scratch`."""
     made = {
         **taken,
         LOCAL_DIRS: ",".join(map(str, scratch)),
@@ -63,7 +58,6 @@ def server_environment(
     if is_local(master):
         # Without SPARK_HOME workers import pyspark from where it is installed, compiled, and not out of a zip file.
         made["SPARK_LOCAL_IP"] = LOCAL_ADDRESS
-        made[PLACE] = str(root)
     else:
         made["SPARK_HOME"] = str(spark_home)
     return made

@@ -7,7 +7,6 @@ import re
 import secrets
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from bayou.pipeline.java import Java
 from bayou.pipeline.server import options
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached
-from bayou.pipeline.server.environment import DAEMON, LOCAL_DIRS, NURSERY, is_local, server_environment
+from bayou.pipeline.server.environment import LOCAL_DIRS, server_environment
 from bayou.pipeline.server.identity import Identity
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.record import ServerRecord, write_record
@@ -50,7 +49,6 @@ def launch(
         identity.inherited,
         java_home=java.home,
         spark_home=spark.root,
-        root=place.root,
         scratch=scratch,
     )
     try:
@@ -62,9 +60,6 @@ def launch(
             inherit=[alive.descriptor],  # from now on the server holds the lock, and only its end lets it go
         )
         os.pwrite(alive.descriptor, f"{pid:<10}\n".encode(), 0)
-        if is_local(identity.master):
-            # Python loads its part while Java loads its own.
-            start_detached([sys.executable, "-m", DAEMON, NURSERY], cwd=place.work, log=place.log, env=env)
     finally:
         alive.release()
     try:

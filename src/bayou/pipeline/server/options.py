@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bayou.pipeline.server import machine
-from bayou.pipeline.server.environment import DAEMON, LOCAL_ADDRESS, is_local
+from bayou.pipeline.server.environment import LOCAL_ADDRESS, is_local
 from bayou.pipeline.server.place import LONGEST_SOCKET, Place
 
 IDENTITY = "spark.bayou.identity"
@@ -131,7 +131,6 @@ def _settings(place: Place, master: str, token: str, identity: str) -> Mapping[s
             "spark.authenticate.secret": secrets.token_hex(32),
             "spark.network.crypto.enabled": "true",
             "spark.network.crypto.saslFallback": "false",
-            "spark.python.daemon.module": DAEMON,
             # Over TCP every task waits for 40 ms: what the JVM writes in small pieces is held back until the first is
             # acknowledged, and nobody hurries to do that.
             "spark.python.unix.domain.socket.enabled": str(_has_room(place)).lower(),

@@ -86,11 +86,6 @@ class Place:
         return self.root / "work"
 
     @property
-    def nursery(self) -> Path:
-        """Where the process listens that forks Python daemons."""
-        return self.root / "nursery.sock"
-
-    @property
     def classes(self) -> Path:
         """The class archive that a server without one leaves when it ends."""
         return self.root / "classes.jsa"

@@ -57,7 +57,7 @@ def stop_if_idle(place: Place, idle_s: float) -> None:
     if use.acquire():
         try:
             if time.time() - place.use.stat().st_mtime >= idle_s:
-                terminate(place)
+                terminate(place, keep_archive=True)
         finally:
             use.release()
 
