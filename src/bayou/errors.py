@@ -492,6 +492,10 @@ class StateError(BayouError):
     code = "state_error"
 
 
+class StateSetAside(UserWarning):
+    """A warning, not an error: Bayou has moved a damaged file of its state away and goes on with a new one."""
+
+
 class ContentChanged(BayouError):
     code = "content_changed"
 

@@ -6,6 +6,7 @@ safe place in every tree, what it refuses is reported with the reason, and nothi
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unicodedata
@@ -66,6 +67,42 @@ def refusal(path: str) -> str | None:
     if root not in PAYLOAD_ROOTS or not slash or not rest:
         return "not below a payload root"
     return unsafe(path) or _reserved(path)
+
+
+def relative(root: str | os.PathLike[str], spelling: str | os.PathLike[str]) -> str:
+    """Return the path below a directory that a caller spelled in any way; the empty path is the directory itself.
+
+    A relative spelling is relative to `root`. An absolute one may lead to `root` by another name, through links that
+    lie outside of it; links below `root` are not followed (V21). `PathRefused` if the path lies outside.
+    """
+    text = os.fspath(spelling)
+    if "\0" in text:
+        raise PathRefused(f"refused path {text!r}: a control character")
+    lexical = _lexical(text)
+    if lexical is not None:
+        return lexical
+    real = os.path.realpath(root)
+    parts = os.path.join(real, text).split("/")
+    for number in range(1, len(parts) + 1):
+        inner = os.path.realpath("/".join(parts[:number]) or "/")
+        is_leaf = number == len(parts)
+        if inner != real and (is_leaf or not inner.startswith(f"{real}/")):
+            continue  # a link that leads into the tree is not the file that it leads to: a caller may delete the link
+        lexical = _lexical("/".join([inner[len(real) + 1 :] or ".", *parts[number:]]))
+        if lexical is not None:
+            return lexical
+    raise PathRefused(
+        f"refused path {text!r}: it lies outside of the tree {os.fspath(root)}",
+        hint="give a path inside the tree, absolute or relative to the tree's root",
+    )
+
+
+def _lexical(text: str) -> str | None:
+    """Resolve `.`, `..` and double slashes of a relative path; None for one that is absolute or leads out."""
+    path = os.path.normpath(text)
+    if path.startswith("/") or path.partition("/")[0] == "..":
+        return None
+    return "" if path == "." else path
 
 
 def unsafe(path: str) -> str | None:

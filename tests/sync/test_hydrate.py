@@ -44,11 +44,17 @@ def test_a_lazy_tree_has_everything_but_raw_content_and_is_in_sync(lazy: Clone) 
         ("data/t/one/n/1/raw", {"data/t/one/n/1/raw"}),
         ("data/t/one/n/1", {"data/t/one/n/1/raw"}),
         ("data/t/one/n/", {"data/t/one/n/1/raw", "data/t/one/n/2/raw"}),
+        ("./data/t/two/../one/n//1/", {"data/t/one/n/1/raw"}),
+        ("{root}/data/t/one/n/1/raw", {"data/t/one/n/1/raw"}),
         ("two", {"data/t/two/n/1/raw", "data/t/two/n/2/raw"}),
+        ("./two/", {"data/t/two/n/1/raw", "data/t/two/n/2/raw"}),
         (None, set(RAWS)),
+        (".", set(RAWS)),
+        ("{root}/", set(RAWS)),
     ],
 )
 def test_what_is_asked_for_is_fetched_and_nothing_else(lazy: Clone, target: str | None, expected: set[str]) -> None:
+    target = target and target.format(root=lazy.repo.tree_root)
     moved = api.hydrate(lazy.repo, target)
     assert (moved.files, moved.bytes) == (len(expected), sum(len(RAWS[path]) for path in expected))
     assert lazy.files == {**METAS, **REST, **{path: RAWS[path] for path in expected}}

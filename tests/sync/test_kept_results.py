@@ -13,6 +13,7 @@ import pytest
 from bayou.errors import DeadlinePassed, Unavailable
 from bayou.sync import mover
 from bayou.sync.mover import gathered
+from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
 FILES = {f"files/{number:03}": b"%d" % number for number in range(200)}
@@ -152,3 +153,38 @@ def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
     assert next(results) == [0, 1, 2, 3]
     with pytest.raises(KeyboardInterrupt):
         results.throw(KeyboardInterrupt())
+
+
+PUSHER = """
+from bayou.repo import open_repo
+from bayou.sync import api, push
+from bayou.sync.report import SyncOptions
+
+after(push, "_record")
+api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+"""
+RESUMED = {f"files/{number:03}": b"%04d" % number * 500 for number in range(300)}
+RESUMED_BYTES = sum(map(len, RESUMED.values()))
+
+
+def test_a_resumed_push_reports_files_and_bytes_of_one_and_the_same_work(team: Team) -> None:
+    a = team.clone("a")
+    a.write_all(RESUMED)
+    assert children.run_to_death(PUSHER, a.repo.root)
+
+    report = a.push()
+
+    assert (report.pushed.files, report.pushed.bytes) == (len(RESUMED), RESUMED_BYTES)
+    assert 0 < report.requests.bytes_out < RESUMED_BYTES  # what the killed push had uploaded is not sent again
+    assert report.requests.put < len(RESUMED)
+    again = a.push()
+    assert (again.pushed.files, again.pushed.bytes) == (0, 0)
+
+
+def test_a_push_reports_no_bytes_of_a_file_that_it_does_not_commit(team: Team) -> None:
+    a, b = team.clone("a"), team.clone("b")
+    for clone in (a, b):
+        clone.write("files/same", b"same bytes")
+    assert a.push().pushed.bytes == len(b"same bytes")
+    report = b.push()
+    assert (report.pushed.files, report.pushed.bytes) == (0, 0)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bayou
+from bayou.errors import PathRefused
+from bayou.sync.database import Database
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
 from bayou.tree.scan import scan
@@ -109,6 +113,141 @@ def test_the_mark_of_a_killed_program_counts_as_closed(team: Team, a: Clone, mar
     assert list((a.repo.state / "owners").iterdir()) == []
 
 
+SPELLINGS = [
+    "files/a/",
+    "./files/a",
+    "files//a/.",
+    "files/b/../a",
+    "../tree/files/a",
+    "{root}/files/a",
+    "{root}/files/a/",
+]
+
+
+def spelled(clone: Clone, text: str) -> str:
+    return text.format(root=clone.repo.tree_root)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_mark_means_the_same_path_in_every_spelling(a: Clone, spelling: str) -> None:
+    rewrite(a)
+    a.mark_dirty(spelled(a, spelling))
+    assert a.status().journal_paths == 1
+    assert a.push(walk=False).pushed.files == 3
+    assert a.status().journal_paths == 0
+
+
+@pytest.mark.parametrize("spelling", [".", "./", "files/..", "", "{root}", "{root}/", "{root}/files/.."])
+def test_a_mark_of_the_root_means_everything(a: Clone, spelling: str) -> None:
+    rewrite(a)
+    a.mark_dirty(spelled(a, spelling))
+    assert a.push(walk=False).pushed.files == len(FILES) + 3
+
+
+def test_an_absolute_path_may_lead_to_the_tree_through_a_link(a: Clone, tmp_path: Path) -> None:
+    (tmp_path / "to-clone").symlink_to(a.repo.root)
+    (tmp_path / "to-tree").symlink_to(a.repo.tree_root)
+    (tmp_path / "to-files").symlink_to(a.repo.tree_root / "files")
+    rewrite(a)
+    a.mark_dirty(str(tmp_path / "to-clone" / ".bayou" / "tree" / "files" / "a" / "x"))
+    a.mark_dirty(str(tmp_path / "to-tree" / "files" / "a" / "y"))
+    a.mark_dirty(str(tmp_path / "to-files" / "b"))
+    assert a.push(walk=False).pushed.files == 4
+
+
+OUTSIDE = ["..", "../other", "files/../../x", "/", "/etc/passwd", "{root}/..", "{root}-other/files/x", "{root}/../x"]
+
+
+@pytest.mark.parametrize("spelling", OUTSIDE)
+def test_a_path_outside_of_the_tree_is_refused_at_once(a: Clone, spelling: str) -> None:
+    path = spelled(a, spelling)
+    with Datastore(a.repo) as program:
+        for call in (program.sync.mark_dirty, program.sync.mark_deleted, program.sync.hydrate):
+            with pytest.raises(PathRefused, match="outside of the tree"):
+                call(path)
+    assert a.status().journal_paths == 0
+
+
+@pytest.mark.parametrize("path", ["models/x", "files/a\0b", "files/a\\b", "files/.lock", "data/~x/y"])
+def test_a_path_that_cannot_be_payload_is_refused_at_once(a: Clone, path: str) -> None:
+    with Datastore(a.repo) as program:
+        for call in (program.sync.mark_dirty, program.sync.mark_deleted):
+            with pytest.raises(PathRefused):
+                call(path)
+    assert a.status().journal_paths == 0
+
+
+def test_v21_a_link_below_the_root_is_not_followed(a: Clone, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").write_text("not payload")
+    (a.repo.tree_root / "files" / "link").symlink_to(tmp_path / "outside")
+    a.mark_dirty(str(a.repo.tree_root / "files" / "link" / "x"))
+    assert a.push(walk=False).pushed.files == 0
+    assert a.status().index.entries == len(FILES)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "gone"),
+    [
+        *((spelling, {"files/a/x", "files/a/y"}) for spelling in ["files/a", *SPELLINGS]),
+        ("files/a/x", {"files/a/x"}),
+        ("files/a/x/", {"files/a/x"}),
+        ("{root}/files/a/x", {"files/a/x"}),
+        ("files", {"files/a/x", "files/a/y", "files/b/x"}),
+        (".", set(FILES)),
+        ("{root}", set(FILES)),
+        ("files/c", set()),
+    ],
+)
+def test_a_directory_that_a_program_deletes_by_itself_is_deleted_file_by_file(
+    team: Team, a: Clone, spelling: str, gone: set[str]
+) -> None:
+    for path in gone:
+        (a.repo.tree_root / path).unlink()
+    with Datastore(a.repo) as program:
+        program.sync.mark_deleted(spelled(a, spelling))
+    assert a.push(walk=False).pushed.deleted == len(gone)
+    assert a.status().in_sync
+    c = team.clone("c")
+    c.sync()
+    assert c.files.keys() == FILES.keys() - gone
+
+
+def test_a_name_that_begins_like_a_deleted_directory_stays(a: Clone) -> None:
+    a.write("files/ab", b"1")
+    a.push()
+    with Datastore(a.repo) as program:
+        program.sync.mark_deleted("files/a/")
+    assert {path for (path,) in rows_of(a)} == {"files/a/x", "files/a/y"}
+
+
+def rows_of(clone: Clone) -> list[Any]:
+    with Database(clone.repo.state / "sync.db") as database:
+        return database.rows("SELECT path FROM journal")
+
+
+def test_a_part_of_an_open_repo_keeps_its_state_open(a: Clone) -> None:
+    rewrite(a)
+    mark = bayou.open(a.repo.root).sync.mark_dirty("files/a")
+    gc.collect()
+    mark.done()
+    del mark
+    bayou.open(a.repo.root).tree.write("files/b/x", b"through the tree")
+    sync = bayou.open(a.repo.root).sync
+    gc.collect()
+    sync.mark_deleted("data/t/z")
+    assert a.status().journal_paths == 3
+
+
+def test_an_open_repo_that_is_dropped_gives_its_state_up(a: Clone) -> None:
+    sync = bayou.open(a.repo.root).sync
+    sync.mark_dirty("files/a")
+    assert len(list((a.repo.state / "owners").iterdir())) == 1
+    del sync
+    gc.collect()
+    assert list((a.repo.state / "owners").iterdir()) == []
+
+
 def test_a_mark_without_a_change_is_dropped_without_a_commit(a: Clone) -> None:
     a.mark_dirty()
     report = a.push(walk=False)
@@ -198,6 +337,11 @@ def test_a_directory_datastore_has_the_same_face_and_nothing_to_mark(team: Team)
         program.sync.mark_dirty().done()
         program.sync.mark_deleted("files/x")
         program.tree.write("files/x", b"x")
+        for call in (program.sync.mark_dirty, program.sync.mark_deleted, program.sync.hydrate):
+            call(str(clone.repo.tree_root / "files" / "x"))
+            for outside in ("../x", "/etc/passwd"):
+                with pytest.raises(PathRefused, match="outside of the tree"):
+                    call(outside)
     assert clone.files == {"files/x": b"x"}
     assert clone.status().in_sync
     assert not (clone.repo.root / ".bayou" / "state").exists()

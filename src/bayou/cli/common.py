@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +30,11 @@ class Common:
     quiet: bool = False
     verbose: int = 0
     offline: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def output(self) -> Output:
-        return Output(json=self.json, quiet=self.quiet, verbose=self.verbose)
+        return Output(json=self.json, quiet=self.quiet, verbose=self.verbose, warnings=self.warnings)
 
     @property
     def named_repo(self) -> Path | None:
@@ -43,6 +46,7 @@ class Common:
         """Open the repo that was named, else the nearest one."""
         from bayou.repo import find_repo, open_repo  # noqa: PLC0415
 
+        self._tell_set_aside()
         repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
         if repo.links is None:
             self._set_aside(repo)
@@ -59,6 +63,23 @@ class Common:
             return ask(self.output, needs)
 
         return ask
+
+    def _tell_set_aside(self) -> None:
+        """Print the warning of a damaged database that this command sets aside, as other warnings are printed."""
+        from bayou.errors import StateSetAside  # noqa: PLC0415
+
+        click.get_current_context().with_resource(warnings.catch_warnings())
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, StateSetAside):
+                self.warnings.append(str(message))
+                self.output.tell(f"warning: {message}")
+            else:
+                show(message, category, *rest, **more)
+
+        warnings.simplefilter("always", StateSetAside)
+        warnings.showwarning = tell
 
     def _set_aside(self, repo: Repo) -> None:
         """Say it where the state that is here was made elsewhere, and so is not used (V24)."""

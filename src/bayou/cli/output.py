@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO, cast
 
 import click
 
@@ -97,12 +97,17 @@ class Output:
     json: bool
     quiet: bool
     verbose: int
+    warnings: Sequence[str] = ()
+    """Warnings of any part of the program; a JSON document has them beside those of its own report."""
 
     def emit(self, document: Mapping[str, object], parts: Iterable[Part]) -> None:
         """Print the document, or the parts; never both."""
         if self.json:
             from json import dumps  # noqa: PLC0415
 
+            if self.warnings:
+                own = cast("Sequence[str]", document.get("warnings", ()))
+                document = {**document, "warnings": [*self.warnings, *own]}
             self._write(sys.stdout, dumps(document, indent=2 if sys.stdout.isatty() else None))
             return
         for part in parts:

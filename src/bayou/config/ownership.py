@@ -19,7 +19,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
@@ -242,6 +242,18 @@ def _move_placed(local: Path) -> SetAside | None:
     return SetAside(folder, f"{len(placed)} files that a commit of this repo has put into .bayou/")
 
 
+def set_aside_damaged(local: Path, files: Iterable[Path]) -> Path:
+    """Move files of the state that are damaged, byte for byte, to a new directory; return it.
+
+    `bayou trust` does not offer them: nothing takes a damaged file over.
+    """
+    folder = _aside(local)
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(file, folder / file.name)
+    return folder
+
+
 def _aside(local: Path) -> Path:
     folder = local / ASIDE / ulid()
     try:
@@ -252,7 +264,7 @@ def _aside(local: Path) -> Path:
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise StateError(
-            f"{local} holds what was made elsewhere, and it cannot be set aside: {error.strerror}",
+            f"{local} holds what cannot be used, and it cannot be set aside: {error.strerror}",
             hint="check that this user may write to it",
         ) from None
     return folder

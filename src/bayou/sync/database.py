@@ -2,6 +2,10 @@
 
 One connection for each process and thread-safe use of it; every change is a transaction that takes the write lock at
 its start, so that what a transaction has read stays true until it commits.
+
+A damaged file (no SQLite database, truncated, malformed) is moved to `.bayou/set-aside/` when a command opens it, and
+sync goes on as after a lost state directory. A file that is busy, not readable or of another version stays.
+Damage that a statement meets later ends the command; the next one checks the whole file first.
 """
 
 from __future__ import annotations
@@ -10,14 +14,15 @@ import contextlib
 import os
 import sqlite3
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from bayou.config.ownership import OWNER, create_private, owner_ids
+from bayou.config.ownership import ASIDE, OWNER, create_private, owner_ids, set_aside_damaged
 from bayou.config.trust import trusts_all
 from bayou.core.file_lock import FileLock
-from bayou.errors import StateError
+from bayou.errors import StateError, StateSetAside
 
 _SCHEMA = """
 CREATE TABLE owner (
@@ -118,6 +123,11 @@ IN_SPAN = "path >= ? AND path < ?"
 """A condition on paths that takes the `bounds` of a `Span`; SQLite compares text by its UTF-8 bytes, as spans do."""
 
 _OPEN_WITHIN_S = 60.0
+_FILES = ("", "-wal", "-shm", "-journal")
+"""Endings of what SQLite keeps. The database is moved first: SQLite deletes a log beside a database that is empty."""
+_SUSPECT = "-suspect"
+"""Ending of the file that tells the next command to check the whole database, since a statement found damage."""
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NORMAL = 1
 """As SQLite counts what it waits for: OFF, NORMAL, FULL. In WAL mode NORMAL waits at checkpoints only."""
 
@@ -130,47 +140,95 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
+        self._aside: Path | None = None
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Ten processes may open it for the first time at once; only one makes it.
             lock = FileLock(path.with_name(f"{path.name}.lock"))
-            lock.acquire(_OPEN_WITHIN_S)
+            if not lock.acquire(_OPEN_WITHIN_S):  # V12
+                raise StateError(f"another process has opened {path.name} for {_OPEN_WITHIN_S:.0f} s", hint="end it")
             try:
-                self._connection = self._open()
+                try:
+                    self._connection = self._open()
+                except sqlite3.DatabaseError:
+                    if self._aside is None:
+                        raise
+                    self._connection = self._open()
             finally:
                 lock.release()
         except (sqlite3.Error, OSError) as error:
-            raise _state_error(path, error) from None
+            raise self._state_error(error) from None
+        if self._aside is not None:
+            warnings.warn(
+                f"{path.name} was damaged and is not used; it was moved to .bayou/{ASIDE}/{self._aside.name}."
+                " Deletes that were not pushed yet are lost; files that were not pushed yet are untracked, and"
+                " `bayou datastore sync --adopt` pushes them",
+                StateSetAside,
+                stacklevel=2,
+            )
 
     def _open(self) -> sqlite3.Connection:
-        for end in ("", "-wal", "-shm", "-journal"):
+        for end in _FILES:
             if os.path.islink(f"{self.path}{end}"):
                 raise StateError(f"{self.path.name}{end} is a link, which Bayou never makes", hint="remove the link")
+        # SQLite takes an empty file for a new database; one that base was kept in has lost what it held.
+        emptied = os.path.lexists(self.path) and not self.path.stat().st_size and self.path.with_name("nodes").is_dir()
         create_private(self.path)
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        try:
+            if emptied:
+                raise _Malformed(f"{self.path.name} is empty")
+            self._prepare(connection)
+        except BaseException as error:
+            try:
+                if _is_damage(error):
+                    self._set_aside()  # before the close, which could write the log into the file and remove it
+            finally:
+                connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new database; raise unless an old one is whole, of this version, and this user's."""
         for pragma in self.pragmas:
             connection.execute(f"PRAGMA {pragma}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if os.path.lexists(f"{self.path}{_SUSPECT}"):
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise _Malformed(found)
+            os.unlink(f"{self.path}{_SUSPECT}")
         if version == 0:
             # A number of its own, so that whoever follows the journal notices when the state was made anew.
             own = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
             whose = [f"INSERT INTO owner VALUES ('{one}');" for one in owner_ids(self.path.with_name(OWNER))[:1]]
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {''.join(whose)} {own} COMMIT;")
         elif version != _VERSION:
-            connection.close()
             raise StateError(
                 f"{self.path.name} was written by another version of Bayou (format {version})",
                 hint="use that version, or remove .bayou/state: the next sync finds out anew what is here",
             )
         self._check_owner(connection)
-        return connection
+
+    def _set_aside(self) -> None:
+        """Move a damaged database away, unless a process works with it: what that journals must not go with it (V7)."""
+        state = self.path.parent
+        for path in (state / "sync.lock", *state.glob("owners/*")):
+            lock = FileLock(path)
+            if path.exists() and not lock.acquire():
+                raise StateError(
+                    f"{self.path.name} is damaged, and a process still works with it",
+                    hint="end that process, and try again: the next command sets the file aside",
+                )
+            lock.release()
+        files = [self.path.with_name(f"{self.path.name}{end}") for end in (*_FILES, _SUSPECT)]
+        self._aside = set_aside_damaged(state.parent, files)
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
         """Raise unless this file was made with the state that it lies in: Git may have replaced it since (V24)."""
         ids = owner_ids(self.path.with_name(OWNER))
         found = [one for (one,) in connection.execute("SELECT id FROM owner")]
         if ids and not set(ids) & set(found) and not trusts_all():
-            connection.close()
             raise StateError(
                 f"{self.path.name} is not the one that you made here: something has replaced it",
                 hint="move .bayou/state away, and find out what did: the next sync finds out anew what is here",
@@ -192,7 +250,7 @@ class Database:
             except sqlite3.Error as error:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
-                raise _state_error(self.path, error) from None
+                raise self._state_error(error) from None
 
     @contextlib.contextmanager
     def note(self) -> Iterator[sqlite3.Connection]:
@@ -218,7 +276,7 @@ class Database:
                 finally:
                     self._connection.execute("ROLLBACK")
             except sqlite3.Error as error:
-                raise _state_error(self.path, error) from None
+                raise self._state_error(error) from None
 
     def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Return what a query finds, as of one moment."""
@@ -226,7 +284,7 @@ class Database:
             try:
                 return self._connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
-                raise _state_error(self.path, error) from None
+                raise self._state_error(error) from None
 
     def close(self) -> None:
         with self._lock:
@@ -238,13 +296,24 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _state_error(self, error: Exception) -> StateError:
+        text = str(error)
+        if _is_damage(error):
+            with contextlib.suppress(OSError):
+                create_private(self.path.with_name(f"{self.path.name}{_SUSPECT}"))
+            hint = "try again: the next command checks the file, and sets it aside if it is damaged"
+        elif "full" in text or "No space" in text:
+            hint = "free some space on the volume of .bayou"
+        else:
+            hint = "check that this user may write to .bayou, and that its volume is well"
+        return StateError(f"{self.path.name}: {text}", hint=hint)
 
-def _state_error(path: Path, error: Exception) -> StateError:
-    text = str(error)
-    if "full" in text or "No space" in text:
-        hint = "free some space on the volume of .bayou"
-    elif "malformed" in text or "not a database" in text:
-        hint = "remove .bayou/state: the next sync finds out anew what is here"
-    else:
-        hint = "check that this user may write to .bayou, and that its volume is well"
-    return StateError(f"{path.name}: {text}", hint=hint)
+
+class _Malformed(sqlite3.DatabaseError):
+    """Damage that Bayou finds where SQLite reports none."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+def _is_damage(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 
+from bayou import paths
 from bayou.errors import NotFound, SyncError
 from bayou.index.read import scan
 from bayou.repo import Repo
@@ -19,16 +21,17 @@ from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
 
 
-def hydrate(repo: Repo, target: str | None, *, timeout: float | None = None) -> Moved:
+def hydrate(repo: Repo, target: str | os.PathLike[str] | None, *, timeout: float | None = None) -> Moved:
     """Fetch one path, what lies below a directory or belongs to a model, or (None) everything that is absent as lazy.
 
-    `SyncError` names what could not be fetched.
+    A path may be spelled in any way, as in `paths.relative`. `SyncError` names what could not be fetched.
     """
+    meant = None if target is None else paths.relative(repo.tree_root, target) or None
     if repo.config.datastore.url is None:
         return Moved()
     with _with_everything(repo, timeout) as context:
         settle_intents(context)
-        fetch(context, target)
+        fetch(context, meant)
     return _whole(context.report).pulled
 
 
@@ -86,6 +89,6 @@ def _is_here(context: Context, target: str | None) -> bool:
 
 
 def _belongs(path: str, target: str | None) -> bool:
-    if target is None or path == target or path.startswith(f"{target.rstrip('/')}/"):
+    if target is None or path == target or path.startswith(f"{target}/"):
         return True
     return "/" not in target and target in path.split("/")[1:-3]

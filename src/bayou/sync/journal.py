@@ -66,6 +66,8 @@ class Journal:
     def __init__(self, database: Database, place: int, guard: Guard | None = None) -> None:
         self.database = database
         self.place = place
+        self.keeper: object = None
+        """What closes the database when it is garbage-collected: it must live as long as the journal is in use."""
         self._guard = guard
         self._owners = database.path.parent / "owners"
         self._lock: FileLock | None = None

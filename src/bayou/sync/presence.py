@@ -34,6 +34,7 @@ class NoJournal:
     """The journal of a directory datastore: there is nobody to tell."""
 
     def __init__(self, guard: Guard | None = None) -> None:
+        self.keeper: object = None
         self._guard = guard
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:

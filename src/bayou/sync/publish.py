@@ -175,7 +175,9 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
                 files.forget(db, path)
                 report.pushed.deleted += changed
             else:
+                # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
+                report.pushed.bytes += entry.size if changed else 0
                 if unmoved and one is not None and one.content is not None:
                     kept.append(files.row(path, one.content, one.looked, context.place))
                 else:

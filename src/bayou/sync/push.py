@@ -81,7 +81,6 @@ def finish(context: Context, underway: Underway) -> dict[str, Entry]:
         for sent in done:
             if sent.stored is not None:
                 entries[sent.path] = _entry(underway.files[sent.path], sent, sent.stored)
-                context.report.pushed.bytes += sent.size
         context.progress.advance(files=len(batch), bytes=sum(sent.size for sent in done))
     context.progress.end()
     return entries

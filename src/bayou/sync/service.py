@@ -6,11 +6,13 @@ A datastore that is a directory has the same face, and does nothing where there 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from bayou import paths
 from bayou.repo import Repo
 from bayou.sync import api
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
@@ -21,6 +23,9 @@ from bayou.tree.tree import Tree
 if TYPE_CHECKING:
     from bayou.sync.report import Mode, Moved, Renumber, SyncOptions, SyncReport
     from bayou.sync.reports import Status
+
+StrPath = str | os.PathLike[str]
+"""A path of the tree, relative to its root or absolute, in any spelling."""
 
 
 class Marked(Protocol):
@@ -36,11 +41,11 @@ class SyncService(Protocol):
 
     def push_changed(self) -> SyncReport: ...
 
-    def mark_dirty(self, path: str | None = None) -> Marked: ...
+    def mark_dirty(self, path: StrPath | None = None) -> Marked: ...
 
-    def mark_deleted(self, path: str) -> None: ...
+    def mark_deleted(self, path: StrPath) -> None: ...
 
-    def hydrate(self, path: str | None = None) -> Moved: ...
+    def hydrate(self, path: StrPath | None = None) -> Moved: ...
 
     def known(self, prefix: str) -> set[str]: ...
 
@@ -64,15 +69,27 @@ class StoreSync:
         """Give the store what the journal names."""
         return api.sync(self._repo, self._options("push"))
 
-    def mark_dirty(self, path: str | None = None) -> Mark:
-        """Say that a file, a directory, or (None) anything is about to be written by the caller itself."""
-        return self._journal.mark(path if path is not None else EVERYTHING)
+    def mark_dirty(self, path: StrPath | None = None) -> Mark:
+        """Say that a file, a directory, or (None, or the tree's root) anything is about to be written by the caller.
 
-    def mark_deleted(self, path: str) -> None:
-        """Say that the caller has deleted, or is deleting, a file by itself."""
-        self._journal.close(self._journal.open("delete", [path]))
+        `PathRefused` if the path lies outside of the tree, or cannot be payload.
+        """
+        return self._journal.mark(_payload(self._repo, path) if path is not None else EVERYTHING)
 
-    def hydrate(self, path: str | None = None) -> Moved:
+    def mark_deleted(self, path: StrPath) -> None:
+        """Say that the caller has deleted, or is deleting, a file by itself, or all files below a directory.
+
+        A path is a directory if it ends with a slash, or if base has no such file: then each file that base has below
+        it is journaled (V7). `PathRefused` as for `mark_dirty`.
+        """
+        meant = _payload(self._repo, path)
+        known = self.known(meant)
+        below = sorted(one for one in known if not meant or one.startswith(f"{meant}/"))
+        is_file = meant in known and not os.fspath(path).endswith("/")
+        deleted = [meant] if meant and (is_file or not below) else below
+        self._journal.close(self._journal.open("delete", deleted))
+
+    def hydrate(self, path: StrPath | None = None) -> Moved:
         """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
         return api.hydrate(self._repo, path)
 
@@ -104,14 +121,16 @@ class DirectorySync:
     def push_changed(self) -> SyncReport:
         return self._report("push")
 
-    def mark_dirty(self, path: str | None = None) -> Marked:
+    def mark_dirty(self, path: StrPath | None = None) -> Marked:
+        _payload(self._repo, path or ".")
         self._journal.open("write", ())
         return self._journal
 
-    def mark_deleted(self, path: str) -> None:
-        self._journal.open("delete", (path,))
+    def mark_deleted(self, path: StrPath) -> None:
+        self._journal.open("delete", (_payload(self._repo, path),))
 
-    def hydrate(self, path: str | None = None) -> Moved:
+    def hydrate(self, path: StrPath | None = None) -> Moved:
+        paths.relative(self._repo.tree_root, path or ".")
         return self._report("pull").pulled
 
     def known(self, prefix: str) -> set[str]:
@@ -127,6 +146,12 @@ class DirectorySync:
         return SyncReport(mode=mode)
 
 
+def _payload(repo: Repo, spelling: StrPath) -> str:
+    """Return the path that a caller means; a payload root, and the empty path for the whole tree, are fine too."""
+    path = paths.relative(repo.tree_root, spelling)
+    return path if not path or path in paths.PAYLOAD_ROOTS else paths.check(path)
+
+
 class Datastore:
     """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager.
 
@@ -138,6 +163,9 @@ class Datastore:
         self.repo = repo
         self._open = ExitStack()
         journal = self._open.enter_context(open_journal(repo, guard))
+        # The tree, the service and each mark hold the journal: while a caller uses one of them, the state stays open,
+        # although the caller may have dropped the datastore itself.
+        journal.keeper = self._open
         self.tree = Tree(repo.tree_root, journal)
         self.sync: SyncService = (
             StoreSync(repo, journal, renumber) if isinstance(journal, Journal) else DirectorySync(repo, journal)

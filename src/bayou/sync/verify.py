@@ -12,7 +12,7 @@ An index or a store of more than `point_limit` is compared on Spark, by the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Literal
 from bayou import paths
 from bayou.errors import IndexDamaged, NotFound
 from bayou.index.discovery import TooMany, discover
+from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
 from bayou.quick import dataclass
 from bayou.repo import Repo
-from bayou.sync import base, view
+from bayou.sync import base, commit, steps, view
 from bayou.sync.bulk import Bulk
 from bayou.sync.compare import MOST_NAMED, Compared, compare
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending
+from bayou.sync.plan import Action
 from bayou.sync.progress import Progress
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
@@ -174,7 +176,10 @@ def _head(context: Context) -> HeadSeen:
 
 
 def _forget(context: Context, forgotten: Sequence[str]) -> None:
-    """Drop entries on somebody's word, as journaled deletes."""
+    """Drop the named entries, as journaled deletes, whatever this tree has of the versions that they belong to.
+
+    An entry that another client replaces meanwhile is kept, with a warning.
+    """
     odd = [path for path in forgotten if paths.refusal(path) is not None]
     # No tree has such a path, so nothing of it is journaled. It may be typed as it is, or as `verify` writes it.
     named = {*odd, *map(paths.unescape, odd)}
@@ -187,7 +192,10 @@ def _forget(context: Context, forgotten: Sequence[str]) -> None:
         return
     seen = _head(context)
     settle_pending(context, seen)
-    remote = find_many(Tree(StoreNodes(context.store, context.cache), seen.head.root), plain)
+    root = seen.head.root
+    remote = find_many(Tree(StoreNodes(context.store, context.cache), root), plain)
+    counts = {Action.DELETE_REMOTE: len(remote)}
+    steps.guard(counts, root.entries if root else 0, allowed=context.options.allow_mass_delete, followed=False)
     with context.database.transaction() as db:
         # It is this very row that is given up, also where its content never came here: a row that was made up is one.
         for path, entry in remote.items():
@@ -196,4 +204,26 @@ def _forget(context: Context, forgotten: Sequence[str]) -> None:
     for path in plain:
         context.incoming.remove(path)
     context.journal.close(ticket)
+    _commit_forgotten(context, seen, remote)
     run(context)
+
+
+def _commit_forgotten(context: Context, seen: HeadSeen, forgotten: Mapping[str, Entry]) -> None:
+    """Take entries out of the index. The planner would keep a file of a version that this tree has not pulled whole."""
+
+    def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
+        return {path: None for path, entry in forgotten.items() if remote.get(path) == entry}
+
+    done = commit.commit(
+        context.store,
+        context.cache,
+        context.database,
+        context.place,
+        seen,
+        list(forgotten),
+        choose,
+        by=context.by,
+        deadline=context.deadline,
+    )
+    if done is not None:
+        commit.settle(context.database, context.place, done)

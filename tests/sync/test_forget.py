@@ -1,0 +1,99 @@
+"""`verify --forget`: an entry leaves the index, whatever the clone has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bayou.errors import MassDelete
+from bayou.sync import api, commit
+from bayou.sync.reports import VerifyReport
+from tests.sync.conftest import Clone, Team
+
+RAW, META, NEXT = "data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml", "data/t/m/n/2/raw"
+FILES = {RAW: b"raw", META: b"meta", NEXT: b"next", "files/x": b"x"}
+
+
+@pytest.fixture
+def writer(team: Team) -> Clone:
+    clone = team.clone("writer")
+    clone.write_all(FILES)
+    clone.push()
+    return clone
+
+
+def forget(clone: Clone, *paths: str) -> VerifyReport:
+    return api.verify(clone.repo, deep=False, repair=False, forget=paths)
+
+
+def indexed(team: Team) -> dict[str, bytes]:
+    """What a new clone gets."""
+    clone = team.clone("reader")
+    clone.pull()
+    return clone.files
+
+
+@pytest.mark.parametrize("path", [RAW, META, NEXT, "files/x"])
+def test_a_clone_that_never_had_an_entry_forgets_it(team: Team, writer: Clone, path: str) -> None:
+    report = forget(team.clone("b"), path)
+    assert (report.warnings, report.checked) == ([], len(FILES) - 1)
+    assert indexed(team).keys() == FILES.keys() - {path}
+    writer.sync()
+    assert writer.files.keys() == FILES.keys() - {path}
+
+
+def test_a_clone_that_lost_its_state_forgets_an_entry_beside_another_content(team: Team, writer: Clone) -> None:
+    b = team.clone("b")
+    b.pull()
+    b.lose_state()
+    b.lay(META, "changed by hand")
+    assert forget(b, RAW).warnings == []
+    assert RAW not in indexed(team)
+
+
+def test_a_clone_that_is_behind_forgets_an_entry_of_a_version_that_has_changed(team: Team, writer: Clone) -> None:
+    b = team.clone("b")
+    b.pull()
+    writer.write(META, b"changed in the store")
+    writer.push()
+    assert forget(b, RAW).warnings == []
+    b.sync()
+    assert b.files == indexed(team) == {META: b"changed in the store", NEXT: FILES[NEXT], "files/x": FILES["files/x"]}
+
+
+def test_what_was_forgotten_is_settled_and_other_changes_are_pushed(team: Team, writer: Clone) -> None:
+    writer.write("files/y", b"y")
+    forget(writer, RAW)
+    assert (writer.status().journal_paths, writer.status().in_sync) == (0, True)
+    assert indexed(team).keys() == {META, NEXT, "files/x", "files/y"}
+    assert not (writer.repo.tree_root / RAW).exists()
+
+
+def test_an_entry_that_a_peer_replaces_meanwhile_is_kept(
+    team: Team, writer: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, swap, peers = team.clone("b"), commit.swap_head, [writer]
+
+    def late(*args: Any) -> Any:
+        while peers:
+            peer = peers.pop()
+            peer.write("files/x", b"good again")
+            peer.push()
+        return swap(*args)
+
+    monkeypatch.setattr(commit, "swap_head", late)
+    report = forget(b, "files/x")
+    assert indexed(team)["files/x"] == b"good again"
+    assert report.warnings == ["files/x was deleted here and changed in the store: it was kept"]
+
+
+def test_a_mass_delete_is_no_word_of_forget(team: Team, writer: Clone) -> None:
+    many: Mapping[str, bytes] = {f"files/many/{number}": b"1" for number in range(300)}
+    writer.write_all(dict(many))
+    writer.push()
+    with pytest.raises(MassDelete):
+        forget(writer, *many)
+    assert writer.files == {**FILES, **many}
+    assert writer.status().in_sync
