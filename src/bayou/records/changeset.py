@@ -50,7 +50,9 @@ def note(file: Path, place: list[str | None], wanted: ChangeSet) -> None:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
             with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as opened:
-                json.dump({"owner": _owners(file)[:1], "place": place, **asdict(wanted)}, opened)
+                placements = [asdict(one) for one in wanted.placements]
+                fields = {"owner": _owners(file)[:1], "place": place, **asdict(wanted), "placements": placements}
+                json.dump(fields, opened)
                 opened.flush()
                 os.fsync(opened.fileno())
             os.replace(temporary, file)
