@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bayou.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.index.diff import diff
