@@ -15,7 +15,10 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from msgspec import Struct
 
 from bayou import limits
 
@@ -32,9 +35,17 @@ class Unreadable(ValueError):
     `line` is the line of a YAML document that is wrong, counted from 1, where one is.
     """
 
-    def __init__(self, problem: str, line: int | None = None) -> None:
+    def __init__(self, problem: str, line: int | None = None, hint: str | None = None) -> None:
         super().__init__(problem)
         self.line = line
+        self.hint = hint or ("save it as YAML, in UTF-8" if line is None else "mend the line that it names")
+
+
+class Unusable(Unreadable):
+    """Something in a YAML document that can be read, and cannot be used. It has a line."""
+
+    def __init__(self, line: int, problem: str, hint: str) -> None:
+        super().__init__(problem, line, hint)
 
 
 def read_at_most(file: IO[bytes], most: int) -> bytes:
@@ -150,6 +161,91 @@ def compose_yaml(data: bytes, most: int, values: int = limits.VALUES) -> Node | 
 def construct_yaml(node: Node) -> Any:
     """Return the value of a node that `compose_yaml` returned. What several aliases name is one object."""
     return _Constructor().value(node)
+
+
+Place = tuple[str | int, ...]
+"""The keys and positions that lead to a value."""
+
+Lines = Mapping[Place, int]
+
+_DEEPEST = 50
+
+
+class Source(Struct, frozen=True):
+    """What a YAML file that people wrote says, and on which line each key and value stands. `path` names the file."""
+
+    path: str
+    value: Any
+    lines: Lines
+
+    def line(self, place: Place = ()) -> int:
+        """Return the line of a place, or of the nearest thing around it that has one."""
+        return nearest(self.lines, place) or 1
+
+    def where(self, place: Place = ()) -> str:
+        """Name a place for people: the file, and the line of the value or of the nearest that it stands in."""
+        return f"{self.path}, line {self.line(place)}"
+
+
+def parse_source(data: bytes, path: str) -> Source:
+    """Read a YAML file with its lines; `Unreadable` if it is none.
+
+    `Unusable` for a key that stands twice, of which YAML would take the last without a word, and for what is no value
+    of JSON.
+    """
+    node = compose_yaml(data, limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
+    if node is None:
+        return Source(path, None, {})
+    lines: dict[Place, int] = {}
+    _walk(node, (), lines)
+    value = construct_yaml(node)
+    check_plain(value, lines)
+    return Source(path, value, lines)
+
+
+def nearest(lines: Lines, place: Place) -> int | None:
+    """Return the line of a place, or of the nearest thing around it that has one."""
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place)
+
+
+def check_plain(value: object, lines: Lines, place: Place = ()) -> None:
+    """Raise `Unusable` for what is no JSON value: dates, NaN, names that are not texts."""
+    match value:
+        case dict():
+            for key, one in value.items():
+                if not isinstance(key, str):
+                    line = nearest(lines, (*place, str(key))) or 1
+                    raise Unusable(line, f"the name {key} is not a text", f'put it in quotes, as "{key}"')
+                check_plain(one, lines, (*place, key))
+        case list():
+            for at, one in enumerate(value):
+                check_plain(one, lines, (*place, at))
+        case float() if not math.isfinite(value):
+            raise Unusable(nearest(lines, place) or 1, f"{value} is no number that can be kept", "put it in quotes")
+        case None | bool() | int() | float() | str():
+            return
+        case _:
+            kind = type(value).__name__
+            raise Unusable(nearest(lines, place) or 1, f"{value} is taken for a {kind}", "put it in quotes")
+
+
+def _walk(node: Any, place: Place, lines: dict[Place, int]) -> None:
+    line = lines.setdefault(place, node.start_mark.line + 1)
+    if len(place) > _DEEPEST:  # an alias to what it stands in, or as good as that
+        raise Unusable(line, "values are nested too deeply", "take some of them apart")
+    if node.id == "mapping":
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            inner = (*place, key)
+            if inner in lines:
+                raise Unusable(key_node.start_mark.line + 1, f"{key} stands there twice", "keep one of them")
+            lines[inner] = key_node.start_mark.line + 1
+            _walk(value_node, inner, lines)
+    elif node.id == "sequence":
+        for at, one in enumerate(node.value):
+            _walk(one, (*place, at), lines)
 
 
 _TAG_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")

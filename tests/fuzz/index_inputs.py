@@ -13,9 +13,10 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from bayou.errors import BayouError, NodeDamaged
 from bayou.ids import ulid

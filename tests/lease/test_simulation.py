@@ -14,12 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.ids import ulid
 from bayou.lease import claim, exclude, objects

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec.structs
 import pytest
 
 from bayou.errors import AccessDenied, BayouError, MassDelete, NotFound, ReplicaRefused, UsageError
@@ -199,7 +200,9 @@ def test_discovered_objects_are_hashed_on_the_way_and_not_copied_twice(scene: Sc
     seen = read_head(scene.store)
     assert seen is not None
     assert seen.head.replica is not None
-    forgotten = replace(seen.head, replica=replace(seen.head.replica, root=None, whole=False))
+    forgotten = msgspec.structs.replace(
+        seen.head, replica=msgspec.structs.replace(seen.head.replica, root=None, whole=False)
+    )
     scene.store.put(keys.HEAD, encode_head(forgotten), condition=seen.match)
     assert api.replicate(carol.repo, scene.url).copied == 0
 
@@ -337,8 +340,8 @@ def test_most_of_a_replica_is_not_deleted_unless_somebody_says_so(scene: Scene):
     # As if it had been deleted little by little: the source's log allows nothing.
     seen = read_head(scene.team.store())
     assert seen is not None
-    log = tuple(replace(row, mass_delete=False) for row in seen.head.log)
-    scene.team.store().put(keys.HEAD, encode_head(replace(seen.head, log=log)), condition=seen.match)
+    log = tuple(msgspec.structs.replace(row, mass_delete=False) for row in seen.head.log)
+    scene.team.store().put(keys.HEAD, encode_head(msgspec.structs.replace(seen.head, log=log)), condition=seen.match)
 
     with pytest.raises(MassDelete, match="250 of 262"):
         scene.replicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ def outcome(run: Run, duration_s: float | None) -> Document:
         "run_id": run.run_id,
         "workflow": run.workflow,
         "status": run.status,
-        "jobs": [asdict(job) for job in run.jobs],
+        "jobs": run.to_document()["jobs"],
         "duration_s": duration_s,
     }
 

@@ -3,61 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from bayou import limits
 from bayou.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
-from bayou.index.fields import Fields, Malformed, dump, parse
+from bayou.index.fields import dump
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.ports import Reads, Writes
 from bayou.index.replica import Replica
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import Create, Match, Stored
+from bayou.structs import (
+    Count,
+    Identifier,
+    Label,
+    Malformed,
+    SelectiveStruct,
+    Seq,
+    Time,
+    check_object,
+    check_time,
+    convert,
+    get,
+    others,
+    parse,
+)
 
 FORMAT = 1
 PAGE_ROWS = 50
 """The log in the head has at least this many rows once there are as many, and always less than twice as many."""
 
-_MAX_LEVEL = 63
 
-
-@dataclass(frozen=True, slots=True)
-class Gc:
+class Gc(Struct, frozen=True):
     """How often the store was collected, and of what age (the store's clock) uploads may be gone since the last."""
 
-    count: int = 0
-    before: str | None = None
+    count: Count = 0
+    before: Time | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(SelectiveStruct, frozen=True):
     """One version of the index. Times are UTC with milliseconds and a `Z`; `log` is oldest first."""
 
-    store: str
-    seq: int
-    commit: str
-    parent: str | None
-    at: str
-    by: str
+    unhashed: ClassVar[tuple[str, ...]] = ("extra",)
+
+    store: Identifier
+    seq: Seq
+    commit: Identifier
+    parent: Identifier | None
+    at: Time
+    by: Label
     gc: Gc
     root: Root | None
     trash: Root | None
     log: tuple[LogRow, ...]
-    older: str | None
-    rebuilt: str | None = None
+    older: Identifier | None
+    rebuilt: Identifier | None = None
     """The commit that rebuilt the index last, if one did: what base knew before that is no history of this head."""
     replica: Replica | None = None
     """What this store is a copy of, if it is one."""
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote; they are carried along."""
     format: int = FORMAT
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSeen:
+class HeadSeen(Struct, frozen=True):
     """A head, and the fingerprint that came in the same answer (V2)."""
 
     head: Head
@@ -159,7 +172,7 @@ def encode_head(head: Head) -> bytes:
             "parent": head.parent,
             "at": head.at,
             "by": head.by,
-            "gc": {"count": head.gc.count, "before": head.gc.before},
+            "gc": asdict(head.gc),
             "root": _root_document(head.root),
             "trash": _root_document(head.trash),
             "log": [row.document() for row in head.log],
@@ -175,7 +188,9 @@ def parse_head(data: bytes, where: str) -> Head:
     """Read a head; `where` it came from is for the error. The format is looked at before anything else (V10)."""
     try:
         fields = parse(data, limits.HEAD_BYTES)
-        found = fields.integer("format")
+        found = get(fields, "format")
+        if type(found) is not int:  # a bool is none
+            raise Malformed("format is not an integer")
         if found != FORMAT:
             raise unknown_format(where, str(found))
         return _head(fields)
@@ -196,76 +211,46 @@ def unknown_format(where: str, found: str) -> UnknownFormat:
     )
 
 
-_KNOWN = frozenset(Head.__slots__) - {"extra"}
-
-
-def _head(fields: Fields) -> Head:
-    gc = fields.object("gc")
-    head = Head(
-        store=fields.identifier("store"),
-        seq=fields.seq("seq"),
-        commit=fields.identifier("commit"),
-        parent=None if fields.is_null("parent") else fields.identifier("parent"),
-        at=fields.time("at"),
-        by=fields.text("by"),
-        gc=Gc(gc.count("count"), None if gc.is_null("before") else gc.time("before")),
-        root=_root(fields, "root"),
-        trash=_root(fields, "trash"),
-        log=rows_of(fields, "log"),
-        older=None if fields.is_null("older") else fields.identifier("older"),
-        rebuilt=fields.identifier("rebuilt") if fields.has("rebuilt") else None,
-        replica=_replica(fields.object("replica")) if fields.has("replica") else None,
-        extra=fields.others(_KNOWN),
-    )
+def _head(fields: Mapping[str, Any]) -> Head:
+    gc = convert(check_object(get(fields, "gc"), "gc"), Gc, "gc")
+    made: dict[str, object] = {
+        "gc": gc,
+        "root": _root(fields, "root"),
+        "trash": _root(fields, "trash"),
+        "log": rows_of(fields, "log"),
+    }
+    if "replica" in fields:
+        made["replica"] = _replica(check_object(fields["replica"], "replica"))
+    optional = [name for name in ("rebuilt", "replica") if name not in fields]
+    head = convert({**fields, **made, "extra": others(fields, Head)}, Head, optional=optional)
+    check_time(head.at, "at")
+    if gc.before is not None:
+        check_time(gc.before, "gc.before")
     newest = head.log[-1]
     if (newest.seq, newest.commit, newest.root) != (head.seq, head.commit, head.root and head.root.pointer):
-        raise fields.wrong("log", f"a log that ends with commit {head.commit}")
+        raise Malformed(f"log is not a log that ends with commit {head.commit}")
     return head
 
 
-def _root(fields: Fields, name: str) -> Root | None:
-    if fields.is_null(name):
+def _root(fields: Mapping[str, Any], name: str, where: str = "") -> Root | None:
+    found = get(fields, name, where)
+    if found is None:
         return None
-    root = fields.object(name)
-    node, level = root.text("node"), root.count("level")
-    if not is_name(node) or root.text("digest") != digest_of(node).hex():
-        raise root.wrong("node", "a node with that digest")
-    if level > _MAX_LEVEL:
-        raise root.wrong("level", "a level")
-    return Root(node, digest_of(node), level, root.total("entries"), root.total("bytes"))
+    where = f"{where}.{name}" if where else name
+    node = get(check_object(found, where), "node", where)
+    if not isinstance(node, str) or not is_name(node) or get(found, "digest", where) != digest_of(node).hex():
+        raise Malformed(f"{where}.node is not a node with that digest")
+    return convert({**found, "digest": digest_of(node)}, Root, where)
 
 
 def _root_document(root: Root | None) -> dict[str, Any] | None:
-    if root is None:
-        return None
-    return {
-        "node": root.node,
-        "digest": root.digest.hex(),
-        "level": root.level,
-        "entries": root.entries,
-        "bytes": root.bytes,
-    }
+    return None if root is None else {**asdict(root), "digest": root.digest.hex()}
 
 
-def _replica(fields: Fields) -> Replica:
-    return Replica(
-        store=fields.identifier("store"),
-        seq=fields.seq("seq"),
-        commit=None if fields.is_null("commit") else fields.identifier("commit"),
-        rebuilt=None if fields.is_null("rebuilt") else fields.identifier("rebuilt"),
-        root=_root(fields, "root"),
-        into=_root(fields, "into"),
-        whole=fields.flag("whole"),
-    )
+def _replica(fields: Mapping[str, Any]) -> Replica:
+    roots = {name: _root(fields, name, "replica") for name in ("root", "into")}
+    return convert({**fields, **roots}, Replica, "replica", optional=("whole",))
 
 
 def _replica_document(replica: Replica) -> dict[str, Any]:
-    return {
-        "store": replica.store,
-        "seq": replica.seq,
-        "commit": replica.commit,
-        "rebuilt": replica.rebuilt,
-        "root": _root_document(replica.root),
-        "into": _root_document(replica.into),
-        "whole": replica.whole,
-    }
+    return {**asdict(replica), "root": _root_document(replica.root), "into": _root_document(replica.into)}

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from bayou import limits
 from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound, TooLarge
-from bayou.index.fields import Fields, Malformed, dump, parse
+from bayou.index.fields import dump
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.ports import Reads, Writes
 from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import Create
+from bayou.structs import (
+    Count,
+    Identifier,
+    Label,
+    Malformed,
+    SelectiveStruct,
+    Seq,
+    Time,
+    Total,
+    check_object,
+    check_time,
+    convert,
+    get,
+    others,
+    parse,
+)
 
 _POINTER = re.compile(r"(\d\d?)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?", re.ASCII)
 
@@ -29,21 +46,22 @@ class Tally:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(SelectiveStruct, frozen=True):
     """One commit and the root that it made. `mass_delete`: somebody allowed it to delete more than usual."""
 
-    seq: int
-    commit: str
-    at: str
-    by: str
+    unhashed: ClassVar[tuple[str, ...]] = ("extra",)
+
+    seq: Seq
+    commit: Identifier
+    at: Time
+    by: Label
     root: Pointer | None
-    added: int
-    changed: int
-    deleted: int
-    bytes: int
+    added: Count
+    changed: Count
+    deleted: Count
+    bytes: Total
     mass_delete: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote."""
 
     @classmethod
@@ -54,22 +72,13 @@ class LogRow:
         return cls(seq, commit, at, by, pointer, *counts, mass_delete)
 
     @classmethod
-    def parse(cls, fields: Fields) -> LogRow:
+    def parse(cls, found: object, where: str = "") -> LogRow:
         """Read a row, or raise `Malformed`."""
-        commit = fields.identifier("commit")
-        return cls(
-            seq=fields.seq("seq"),
-            commit=commit,
-            at=fields.time("at"),
-            by=fields.text("by"),
-            root=None if fields.is_null("root") else _pointer(fields, commit),
-            added=fields.count("added"),
-            changed=fields.count("changed"),
-            deleted=fields.count("deleted"),
-            bytes=fields.total("bytes"),
-            mass_delete=fields.flag("mass_delete"),
-            extra=fields.others(_KNOWN),
-        )
+        fields = check_object(found, where)
+        row = {**fields, "root": _pointer(fields, where), "extra": others(fields, LogRow)}
+        made = convert(row, LogRow, where, optional=("mass_delete",))
+        check_time(made.at, f"{where}.at")
+        return made
 
     def document(self) -> dict[str, Any]:
         """Return the row as JSON has it.
@@ -93,15 +102,11 @@ class LogRow:
         }
 
 
-_KNOWN = {"seq", "commit", "at", "by", "root", "added", "changed", "deleted", "bytes", "mass_delete"}
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Rows that left the head, oldest first, and the id of the page before it."""
 
-    id: str
-    older: str | None
+    id: Identifier
+    older: Identifier | None
     rows: tuple[LogRow, ...]
 
 
@@ -126,10 +131,10 @@ def read_page(store: Reads, page: str) -> Page:
         raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, and nobody asked that")
     try:
         fields = parse(bytes(fetched.data), limits.PAGE_BYTES)
-        if fields.identifier("id") != page:
-            raise fields.wrong("id", repr(page))
-        older = None if fields.is_null("older") else fields.identifier("older")
-        return Page(page, older, rows_of(fields, "rows"))
+        made = convert({**fields, "rows": rows_of(fields, "rows")}, Page)
+        if made.id != page:
+            raise Malformed(f"id is not {page!r}")
+        return made
     except Malformed as error:
         raise _damaged(page, str(error)) from error
 
@@ -157,20 +162,26 @@ def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
         yield from reversed(found.rows)
 
 
-def rows_of(fields: Fields, name: str) -> tuple[LogRow, ...]:
+def rows_of(fields: Mapping[str, Any], name: str) -> tuple[LogRow, ...]:
     """Read a list of rows, which has at least one and no gap."""
-    rows = tuple(LogRow.parse(item) for item in fields.objects(name))
+    found = get(fields, name)
+    if not isinstance(found, list):
+        raise Malformed(f"{name} is not a list")
+    rows = tuple(LogRow.parse(item, f"{name}[{at}]") for at, item in enumerate(found))
     if not rows or any(row.seq != rows[0].seq + at for at, row in enumerate(rows)):
-        raise fields.wrong(name, "a log without gaps")
+        raise Malformed(f"{name} is not a log without gaps")
     return rows
 
 
-def _pointer(fields: Fields, commit: str) -> Pointer:
-    match = _POINTER.fullmatch(fields.text("root"))
+def _pointer(fields: Mapping[str, Any], where: str) -> Pointer | None:
+    text = get(fields, "root", where)
+    if text is None:
+        return None
+    match = _POINTER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise fields.wrong("root", "a level and a node")
+        raise Malformed(f"{where}.root is not a level and a node")
     level, digest, writer = match.groups()
-    return Pointer(int(level), f"{digest}-{writer or commit}")
+    return Pointer(int(level), f"{digest}-{writer or fields.get('commit')}")
 
 
 def _damaged(page: str, why: str) -> IndexDamaged:

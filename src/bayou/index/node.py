@@ -9,13 +9,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
+
+from msgspec import Meta, Struct
 
 from bayou import limits
 from bayou.errors import NodeDamaged
 from bayou.index.entry import Entry
 from bayou.quick import dataclass
 from bayou.store import keys
+from bayou.structs import Count, Label, Total
 
 Digest: TypeAlias = bytes
 
@@ -25,6 +28,7 @@ _length = struct.Struct(">I").pack
 _integer = struct.Struct(">Iq").pack
 _numbers = struct.Struct(">IqIq").pack
 
+MAX_LEVEL = 63
 REPAIR = "bayou datastore verify --repair"
 
 
@@ -40,27 +44,25 @@ class Child:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(Struct, frozen=True):
     """What a head says of the top node of its tree."""
 
-    node: str
+    node: Label
     digest: Digest
-    level: int
-    entries: int
-    bytes: int
+    level: Annotated[int, Meta(ge=0, le=MAX_LEVEL)]
+    entries: Total
+    bytes: Total
 
     @property
     def pointer(self) -> Pointer:
         return Pointer(self.level, self.node)
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """What a row of the log says of an earlier root: enough to find it and to prove it."""
 
-    level: int
-    node: str
+    level: Count
+    node: Label
 
     @property
     def digest(self) -> Digest:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from bayou.index.node import Root
-from bayou.quick import dataclass
+from bayou.structs import Identifier, Seq
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """The source of a replica, and how far it was copied.
 
     `seq`, `commit` and `rebuilt` are those of the source's head that was copied last; `root` was its root, and `into`
@@ -16,10 +17,10 @@ class Replica:
     along.
     """
 
-    store: str
-    seq: int = 0
-    commit: str | None = None
-    rebuilt: str | None = None
+    store: Identifier
+    seq: Seq = 0
+    commit: Identifier | None = None
+    rebuilt: Identifier | None = None
     root: Root | None = None
     into: Root | None = None
     whole: bool = False

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from bayou import limits
-from bayou.index.fields import Malformed, parse
 from bayou.index.head import FORMAT, unknown_format
 from bayou.index.log import LogRow
-from bayou.index.node import Pointer, is_name
+from bayou.index.node import MAX_LEVEL, Pointer, is_name
 from bayou.quick import dataclass
+from bayou.structs import Malformed, convert, parse
 
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
 _STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')
@@ -22,8 +22,6 @@ _ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]{1,1000}\})')
 _TRASH = re.compile(r'"trash"\s*:\s*(\{[^{}]{1,1000}\})')
 _FLAT = re.compile(r"\{[^{}]{40,4000}\}")
 """As large as a row of the log can be, and no smaller: a head may hold a million braces (V25)."""
-
-_MAX_LEVEL = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,10 @@ def salvage(data: bytes, where: str) -> Salvage:
 def _pointer(text: str) -> Pointer | None:
     try:
         root = parse(text.encode(), limits.HEAD_BYTES)
-        node, level = root.text("node"), root.count("level")
+        pointer = convert(root, Pointer)
     except Malformed:
         return None
-    return Pointer(level, node) if is_name(node) and level <= _MAX_LEVEL else None
+    return pointer if is_name(pointer.node) and pointer.level <= MAX_LEVEL else None
 
 
 def _row(text: str) -> LogRow | None:

@@ -7,11 +7,14 @@ freed once. So an ETag that is made of content is a version too, and a write tha
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
 from bayou import limits
-from bayou.index.fields import Malformed, dump, parse
-from bayou.quick import dataclass
+from bayou.index.fields import dump
+from bayou.structs import Count, Identifier, Label, Malformed, Time, check_time, convert, parse
 
 _LONGEST_KEY = 4096
 
@@ -19,21 +22,20 @@ RENEW = 1 / 3
 """The part of its TTL after which a holder renews a lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """Somebody has it, for at most `limits.TTL_MAX` at a time, whatever it says (V25).
 
     `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals.
     """
 
-    key: str
-    holder: str
-    host: str
-    pid: int
-    nonce: str
-    acquired_at: str
-    ttl_s: float
-    renewed: int = 0
+    key: Annotated[str, Meta(max_length=_LONGEST_KEY)]
+    holder: Label
+    host: Label
+    pid: Count
+    nonce: Identifier
+    acquired_at: Time
+    ttl_s: Annotated[float, Meta(gt=0)]
+    renewed: Count = 0
 
     def again(self) -> Held:
         """Return what its holder writes next."""
@@ -48,15 +50,13 @@ class Held:
         return f"{self.holder} on {self.host} (pid {self.pid})"
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(Struct, frozen=True):
     """Nobody has it; the one with this nonce was the last."""
 
-    nonce: str
+    nonce: Identifier
 
 
-@dataclass(frozen=True, slots=True)
-class Corrupt:
+class Corrupt(Struct, frozen=True):
     """Something that is no lease. Its nonce is made of its bytes, so that it can be released like any other."""
 
     nonce: str
@@ -70,36 +70,22 @@ def encode(record: Held | Free) -> bytes:
     """Write a record. A free one is always `FREE_SIZE` long, and no other is: a listing shows which need no look."""
     if isinstance(record, Free):
         return dump({"free": True, "nonce": record.nonce})
-    return dump(
-        {
-            "key": record.key,
-            "holder": record.holder,
-            "host": record.host,
-            "pid": record.pid,
-            "nonce": record.nonce,
-            "acquired_at": record.acquired_at,
-            "ttl_s": record.ttl_s,
-            "renewed": record.renewed,
-        }
-    )
+    return dump(asdict(record))
 
 
 def decode(data: bytes) -> Record:
     """Read a record; what is none is `Corrupt`, never an error."""
     try:
         fields = parse(data, limits.LEASE_BYTES)
-        if fields.flag("free"):
-            return Free(fields.identifier("nonce"))
-        return Held(
-            key=fields.text("key", _LONGEST_KEY),
-            holder=fields.text("holder"),
-            host=fields.text("host"),
-            pid=fields.count("pid"),
-            nonce=fields.identifier("nonce"),
-            acquired_at=fields.time("acquired_at"),
-            ttl_s=fields.seconds("ttl_s", limits.TTL_MAX),
-            renewed=fields.count("renewed"),
-        )
+        if fields.get("free", False) is True:
+            return convert(fields, Free)
+        if fields.get("free", False) is not False:
+            raise Malformed("free is not true or false")
+        if isinstance(ttl := fields.get("ttl_s"), int | float) and not isinstance(ttl, bool):
+            fields["ttl_s"] = min(ttl, limits.TTL_MAX)  # V25: also where it is too large for a float
+        held = convert(fields, Held)
+        check_time(held.acquired_at, "acquired_at")
+        return held
     except Malformed as error:
         return corrupt(data, str(error))
 

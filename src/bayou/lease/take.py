@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import field, replace
+from dataclasses import field
+
+from msgspec.structs import replace
 
 from bayou.errors import BayouError, TimedOut
 from bayou.ids import ulid

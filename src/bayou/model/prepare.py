@@ -7,12 +7,12 @@ from dataclasses import field, replace
 from typing import Any
 
 from bayou.core.suggest import did_you_mean
+from bayou.documents import Unusable, check_plain
 from bayou.errors import ArgumentsInvalid, MethodNotFound
 from bayou.model.definition import Definition
 from bayou.model.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
 from bayou.model.expressions.check import Where
 from bayou.model.expressions.scan import Path
-from bayou.model.lines import Unusable, check_plain
 from bayou.model.types.arguments import Problem, problems
 from bayou.model.types.registry import find_type
 from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
@@ -186,7 +186,7 @@ def _check_inputs(request: RunRequest, method: Method, said: _Said) -> None:
         try:
             check_plain(value, {})
         except Unusable as error:
-            raise ArgumentsInvalid(f"input {name}: {error.problem}", hint=error.hint) from None
+            raise ArgumentsInvalid(f"input {name}: {error}", hint=error.hint) from None
     asked = inputs_used(said.arguments, said.where)
     if method.arguments.get("additionalProperties", True) is not False:
         return

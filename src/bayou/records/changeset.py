@@ -45,8 +45,9 @@ def note(file: Path, place: list[str | None], wanted: ChangeSet) -> None:
     """Write a change set down; it is durable, and whole, when this returns."""
     with explained():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = json.dumps({"owner": _owners(file)[:1], "place": place, **asdict(wanted)})
-        write_file(file, text.encode(), mode=0o600, temporary=file.with_suffix(".tmp"))
+        placements = [asdict(one) for one in wanted.placements]
+        fields = {"owner": _owners(file)[:1], "place": place, **asdict(wanted), "placements": placements}
+        write_file(file, json.dumps(fields).encode(), mode=0o600, temporary=file.with_suffix(".tmp"))
 
 
 def forget(file: Path) -> None:

@@ -47,7 +47,7 @@ class Output:
 
     def to_document(self) -> dict[str, Any]:
         """Return the fields of the output's file."""
-        return asdict(self)
+        return {**asdict(self), "data": [asdict(made) for made in self.data]}
 
     @classmethod
     def from_document(cls, fields: Mapping[str, Any], path: str) -> Output:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayou import limits, paths
 from bayou.core.clock import now

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayou import limits
 from bayou.errors import HeadCorrupt, IndexDamaged, NotFound, TooLarge

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bayou.documents import Place
 from bayou.errors import BayouError, WorkflowInvalid
 from bayou.model import Definition, find_model
 from bayou.model.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
 from bayou.model.expressions.check import asked_of
-from bayou.model.lines import Place
 from bayou.model.prepare import RunRequest, request_problems
 from bayou.repo import Repo
 from bayou.workflow.definition import Job, Step, Workflow

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from bayou.model.lines import Place
+from bayou.documents import Place, Source
 from bayou.quick import dataclass
 from bayou.sync.scope import ModelRef
-from bayou.workflow.source import Source
 
 FOLDER = "workflows"
 SUFFIX = ".yaml"

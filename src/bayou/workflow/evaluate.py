@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bayou.documents import Place
 from bayou.errors import ExpressionInvalid
 from bayou.model.expressions import EvaluationScope, evaluate, has_expression, uses
 from bayou.model.expressions.check import Where, compiled
 from bayou.model.expressions.redact import redact
-from bayou.model.lines import Place
 from bayou.workflow.definition import Workflow
 
 _LATER = frozenset({"steps", "each", "data"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from bayou.documents import Source
 from bayou.workflow.definition import Edge, Job, Step, Workflow
 from bayou.workflow.read import Problem, nearest
-from bayou.workflow.source import Source
 
 
 def check_graph(workflow: Workflow) -> list[Problem]:

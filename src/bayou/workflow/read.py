@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from bayou.core.suggest import did_you_mean
-from bayou.model.lines import Place
+from bayou.documents import Place, Source
 from bayou.model.names import is_id
 from bayou.quick import dataclass
 from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
-from bayou.workflow.source import Source
 
 T = TypeVar("T")
 

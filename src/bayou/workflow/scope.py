@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from bayou.documents import Place
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
-from bayou.model.lines import Place
 from bayou.quick import dataclass
 from bayou.records.run import Step as Record
 from bayou.repo import Repo

@@ -29,9 +29,9 @@ class State:
     """
 
     workflow: Workflow
-    records: dict[Key, dict[str, Record]] = field(init=False)
-    _jobs: dict[str, Job] = field(init=False)
-    _allowed: dict[Key, bool] = field(init=False)
+    records: dict[Key, dict[str, Record]] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _allowed: dict[Key, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps = list(self.workflow.steps())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from typing import Any, Literal
 
 from bayou.errors import BayouError, TypeInvalid
@@ -18,7 +17,7 @@ from bayou.records.lifetimes import parse_keep, parse_lifetime
 from bayou.records.names import check_name
 
 RESULT = "result"
-_OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputSpec))
+_OUTPUT_FIELDS = frozenset(OutputSpec.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

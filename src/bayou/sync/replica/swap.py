@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.errors import BadAnswer, PreconditionFailed, StoreError

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
@@ -19,7 +21,6 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.replica import Replica
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.probe import probe
 from bayou.store.store import Store
@@ -31,8 +32,7 @@ _FEW = 100_000
 """Objects of other systems that may lie beside a new replica."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A store that is, or may become, a replica of the source. `seen` is None where it has no head yet."""
 
     store: Store
