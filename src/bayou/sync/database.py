@@ -1,7 +1,7 @@
 """`sync.db`: what this machine knows about its tree and its stores (SQLite, WAL, synchronous=FULL).
 
-One connection for each process and thread-safe use of it; every change is a transaction that takes the write lock at
-its start, so that what a transaction has read stays true until it commits.
+One connection for each process (a forked child opens its own) and thread-safe use of it; every change is a transaction
+that takes the write lock at its start, so that what a transaction has read stays true until it commits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -122,6 +123,10 @@ _NORMAL = 1
 """As SQLite counts what it waits for: OFF, NORMAL, FULL. In WAL mode NORMAL waits at checkpoints only."""
 
 
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+
+
 class Database:
     """The open state of one repo. Close it, or use it as a context manager."""
 
@@ -130,17 +135,36 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
+        self._connect()
+        _databases.add(self)
+
+    def _connect(self) -> None:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Ten processes may open it for the first time at once; only one makes it.
-            lock = FileLock(path.with_name(f"{path.name}.lock"))
+            lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
             lock.acquire(_OPEN_WITHIN_S)
             try:
-                self._connection = self._open()
+                self._handle: sqlite3.Connection | None = self._open()
             finally:
                 lock.release()
         except (sqlite3.Error, OSError) as error:
-            raise _state_error(path, error) from None
+            raise _state_error(self.path, error) from None
+        self._closer = weakref.finalize(self, self._handle.close)
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._handle is None:
+            self._connect()
+        assert self._handle is not None
+        return self._handle
+
+    def forked(self) -> None:
+        """Leave the parent's connection alone, in a forked child: SQLite lets a child neither use nor close it."""
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+        if self._handle is not None and self._closer.detach():
+            _inherited.append(self._handle)
+            self._handle = None
 
     def _open(self) -> sqlite3.Connection:
         for end in ("", "-wal", "-shm", "-journal"):
@@ -230,13 +254,21 @@ class Database:
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self._closer()
 
     def __enter__(self) -> Database:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _forked() -> None:
+    for database in list(_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _state_error(path: Path, error: Exception) -> StateError:
