@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +38,10 @@ _CACHE_KIB = 64 << 10
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+_files: weakref.WeakSet[CatalogFile] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+
+
 class CatalogFile:
     """The catalog of one repo, opened when it is first needed. A new file knows in `meta` why it is new.
 
@@ -49,6 +54,18 @@ class CatalogFile:
         self._lock: int | None = None
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
+        _files.add(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def forked(self) -> None:
+        """Leave the parent's connection alone, in a forked child, which opens its own (as `sync.database`)."""
+        self._thread = threading.RLock()
+        if self._connection is not None:
+            _inherited.append(self._connection)
+            self._connection = None
+        self.close()
 
     def read(self, work: Work[T]) -> T:
         """Do what only reads, as of one moment; nobody is kept from writing."""
@@ -176,6 +193,14 @@ class CatalogFile:
                 time.sleep(_POLL_S)
             else:
                 return True
+
+
+def _forked() -> None:
+    for file in list(_files):
+        file.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
