@@ -113,8 +113,8 @@ class Repo:
 
     A model is given as a `ModelRef`, or by its name or id. Reading sends no request, except to fetch content that is
     absent here. What a program writes outside of a session is journaled, and goes up with the next push; `session`
-    takes the lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore open;
-    `close` closes it for all of them.
+    takes the lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
+    open; `close` closes it for all of them.
     """
 
     def __init__(self, repo: RepoConfig) -> None:
@@ -189,7 +189,7 @@ class Repo:
         return self.sync.pull_changed(self._resolved(models) if models else None)
 
     def query(self, predicate: str, *, limit: int | None = None) -> builtins.list[DataItem]:
-        """Return the latest version of each item for which a CEL predicate is true, as `tags.env == "prod"`.
+        """Return each version for which a CEL predicate is true, as `latest && tags.env == "prod"`.
 
         `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
         """
