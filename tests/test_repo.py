@@ -203,7 +203,7 @@ def test_the_package_opens_a_repo(tmp_path):
     repo = init_repo(tmp_path)
 
     assert bayou.open(tmp_path).repo == repo
-    assert isinstance(repo, bayou.Repo)
+    assert isinstance(bayou.open(tmp_path), bayou.Repo)
     with pytest.raises(AttributeError, match="nonsense"):
         bayou.nonsense  # noqa: B018
 

@@ -26,7 +26,7 @@ from bayou.cli import main
 # Whoever started the tests may have told us to ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def sync(repo, options, *, timeout, progress):
+def sync(repo, options, *, timeout, progress, connection):
     {body}
 
 api = types.ModuleType("bayou.sync.api")

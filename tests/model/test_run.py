@@ -483,7 +483,7 @@ def test_a_program_runs_a_method_of_an_open_repo(repo, define):
 
     with bayou.open(repo.root) as opened:
         output = opened.models.run("m", "execute", {"word": "hi"})
-        log = opened.data.read(opened.data.get(opened.models.resolve("m"), "log"))
+        log = opened.data.get(opened.models.resolve("m"), "log").read()
 
     assert (output.status, output.inputs, log) == ("succeeded", {"word": "hi"}, b"hi\n")
 

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 from pyarrow import parquet as pq
 
+import bayou
 from bayou.pipeline.sql.query import open_query
 from bayou.records.catalog.rows import Made
 from bayou.records.outputs import Output
@@ -19,6 +20,7 @@ from bayou.records.run import Run
 from bayou.repo import init_repo
 from tests.records.models import MODEL, OTHER
 from tests.sync.conftest import Clone, Team
+from tests.test_api_docs import run_page
 from tests.trusting import trust
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("warm")]
@@ -255,3 +257,19 @@ def test_ctrl_c_stops_the_job_on_the_server_too(s3_team, processes, tmp_path):
             pass  # what it had asked; then it is gone, and with it the job
         worker.close()
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_program_gets_a_frame_or_arrow_tables(library):
+    with bayou.open(library.repo.root) as repo:
+        frame = repo.sql("SELECT name, version FROM data WHERE name = :name", name="report")
+        tables = list(repo.sql_batches("SELECT name FROM versions WHERE name = 'report'"))
+
+    assert frame.to_dict("records") == [{"name": "report", "version": 2}]
+    assert [name for table in tables for name in table["name"].to_pylist()] == ["report", "report"]
+
+
+def test_the_sql_of_the_page_of_the_api_runs(tmp_path, monkeypatch):
+    (tmp_path / "shared").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert run_page(tmp_path, spark=True)["rows"] == 4

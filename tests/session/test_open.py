@@ -19,7 +19,7 @@ def test_an_open_repo_has_everything_that_a_program_works_with(team: Team) -> No
         with repo.write_session(models=["nightly"]) as session:
             saved = session.records.data.save(model, "usage", b"51 %")
 
-        assert repo.data.read(repo.data.get(model, "usage")) == b"51 %"
+        assert repo.data.get(model, "usage").read() == b"51 %"
         assert [row.version for row in repo.data.versions(model, "usage")] == [saved.version] == [1]
         assert (repo.root, repo.config) == (clone.repo.root, clone.repo.config)
         assert repo.sync.status().in_sync
@@ -82,4 +82,4 @@ def test_what_was_there_before_is_there_still(team: Team) -> None:
     with Datastore(bayou.open(repo.root).repo) as datastore:
         datastore.tree.write("files/x", b"1")
 
-    assert isinstance(repo, bayou.Repo)
+    assert isinstance(bayou.open(repo.root), bayou.Repo)

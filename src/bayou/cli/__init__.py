@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import NoReturn
 
 import click
@@ -58,7 +59,7 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code. Whatever goes wrong becomes one here."""
     common = Common(json=errors.asks_for_json(args))
     try:
-        with app.make_context("bayou", list(args), obj=common) as context:
+        with closing(common), app.make_context("bayou", list(args), obj=common) as context:
             code: int | None = app.invoke(context)
             sys.stdout.flush()
             return code or 0

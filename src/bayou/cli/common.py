@@ -19,6 +19,7 @@ from bayou.quick import dataclass
 if TYPE_CHECKING:
     from bayou.config.trust import Ask, Need
     from bayou.repo import Repo
+    from bayou.sync.connection import Connection
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class Common:
     verbose: int = 0
     offline: bool = False
     warnings: list[str] = field(default_factory=list)
+    connection: Connection | None = None
+    """The open datastore of this process, once a command needs one (`connect`)."""
 
     @property
     def output(self) -> Output:
@@ -51,6 +54,20 @@ class Common:
         if repo.links is None:
             self._set_aside(repo)
         return repo
+
+    def connect(self, repo: Repo) -> Connection:
+        """Return the one open datastore of this command, which shares it among all that it calls; `close` ends it."""
+        if self.connection is None:
+            from bayou.sync.connection import Connection  # noqa: PLC0415
+
+            self.connection = Connection(repo)
+        return self.connection
+
+    def close(self) -> None:
+        """Close the datastore, if the command has opened it (V14)."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
     def _ask(self) -> Ask | None:
         """Return how to ask a person for permission (V23); None without a terminal."""

@@ -70,7 +70,7 @@ def put(
     from bayou.records.content import type_by_name  # noqa: PLC0415
     from bayou.records.terms import Options, Terms  # noqa: PLC0415
 
-    owner = resolve_model(repo, model)
+    owner = resolve_model(repo, model, connection=common.connect(repo))
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
     options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
     Terms.of(owner, name, repo.config.repo_id, "", options)  # what cannot be is said before anything is read or sent
@@ -98,7 +98,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     from bayou.model import resolve_model  # noqa: PLC0415
     from bayou.records.names import check_place  # noqa: PLC0415
 
-    owner = resolve_model(repo, model)
+    owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
     with content.source(file) as opened:
         return write(
@@ -214,7 +214,7 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
     from bayou.model import resolve_model  # noqa: PLC0415
     from bayou.records.names import check_place  # noqa: PLC0415
 
-    owner = resolve_model(repo, model)
+    owner = resolve_model(repo, model, connection=common.connect(repo))
     for name in (old, new):
         check_place(owner, name)
     return write(
@@ -241,7 +241,7 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
     from bayou.model import resolve_model  # noqa: PLC0415
     from bayou.records.names import check_place  # noqa: PLC0415
 
-    owner = resolve_model(repo, model)
+    owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
     what = f"version {version}" if version is not None else "all versions"
     confirm(common, f"delete {what} of {owner.name} {name}?", yes=yes)

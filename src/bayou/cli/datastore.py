@@ -136,16 +136,17 @@ def sync(
     from bayou.sync import api  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
+    connection = common.connect(repo)
     if not dry_run:
-        settle_undone(repo)
+        settle_undone(repo, connection)
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
-        report = api.sync(repo, options, timeout=timeout, progress=progress)
+        report = api.sync(repo, options, timeout=timeout, progress=progress, connection=connection)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.records.news import tell_catalog  # noqa: PLC0415
 
-        tell_catalog(repo, engine)
+        tell_catalog(repo, engine, connection)
     common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
     return report.exit_code
 

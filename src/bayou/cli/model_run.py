@@ -70,7 +70,7 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     model = find_model(repo, name)
     wanted = find_method(find_type(repo.running(), model.type), method)
     inputs = {**given, **(coerce(named, wanted.arguments) if named else {})}
-    prepared = prepare(repo, RunRequest(model, method, inputs))
+    prepared = prepare(repo, RunRequest(model, method, inputs), common.connect(repo))
     cancel = stop_event()
     came_of: list[Output] = []
 

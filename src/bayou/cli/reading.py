@@ -28,7 +28,7 @@ def reading(common: Common, engine: Engine | None = None) -> Iterator[tuple[Reco
     with ExitStack() as opened:
         with ExitStack() as waiting:
             chosen = engine or Engine(progress=waiting.enter_context(common.output.progress()))
-            records = opened.enter_context(Records(repo, engine=chosen))
+            records = opened.enter_context(Records(repo, engine=chosen, connection=common.connect(repo)))
             mended = records.catalog.refresh()
         told = [note(mended.line)] if mended.line is not None else []
         told += map(warn, mended.warnings)

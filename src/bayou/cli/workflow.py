@@ -100,9 +100,10 @@ def resume(common: Common, run_id: str, abandoned: bool) -> int:
     from bayou.session import write_session  # noqa: PLC0415
     from bayou.workflow.run import resumed_run, run_owner  # noqa: PLC0415
 
-    owner = run_owner(repo, run_id)
+    connection = common.connect(repo)
+    owner = run_owner(repo, run_id, connection)
     # The claim is a session of its own: whoever looks afterwards, anywhere, sees that the run goes on.
-    with write_session(repo, models=[owner], on_wait=common.output.tell) as session:
+    with write_session(repo, models=[owner], on_wait=common.output.tell, connection=connection) as session:
         going = resumed_run(repo, session.records, run_id, abandoned=abandoned)
     return carry_out(common, repo, going)
 

@@ -129,14 +129,16 @@ def carry_out(common: Common, repo: Repo, going: WorkflowRun) -> int:
     """
     from bayou.session import write_session  # noqa: PLC0415
 
+    connection = common.connect(repo)
+
     def sessions(model: ModelRef) -> AbstractContextManager[Session]:
-        return write_session(repo, models=[model], on_wait=common.output.tell)
+        return write_session(repo, models=[model], on_wait=common.output.tell, connection=connection)
 
     def on_step(job: str, record: Step) -> None:
         common.output.tell(workflow_sentences.step(job, record))
 
     try:
-        outcome = going.go(sessions, on_step=on_step)
+        outcome = going.go(sessions, on_step=on_step, connection=connection)
     except BaseException:
         left = going.outcome
         common.output.emit(*_rendered(left.run, left.duration_s, []))

@@ -77,6 +77,7 @@ def write_in_session(
                 on_wait=common.output.tell,
                 allow_mass_delete=deletes,
                 engine=engine,
+                connection=common.connect(repo),
             ) as session:
                 done.append(body(session))
         except BaseException:

@@ -19,6 +19,7 @@ from bayou.model.types.spec import Method, ModelType, find_method, method_not_fo
 from bayou.quick import dataclass
 from bayou.records.names import check_tags
 from bayou.repo import Repo
+from bayou.sync.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Prepared:
         }
 
 
-def prepare(repo: Repo, request: RunRequest) -> Prepared:
+def prepare(repo: Repo, request: RunRequest, connection: Connection | None = None) -> Prepared:
     """Check and evaluate a request. Runs nothing, writes nothing, sends nothing but for content that is not here.
 
     `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid`, `ExpressionInvalid`: each names the place.
@@ -84,7 +85,7 @@ def prepare(repo: Repo, request: RunRequest) -> Prepared:
     check_tags({**request.model.tags, **request.tags})
     _check_inputs(request, method, said)
     where = said.where
-    with DataLookup(repo) as data:
+    with DataLookup(repo, connection) as data:
         scope = replace(
             request.scope,
             inputs={**request.scope.inputs, **request.inputs},

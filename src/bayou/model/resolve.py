@@ -10,9 +10,12 @@ from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
+    from bayou.sync.connection import Connection
 
 
-def resolve_model(repo: Repo, text: str, records: Records | None = None) -> ModelRef:
+def resolve_model(
+    repo: Repo, text: str, records: Records | None = None, connection: Connection | None = None
+) -> ModelRef:
     """Return the model of this name or id: one that is defined here, else one that has data here.
 
     Data of a model that only another clone defines, or that is gone, can be read and deleted like any other.
@@ -23,7 +26,7 @@ def resolve_model(repo: Repo, text: str, records: Records | None = None) -> Mode
     if records is None:
         from bayou.records.records import Records  # noqa: PLC0415  (most models are defined)
 
-        with Records(repo) as opened:
+        with Records(repo, connection=connection) as opened:
             return _with_data(opened, text)
     return _with_data(records, text)
 

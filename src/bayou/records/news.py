@@ -10,9 +10,10 @@ from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.records.engine import Choice
+    from bayou.sync.connection import Connection
 
 
-def tell_catalog(repo: Repo, engine: Choice = "auto") -> None:
+def tell_catalog(repo: Repo, engine: Choice = "auto", connection: Connection | None = None) -> None:
     """Let the catalog catch up, if there is one: whoever never asked it for anything pays nothing for it.
 
     It is derived (V20): what it cannot take in now, it takes in when it is next asked, and says so then.
@@ -22,5 +23,5 @@ def tell_catalog(repo: Repo, engine: Choice = "auto") -> None:
     from bayou.records.engine import Engine  # noqa: PLC0415
     from bayou.records.records import Records  # noqa: PLC0415
 
-    with contextlib.suppress(BayouError), Records(repo, engine=Engine(engine)) as records:
+    with contextlib.suppress(BayouError), Records(repo, engine=Engine(engine), connection=connection) as records:
         records.catalog.refresh()

@@ -14,6 +14,7 @@ from bayou.records.data import DataRepository
 from bayou.records.engine import Engine
 from bayou.records.renumber import renumber
 from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.sync.journal import Guard
 from bayou.sync.service import Datastore
 
@@ -27,18 +28,26 @@ class Records:
     """The four repositories on one datastore, and what they work with. Use it as a context manager.
 
     No request is sent by opening it; what a killed process left half done is done first. `guard` is asked before every
-    change of the tree; `engine` says who does what looks at everything.
+    change of the tree; `engine` says who does what looks at everything. A `connection` stays open when this is closed.
     """
 
-    def __init__(self, repo: Repo, *, guard: Guard | None = None, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        repo: Repo,
+        *,
+        guard: Guard | None = None,
+        engine: Engine | None = None,
+        connection: Connection | None = None,
+    ) -> None:
         self.repo = repo
         self.engine = engine or Engine()
         self._open = ExitStack()
         try:
-            datastore = self._open.enter_context(Datastore(repo, renumber=renumber, guard=guard))
+            datastore = self._open.enter_context(Datastore(repo, renumber=renumber, guard=guard, connection=connection))
+            self.connection = datastore.connection
             self.tree = datastore.tree
             self.sync = datastore.sync
-            self.catalog = self._open.enter_context(Catalog(repo, self.tree, self.engine))
+            self.catalog = self._open.enter_context(Catalog(repo, self.tree, self.engine, self.connection))
             self.context = Context(repo, self.tree, self.sync, self.catalog)
             settle(self.context)
         except BaseException:

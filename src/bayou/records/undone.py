@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bayou.errors import StateError
 from bayou.repo import Repo
+
+if TYPE_CHECKING:
+    from bayou.sync.connection import Connection
 
 
 def undone(repo: Repo) -> list[Path]:
@@ -27,10 +31,10 @@ def changes_folder(repo: Repo) -> Path:
     return repo.state / "changes"
 
 
-def settle_undone(repo: Repo) -> None:
+def settle_undone(repo: Repo, connection: Connection | None = None) -> None:
     """Carry out what dead processes left undone, so that no sync takes half of it to others."""
     if undone(repo):
         from bayou.records.records import Records  # noqa: PLC0415  (hardly ever needed)
 
-        with Records(repo):
+        with Records(repo, connection=connection):
             pass

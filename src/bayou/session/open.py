@@ -1,29 +1,35 @@
-"""A repo as programs have it: `bayou.open(path)`."""
+"""A repo as programs use it: what `bayou.open(path)` and `bayou.init(path)` return."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bayou.config import Config
-from bayou.repo import Repo, open_repo
+from bayou.repo import Repo as RepoConfig
+from bayou.repo import init_repo, open_repo
 from bayou.session.session import Session, write_session
 from bayou.session.workflows import Workflows
+from bayou.sync.connection import Connection
 from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:
+    import builtins
+
     from bayou.model import Definition, ModelListing
-    from bayou.records.data import DataRepository
+    from bayou.pipeline.sql.query import ArrowTable, PandasFrame
     from bayou.records.evaluated import EvaluatedRepository
     from bayou.records.outputs import Output, OutputRepository
     from bayou.records.records import Records
     from bayou.records.runs import RunRepository
+    from bayou.session.data import Data, DataItem, ModelData
     from bayou.sync.progress import Progress
+    from bayou.sync.report import SyncReport
     from bayou.sync.service import SyncService
     from bayou.tree.tree import Tree
 
@@ -31,8 +37,9 @@ if TYPE_CHECKING:
 class Models:
     """The definitions of a repo: files that people write and commit."""
 
-    def __init__(self, repo: Repo) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._repo = connection.repo
 
     def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
         """Define a new model; `ModelExists` if there is one of that type and name."""
@@ -60,69 +67,181 @@ class Models:
         from bayou.deadline import stop_event  # noqa: PLC0415
         from bayou.model.run import RunRequest, prepare, run_method  # noqa: PLC0415
 
-        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}))
-        with write_session(self._repo, models=[prepared.request.model.ref]) as session:
+        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
+        models = [prepared.request.model.ref]
+        with write_session(self._repo, models=models, connection=self._connection) as session:
             return run_method(session, prepared, cancel=stop_event())
 
     def resolve(self, text: str) -> ModelRef:
         """Return the model of this name or id, defined here or known by its data."""
         from bayou.model import resolve_model  # noqa: PLC0415
 
-        return resolve_model(self._repo, text)
+        return resolve_model(self._repo, text, connection=self._connection)
 
 
-class OpenRepo:
-    """An open repo. What needs the datastore opens it when it is first used; close it, or use it in a `with` block.
+class ModelSession:
+    """A write session of one model. After its block, `pulled` and `pushed` are the reports of what moved."""
 
-    Reading sends no request but for content that is not here. Whatever is written outside of a session is journaled,
-    and goes up with the next push: `write_session` takes the lease, pulls and pushes.
+    def __init__(self, session: Session, model: ModelRef, data: ModelData) -> None:
+        self._session = session
+        self.model = model
+        self.data = data
+
+    @property
+    def records(self) -> Records:
+        """The repositories of the session: each write asks first whether the lease is still held (V13)."""
+        return self._session.records
+
+    @property
+    def pulled(self) -> SyncReport | None:
+        """What the session pulled before the block; None if it pulled nothing: offline, or a directory."""
+        return self._session.pulled
+
+    @property
+    def pushed(self) -> SyncReport | None:
+        """What the session pushed after the block; None until then, offline, and for a directory."""
+        return self._session.pushed
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables with which a child process works under this session's lease."""
+        return self._session.environment
+
+
+class Repo:
+    """An open repo. It opens its datastore when a caller first uses it: close it, or use it in a `with` block.
+
+    A model is given as a `ModelRef`, or by its name or id. Reading sends no request, except to fetch content that is
+    absent here. What a program writes outside of a session is journaled, and goes up with the next push; `session`
+    takes the lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
+    open; `close` closes it for all of them.
     """
 
-    def __init__(self, repo: Repo) -> None:
+    def __init__(self, repo: RepoConfig) -> None:
         self.repo = repo
-        self.models = Models(repo)
-        self.workflows = Workflows(repo)
+        self._connection = Connection(repo)
+        self._opening = threading.RLock()
         self._records: Records | None = None
+        self.models = Models(self._connection)
+        self.workflows = Workflows(self._connection)
+
+    def __repr__(self) -> str:
+        return f"<bayou.Repo {self.root}>"
 
     @property
     def root(self) -> Path:
+        """The directory with `bayou.toml`."""
         return self.repo.root
 
     @property
     def config(self) -> Config:
+        """What `bayou.toml` and the environment say."""
         return self.repo.config
 
-    @cached_property
-    def records(self) -> Records:
-        """All that is kept, open."""
-        from bayou.records.records import Records  # noqa: PLC0415
-
-        self._records = Records(self.repo)
-        return self._records
-
     @property
-    def data(self) -> DataRepository:
-        return self.records.data
+    def data(self) -> Data:
+        """Items and their versions: `get`, `versions`, `find`, `save`."""
+        from bayou.session.data import Data  # noqa: PLC0415
+
+        return Data(self.records.data, self.models.resolve)
 
     @property
     def outputs(self) -> OutputRepository:
+        """What came of running models' methods."""
         return self.records.outputs
 
     @property
     def runs(self) -> RunRepository:
+        """The records of workflow runs."""
         return self.records.runs
 
     @property
     def evaluated(self) -> EvaluatedRepository:
+        """Definitions and workflows as they were evaluated for a run."""
         return self.records.evaluated
 
     @property
     def sync(self) -> SyncService:
+        """The sync service: `status`, `hydrate`, `mark_dirty` for programs that write into the tree themselves."""
         return self.records.sync
 
     @property
     def tree(self) -> Tree:
+        """The files of the datastore on this machine; each write is journaled (V7)."""
         return self.records.tree
+
+    @property
+    def records(self) -> Records:
+        """The repositories below `data`, `outputs`, `runs` and `evaluated`, open."""
+        from bayou.records.records import Records  # noqa: PLC0415
+
+        with self._opening:
+            if self._records is None:
+                self._records = Records(self.repo, connection=self._connection)
+            return self._records
+
+    def push(self) -> SyncReport:
+        """Push every journaled change; the report's `pushed.files` counts the files."""
+        return self.sync.push_changed()
+
+    def pull(self, *models: ModelRef | str) -> SyncReport:
+        """Pull what changed in the store, of some models or of all; the report's `pulled.files` counts the files."""
+        return self.sync.pull_changed(self._resolved(models) if models else None)
+
+    def query(self, predicate: str, *, limit: int | None = None) -> builtins.list[DataItem]:
+        """Return each version for which a CEL predicate is true, as `latest && tags.env == "prod"`.
+
+        `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
+        """
+        from bayou.errors import QueryInvalid  # noqa: PLC0415
+        from bayou.records.query import query  # noqa: PLC0415
+
+        self.records.catalog.refresh()
+        found = query(self.records, predicate, limit=limit)
+        if found.failed:
+            raise QueryInvalid(f"{len(found.failed)} versions cannot be judged: {found.failed[0]}")
+        data = self.data
+        return [
+            data.get(ModelRef(row["type"], row["model_id"], row["model"]), row["name"], row["version"])
+            for row in found.results
+        ]
+
+    def sql(self, query: str, **parameters: Any) -> PandasFrame:
+        """Return the result of a Spark SQL query over `data`, `versions`, `outputs`, `runs`, `entries` in pandas.
+
+        `parameters` are the values of the query's `:name`s. The whole result is in memory: see `sql_batches`.
+        """
+        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+
+        self.records.catalog.refresh()
+        with open_query(self.repo, query, parameters) as opened:
+            return opened.to_pandas()
+
+    def sql_batches(self, query: str, **parameters: Any) -> Iterator[ArrowTable]:
+        """Yield the result of a Spark SQL query as Arrow tables, batch by batch; it is never in memory as a whole."""
+        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415
+
+        self.records.catalog.refresh()
+        with open_query(self.repo, query, parameters) as opened:
+            yield from opened.tables()
+
+    @contextmanager
+    def session(
+        self,
+        model: ModelRef | str,
+        *,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> Iterator[ModelSession]:
+        """Hold a model's lease, pull what belongs to it, run the block, push once, also if the block raises.
+
+        `LeaseTimeout` if another holder keeps the lease. `on_wait` is called with a sentence that names the holder.
+        """
+        from bayou.session.data import Data, ModelData  # noqa: PLC0415
+
+        (meant,) = self._resolved([model])
+        with self.write_session([meant], timeout=timeout, on_wait=on_wait) as session:
+            yield ModelSession(session, meant, ModelData(Data(session.records.data, self.models.resolve), meant))
 
     def write_session(
         self,
@@ -133,20 +252,29 @@ class OpenRepo:
         progress: Progress | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> AbstractContextManager[Session]:
-        """Return the block of one write session, as `bayou.session.write_session`; models may be named."""
-        meant = [self.models.resolve(model) if isinstance(model, str) else model for model in models]
+        """Return the block of a write session of several models, or of the store (`bayou.session.write_session`)."""
         return write_session(
-            self.repo, models=meant, store_wide=store_wide, timeout=timeout, progress=progress, on_wait=on_wait
+            self.repo,
+            models=self._resolved(models),
+            store_wide=store_wide,
+            timeout=timeout,
+            progress=progress,
+            on_wait=on_wait,
+            connection=self._connection,
         )
 
     def close(self) -> None:
-        """Give up this process's presence in the datastore; what is used afterwards opens it again."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
-            del self.records
+        """Close the datastore (V14). A repo that is used after that opens it again; closing twice does no harm."""
+        with self._opening:
+            if self._records is not None:
+                self._records.close()
+                self._records = None
+            self._connection.close()
 
-    def __enter__(self) -> OpenRepo:
+    def _resolved(self, models: Sequence[ModelRef | str]) -> builtins.list[ModelRef]:
+        return [self.models.resolve(model) if isinstance(model, str) else model for model in models]
+
+    def __enter__(self) -> Repo:
         return self
 
     def __exit__(
@@ -155,9 +283,14 @@ class OpenRepo:
         self.close()
 
 
-def open(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> OpenRepo:  # noqa: A001
-    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`).
+def open(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> Repo:  # noqa: A001
+    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`); `NotARepo` if there is none.
 
     `offline`: its sessions take no lease, and neither pull nor push.
     """
-    return OpenRepo(open_repo(path, offline=offline))
+    return Repo(open_repo(path, offline=offline))
+
+
+def init(path: str | os.PathLike[str] = ".") -> Repo:
+    """Make a directory a repo, and open it; `AlreadyInitialized`, and nothing changed, if it is one."""
+    return Repo(init_repo(path))

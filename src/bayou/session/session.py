@@ -19,6 +19,7 @@ from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.sync import api
+from bayou.sync.connection import Connection, connected
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.scope import ModelRef, Scope
@@ -55,6 +56,7 @@ def write_session(
     on_wait: Callable[[str], None] | None = None,
     allow_mass_delete: bool = False,
     engine: Choice = "auto",
+    connection: Connection | None = None,
 ) -> Iterator[Session]:
     """Hold the leases of the models (`store_wide`: of the store), pull what is theirs, run the block, push once.
 
@@ -63,14 +65,16 @@ def write_session(
     whatever was not stays journaled. Offline there is neither lease nor pull nor push; a datastore that is a directory
     has leases only. `timeout` is for the pull, and again for the push; `on_wait` is told who holds a lease;
     `allow_mass_delete` is for a block that deletes what somebody has agreed to; `engine` says who does the work.
+    Leases, pull, records and push share one open datastore: that of the caller, which stays open, or the session's own.
     """
-    exchange = _Exchange(repo, timeout, progress, allow_mass_delete, engine)
     with ExitStack() as open_now:
+        opened = open_now.enter_context(connected(repo, connection))
+        exchange = _Exchange(opened, timeout, progress, allow_mass_delete, engine)
         # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
-        leases = open_now.enter_context(_leases(repo, models, store_wide, timeout, on_wait))
-        settle_undone(repo)  # what a killed process left half done, before others' changes meet it
+        leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
+        settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
         pulled = exchange.pull(None if store_wide or not models else Scope.of(models))
-        records = open_now.enter_context(_records(repo, leases, Engine(engine, progress or Silent())))
+        records = open_now.enter_context(_records(opened, leases, Engine(engine, progress or Silent())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
         try:
@@ -89,7 +93,7 @@ def write_session(
 class _Exchange:
     """How one session pulls and pushes; offline, and for a directory, it does neither."""
 
-    repo: Repo
+    connection: Connection
     timeout: float | None
     progress: Progress | None
     allow_mass_delete: bool
@@ -116,27 +120,30 @@ class _Exchange:
             raise
 
     def _sync(self, options: SyncOptions) -> SyncReport | None:
-        if self.repo.offline or self.repo.config.datastore.url is None:
+        repo = self.connection.repo
+        if repo.offline or repo.config.datastore.url is None:
             return None
-        return api.sync(self.repo, options, timeout=self.timeout, progress=self.progress)
+        return api.sync(repo, options, timeout=self.timeout, progress=self.progress, connection=self.connection)
 
 
 def _leases(
-    repo: Repo,
+    connection: Connection,
     models: Sequence[ModelRef],
     store_wide: bool,
     timeout: float | None,
     on_wait: Callable[[str], None] | None,
 ) -> LeaseGroup:
+    repo = connection.repo
     if repo.offline:
         return LeaseGroup([])
     keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    return open_leases(repo).acquire_all(keys, on_wait=on_wait, deadline=deadline)
+    store = connection.store() if repo.config.datastore.url is not None else None
+    return open_leases(repo, store).acquire_all(keys, on_wait=on_wait, deadline=deadline)
 
 
-def _records(repo: Repo, leases: LeaseGroup, engine: Engine) -> Records:
+def _records(connection: Connection, leases: LeaseGroup, engine: Engine) -> Records:
     from bayou.records.records import Records  # noqa: PLC0415  (only once the lease is ours)
 
     # Every change of the tree asks first whether we may still make it: one place, that no repository can go around.
-    return Records(repo, guard=leases.check, engine=engine)
+    return Records(connection.repo, guard=leases.check, engine=engine, connection=connection)

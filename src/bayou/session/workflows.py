@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from bayou.repo import Repo
 from bayou.session.session import Session, write_session
+from bayou.sync.connection import Connection
 from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Workflows:
     """The workflows of a repo: files that people write and commit, and what runs them."""
 
-    def __init__(self, repo: Repo) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._repo = connection.repo
 
     def get(self, text: str) -> Workflow:
         """Return the workflow of this name or id."""
@@ -44,16 +45,17 @@ class Workflows:
         """
         from bayou.workflow.run import new_run  # noqa: PLC0415
 
-        return new_run(self._repo, text, inputs, tags=tags).go(self._session)
+        return new_run(self._repo, text, inputs, tags=tags).go(self._session, connection=self._connection)
 
     def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
         """Go on with a run that failed or was cancelled; `abandoned`: its process is known to be gone."""
         from bayou.workflow.run import resumed_run, run_owner  # noqa: PLC0415
 
-        with write_session(self._repo, models=[run_owner(self._repo, run_id)]) as session:
+        owner = run_owner(self._repo, run_id, self._connection)
+        with write_session(self._repo, models=[owner], connection=self._connection) as session:
             # Claimed in a session of its own: whoever looks afterwards, anywhere, sees that the run goes on.
             going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)
-        return going.go(self._session)
+        return going.go(self._session, connection=self._connection)
 
     def _session(self, model: ModelRef) -> AbstractContextManager[Session]:
-        return write_session(self._repo, models=[model])
+        return write_session(self._repo, models=[model], connection=self._connection)

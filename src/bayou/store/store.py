@@ -98,6 +98,16 @@ class Store:
         """Return a view of this store whose calls all end by `deadline`."""
         return self._view(self._sender.within(deadline))
 
+    def for_operation(self, deadline: Deadline | None = None) -> Store:
+        """Return a view for one of the operations that share this store: it counts its own requests (V17).
+
+        Whether the store ever answered is its own knowledge too: an operation that cannot reach the store at all fails
+        at once, although an earlier one could.
+        """
+        sender = Sender(self.url, self._sender.policy, Meter(), threading.Event())
+        sender.deadline = deadline
+        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
+
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
 

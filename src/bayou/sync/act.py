@@ -77,7 +77,7 @@ def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: 
     wanted = _returning(todo) if mode == "push" else {one.path for one in todo}
     pulls = [one for one in todo if one.action.pulls and one.path in wanted]
     incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
-    kept, ours, vanished = _meet(context, conflicts)
+    kept, ours, vanished = _meet(context, conflicts) if conflicts else ([], [], set())
     pushes += ours if mode != "pull" else []
     torn = _torn(context, todo, pushes, through)
     if mode != "pull":
@@ -92,11 +92,14 @@ def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: 
     if report.engine == "fast" and (pushes or incoming or kept or replacing):
         report.engine = "point"
     arriving = [*incoming, *kept, *replacing]
-    moved = touched | vanished | changed | pull(context, arriving, _beside(todo, arriving))
+    moved = touched | vanished | changed
+    if arriving:
+        moved |= pull(context, arriving, _beside(todo, arriving))
     renumbering.settle(moved)
     if mode != "pull":
         moved |= doubt & {one.path for one in incoming}
-    _forget_copies(context, [one for one in kept if one.path in moved])
+    if kept:
+        _forget_copies(context, [one for one in kept if one.path in moved])
     report.conflicts = [one for one in report.conflicts if one.path not in moved]
     # What was renumbered is a change of ours since we looked, and goes up with the next pass.
     again = bool(moved or torn or (replacing and mode != "pull"))
@@ -147,8 +150,6 @@ def _returning(todo: Sequence[Step]) -> set[str]:
 def _beside(todo: Sequence[Step], arriving: Iterable[Incoming]) -> Beside:
     """Return what was decided of the other files of each version that something arrives in."""
     coming = {one.path for one in arriving}
-    if not coming:
-        return Beside({}, set())
     others = [(unit, one) for one in todo if one.path not in coming and (unit := unit_of(one.path)) is not None]
     units = {unit_of(path) for path in coming} if others else set()
     beside: dict[str, list[Observed]] = defaultdict(list)
@@ -173,6 +174,7 @@ def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step],
                 context.incoming.remove(one.path)
             else:
                 moved.add(one.path)
+    context.incoming.sync_directories()  # V3: what is gone is gone durably before base says so
     removed = {
         one.path: replace(one, observed=replace(one.observed, content=None, finish_delete=False)) for one in undone
     }

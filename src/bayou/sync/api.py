@@ -12,6 +12,7 @@ from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.sync.collect import collect
+    from bayou.sync.connection import Connection
     from bayou.sync.copies import conflicts, drop_conflict, take_conflict
     from bayou.sync.hydrate import hydrate
     from bayou.sync.log import log
@@ -57,7 +58,12 @@ def __getattr__(name: str) -> Any:
 
 
 def sync(
-    repo: Repo, options: SyncOptions, *, timeout: float | None = None, progress: Progress | None = None
+    repo: Repo,
+    options: SyncOptions,
+    *,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    connection: Connection | None = None,
 ) -> SyncReport:
     """Reconcile the tree with the store. A datastore that is a directory has nothing to reconcile."""
     if repo.config.datastore.url is None or repo.offline:
@@ -70,5 +76,5 @@ def sync(
     from bayou.sync.context import open_context  # noqa: PLC0415
     from bayou.sync.run import run  # noqa: PLC0415
 
-    with open_context(repo, options, timeout=timeout, progress=progress) as context:
+    with open_context(repo, options, timeout=timeout, progress=progress, connection=connection) as context:
         return run(context)

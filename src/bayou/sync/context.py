@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from stat import S_ISREG
 
@@ -20,6 +20,7 @@ from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place
 from bayou.sync.bulk import Bulk
+from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
 from bayou.sync.journal import Journal
@@ -119,37 +120,39 @@ def open_context(
     progress: Progress | None = None,
     store: Store | None = None,
     policy: Policy | None = None,
+    connection: Connection | None = None,
 ) -> Iterator[Context]:
-    """Open the state of a repo and its store for one sync; one process at a time."""
+    """Prepare one sync of a repo with its store, or with `store`; one process at a time. The connection stays open."""
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    bounded = (store or repo.store()).within(deadline)
-    repo.tree_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with Database(repo.state / "sync.db") as database, _alone(repo.state / "sync.lock", deadline):
+    with ExitStack() as held:
+        opened = held.enter_context(connected(repo, connection))
+        bounded = opened.store(deadline) if store is None else store.within(deadline)
+        repo.tree_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database = opened.database
+        held.enter_context(_alone(repo.state / "sync.lock", deadline))
         cache = NodeFiles(repo.state / "nodes")
         nodes = BaseNodes(cache, ulid())
         base = Base(database, repo_place(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.place_id)
+        held.callback(journal.release)
         incoming = Incoming(repo.tree_root, repo.state / "incoming")
-        try:
-            yield Context(
-                repo=repo,
-                root=repo.tree_root,
-                store=bounded,
-                deadline=deadline,
-                database=database,
-                base=base,
-                nodes=nodes,
-                cache=cache,
-                journal=journal,
-                policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
-                incoming=incoming,
-                mover=Threads(bounded, repo.tree_root, incoming),
-                options=options,
-                report=SyncReport(mode=options.mode, dry_run=options.dry_run),
-                progress=progress or Silent(),
-            )
-        finally:
-            journal.release()
+        yield Context(
+            repo=repo,
+            root=repo.tree_root,
+            store=bounded,
+            deadline=deadline,
+            database=database,
+            base=base,
+            nodes=nodes,
+            cache=cache,
+            journal=journal,
+            policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
+            incoming=incoming,
+            mover=Threads(bounded, repo.tree_root, incoming),
+            options=options,
+            report=SyncReport(mode=options.mode, dry_run=options.dry_run),
+            progress=progress or Silent(),
+        )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`sync.db`: what this machine knows about its tree and its stores (SQLite, WAL, synchronous=FULL).
 
-One connection for each process and thread-safe use of it; every change is a transaction that takes the write lock at
-its start, so that what a transaction has read stays true until it commits.
+One connection for each process (a forked child opens its own) and thread-safe use of it; every change is a transaction
+that takes the write lock at its start, so that what a transaction has read stays true until it commits.
 
 A damaged file (no SQLite database, truncated, malformed) is moved to `.bayou/set-aside/` when a command opens it, and
 sync goes on as after a lost state directory. A file that is busy, not readable or of another version stays.
@@ -15,6 +15,7 @@ import os
 import sqlite3
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -132,6 +133,10 @@ _NORMAL = 1
 """As SQLite counts what it waits for: OFF, NORMAL, FULL. In WAL mode NORMAL waits at checkpoints only."""
 
 
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+
+
 class Database:
     """The open state of one repo. Close it, or use it as a context manager."""
 
@@ -140,32 +145,53 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
+        self._connect()
+        _databases.add(self)
+
+    def _connect(self) -> None:
         self._aside: Path | None = None
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Ten processes may open it for the first time at once; only one makes it.
-            lock = FileLock(path.with_name(f"{path.name}.lock"))
+            lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
             if not lock.acquire(_OPEN_WITHIN_S):  # V12
-                raise StateError(f"another process has opened {path.name} for {_OPEN_WITHIN_S:.0f} s", hint="end it")
+                raise StateError(
+                    f"another process has opened {self.path.name} for {_OPEN_WITHIN_S:.0f} s", hint="end it"
+                )
             try:
                 try:
-                    self._connection = self._open()
+                    self._handle: sqlite3.Connection | None = self._open()
                 except sqlite3.DatabaseError:
                     if self._aside is None:
                         raise
-                    self._connection = self._open()
+                    self._handle = self._open()
             finally:
                 lock.release()
         except (sqlite3.Error, OSError) as error:
             raise self._state_error(error) from None
+        self._closer = weakref.finalize(self, self._handle.close)
         if self._aside is not None:
             warnings.warn(
-                f"{path.name} was damaged and is not used; it was moved to .bayou/{ASIDE}/{self._aside.name}."
+                f"{self.path.name} was damaged and is not used; it was moved to .bayou/{ASIDE}/{self._aside.name}."
                 " Deletes that were not pushed yet are lost; files that were not pushed yet are untracked, and"
                 " `bayou datastore sync --adopt` pushes them",
                 StateSetAside,
                 stacklevel=2,
             )
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._handle is None:
+            self._connect()
+        assert self._handle is not None
+        return self._handle
+
+    def forked(self) -> None:
+        """Leave the parent's connection alone, in a forked child: SQLite lets a child neither use nor close it."""
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+        if self._handle is not None and self._closer.detach():
+            _inherited.append(self._handle)
+            self._handle = None
 
     def _open(self) -> sqlite3.Connection:
         for end in _FILES:
@@ -288,7 +314,7 @@ class Database:
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self._closer()
 
     def __enter__(self) -> Database:
         return self
@@ -308,7 +334,6 @@ class Database:
             hint = "check that this user may write to .bayou, and that its volume is well"
         return StateError(f"{self.path.name}: {text}", hint=hint)
 
-
 class _Malformed(sqlite3.DatabaseError):
     """Damage that Bayou finds where SQLite reports none."""
 
@@ -317,3 +342,11 @@ class _Malformed(sqlite3.DatabaseError):
 
 def _is_damage(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def _forked() -> None:
+    for database in list(_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

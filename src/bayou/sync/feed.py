@@ -14,6 +14,7 @@ from typing import cast
 
 from bayou.quick import dataclass
 from bayou.repo import Repo
+from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
 from bayou.sync.place import place_of, place_url
@@ -197,7 +198,7 @@ ORDER BY 1, 2
 
 
 @contextmanager
-def open_feed(repo: Repo) -> Iterator[Feed]:
+def open_feed(repo: Repo, connection: Connection | None = None) -> Iterator[Feed]:
     """Open the feed of a repo that has a store; nobody keeps a journal of a datastore that is a directory."""
-    with Database(repo.state / "sync.db") as database:
-        yield Feed(repo, database)
+    with connected(repo, connection) as opened:
+        yield Feed(repo, opened.database)

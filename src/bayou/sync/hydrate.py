@@ -9,6 +9,7 @@ from bayou import paths
 from bayou.errors import NotFound, SyncError
 from bayou.index.read import scan
 from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.sync.context import Context, open_context
 from bayou.sync.intents import settle_intents
 from bayou.sync.journaled import Journaled
@@ -21,7 +22,13 @@ from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
 
 
-def hydrate(repo: Repo, target: str | os.PathLike[str] | None, *, timeout: float | None = None) -> Moved:
+def hydrate(
+    repo: Repo,
+    target: str | os.PathLike[str] | None,
+    *,
+    timeout: float | None = None,
+    connection: Connection | None = None,
+) -> Moved:
     """Fetch one path, what lies below a directory or belongs to a model, or (None) everything that is absent as lazy.
 
     A path may be spelled in any way, as in `paths.relative`. `SyncError` names what could not be fetched.
@@ -29,7 +36,7 @@ def hydrate(repo: Repo, target: str | os.PathLike[str] | None, *, timeout: float
     meant = None if target is None else paths.relative(repo.tree_root, target) or None
     if repo.config.datastore.url is None:
         return Moved()
-    with _with_everything(repo, timeout) as context:
+    with _with_everything(repo, timeout, connection) as context:
         settle_intents(context)
         fetch(context, meant)
     return _whole(context.report).pulled
@@ -42,9 +49,11 @@ def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
     return _whole(context.report)
 
 
-def _with_everything(repo: Repo, timeout: float | None) -> AbstractContextManager[Context]:
+def _with_everything(
+    repo: Repo, timeout: float | None, connection: Connection | None = None
+) -> AbstractContextManager[Context]:
     policy = Policy.of("full", repo.config.datastore.exclude)
-    return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy)
+    return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy, connection=connection)
 
 
 def _whole(report: SyncReport) -> SyncReport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -18,6 +19,8 @@ from bayou.quick import dataclass
 from bayou.sync.database import IN_SPAN, Database
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bayou.index.span import Span
 
 Kind = Literal["write", "delete", "tree"]
@@ -66,12 +69,10 @@ class Journal:
     def __init__(self, database: Database, place: int, guard: Guard | None = None) -> None:
         self.database = database
         self.place = place
-        self.keeper: object = None
-        """What closes the database when it is garbage-collected: it must live as long as the journal is in use."""
         self._guard = guard
         self._owners = database.path.parent / "owners"
-        self._lock: FileLock | None = None
-        self._owner = ""
+        self._owner, self._process = "", os.getpid()
+        self._leave: weakref.finalize[..., Journal] | None = None
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
         """Record that these paths are about to change; return when that is on disk."""
@@ -161,18 +162,20 @@ class Journal:
 
     def release(self) -> None:
         """Give up this process's presence; its open rows count as closed from now on."""
-        if self._lock is not None:
-            self._lock.release()
-            with contextlib.suppress(OSError):
-                (self._owners / self._owner).unlink()
-            self._lock = None
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
 
     def _presence(self) -> str:
-        if self._lock is None:
+        if self._process != os.getpid():
+            self.release()  # a forked child is an owner of its own: it may outlive its parent
+        if self._leave is None:
             self._owners.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._owner = ulid()
-            self._lock = FileLock(self._owners / self._owner)
-            self._lock.acquire()
+            self._owner, self._process = ulid(), os.getpid()
+            lock = FileLock(self._owners / self._owner)
+            lock.acquire()
+            # V14: a journal that a caller drops without a word gives up its presence, too.
+            self._leave = weakref.finalize(self, _leave, lock, self._owners / self._owner, self._process)
         return self._owner
 
     def settle(self) -> None:
@@ -201,6 +204,14 @@ class Journal:
             return True
         lock.release()
         return False
+
+
+def _leave(lock: FileLock, path: Path, process: int) -> None:
+    """Give up a presence; a forked child lets go of its copy, and its parent stays present."""
+    lock.release()
+    if process == os.getpid():
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _newest(db: sqlite3.Connection) -> int:

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bayou.repo import Repo
-from bayou.sync.database import Database
+from bayou.sync.connection import Connection, connected
 from bayou.sync.journal import Guard, Journal
 from bayou.sync.place import place_of
 from bayou.tree.journal import Kind, Ticket
 
 
 @contextmanager
-def open_journal(repo: Repo, guard: Guard | None = None) -> Iterator[Journal | NoJournal]:
+def open_journal(
+    repo: Repo, guard: Guard | None = None, connection: Connection | None = None
+) -> Iterator[Journal | NoJournal]:
     """Open the journal of a repo's datastore; no store is opened and no request sent, so that offline work goes on.
 
     Whatever changes the tree passes here first, and so does what `guard` forbids.
@@ -21,8 +23,8 @@ def open_journal(repo: Repo, guard: Guard | None = None) -> Iterator[Journal | N
     if repo.config.datastore.url is None:
         yield NoJournal(guard)
         return
-    with Database(repo.state / "sync.db") as database:
-        journal = Journal(database, place_of(database, repo), guard)
+    with connected(repo, connection) as opened:
+        journal = Journal(opened.database, place_of(opened.database, repo), guard)
         try:
             journal.appear()
             yield journal
@@ -34,7 +36,6 @@ class NoJournal:
     """The journal of a directory datastore: there is nobody to tell."""
 
     def __init__(self, guard: Guard | None = None) -> None:
-        self.keeper: object = None
         self._guard = guard
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:

@@ -113,7 +113,7 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
         elif item.entry is not None:
             waiting[item.path] = item
             wanted.append(item.entry)
-    for came in context.mover.download(wanted, len(wanted)):
+    for came in context.mover.download(wanted, len(wanted)) if wanted else ():
         item = waiting[came.path]
         yield item, came if isinstance(came, Failure) else _staged(item, came)
 

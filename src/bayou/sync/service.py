@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from bayou import paths
 from bayou.repo import Repo
 from bayou.sync import api
+from bayou.sync.connection import Connection, connected
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
 from bayou.sync.presence import NoJournal, open_journal
 from bayou.sync.scope import ModelRef, Scope
@@ -55,19 +56,20 @@ class SyncService(Protocol):
 class StoreSync:
     """Sync of a tree that is the cache of a store."""
 
-    def __init__(self, repo: Repo, journal: Journal, renumber: Renumber | None = None) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection, journal: Journal, renumber: Renumber | None = None) -> None:
+        self._connection = connection
+        self._repo = connection.repo
         self._journal = journal
         self._renumber = renumber
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
         scope = Scope.of(models) if models is not None else None
-        return api.sync(self._repo, self._options("pull", scope))
+        return api.sync(self._repo, self._options("pull", scope), connection=self._connection)
 
     def push_changed(self) -> SyncReport:
         """Give the store what the journal names."""
-        return api.sync(self._repo, self._options("push"))
+        return api.sync(self._repo, self._options("push"), connection=self._connection)
 
     def mark_dirty(self, path: StrPath | None = None) -> Mark:
         """Say that a file, a directory, or (None, or the tree's root) anything is about to be written by the caller.
@@ -91,7 +93,7 @@ class StoreSync:
 
     def hydrate(self, path: StrPath | None = None) -> Moved:
         """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
-        return api.hydrate(self._repo, path)
+        return api.hydrate(self._repo, path, connection=self._connection)
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
@@ -100,7 +102,7 @@ class StoreSync:
         return known(self._repo, self._journal.database, self._journal.place, prefix)
 
     def status(self) -> Status:
-        return api.status(self._repo)
+        return api.status(self._repo, connection=self._connection)
 
     def _options(self, mode: Mode, scope: Scope | None = None) -> SyncOptions:
         from bayou.sync.report import SyncOptions  # noqa: PLC0415
@@ -156,19 +158,26 @@ class Datastore:
     """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager.
 
     `renumber` is the rule by which versions of ours get another number than those of others (`bayou.records.renumber`);
-    `guard` is asked before every change of the tree.
+    `guard` is asked before every change of the tree. A `connection` stays open when the datastore is closed.
     """
 
-    def __init__(self, repo: Repo, *, renumber: Renumber | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        repo: Repo,
+        *,
+        renumber: Renumber | None = None,
+        guard: Guard | None = None,
+        connection: Connection | None = None,
+    ) -> None:
         self.repo = repo
         self._open = ExitStack()
-        journal = self._open.enter_context(open_journal(repo, guard))
-        # The tree, the service and each mark hold the journal: while a caller uses one of them, the state stays open,
-        # although the caller may have dropped the datastore itself.
-        journal.keeper = self._open
+        self.connection = self._open.enter_context(connected(repo, connection))
+        journal = self._open.enter_context(open_journal(repo, guard, self.connection))
         self.tree = Tree(repo.tree_root, journal)
         self.sync: SyncService = (
-            StoreSync(repo, journal, renumber) if isinstance(journal, Journal) else DirectorySync(repo, journal)
+            StoreSync(self.connection, journal, renumber)
+            if isinstance(journal, Journal)
+            else DirectorySync(repo, journal)
         )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.store.url import parse_url
 from bayou.sync.base import Base, repo_place
+from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
 from bayou.sync.journal import Journal
 from bayou.sync.place import place_url
@@ -21,7 +22,7 @@ from bayou.sync.reports import IndexStatus, Status
 _STATUS_TIMEOUT_S = 10.0
 
 
-def status(repo: Repo, *, timeout: float | None = None) -> Status:
+def status(repo: Repo, *, timeout: float | None = None, connection: Connection | None = None) -> Status:
     """Tell how things stand, with one request to the store (offline: none) and no change anywhere (V15)."""
     config = repo.config.datastore
     if config.url is None:
@@ -29,9 +30,13 @@ def status(repo: Repo, *, timeout: float | None = None) -> Status:
             str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
             config.hydrate, str(repo.tree_root),
         )  # fmt: skip
-    if repo.offline:
-        return _offline(repo)
-    store = repo.store().within(Deadline.after(timeout or _STATUS_TIMEOUT_S))
+    with connected(repo, connection) as opened:
+        return _offline(repo, opened.database) if repo.offline else _online(repo, opened, timeout)
+
+
+def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status:
+    config = repo.config.datastore
+    store = connection.store(Deadline.after(timeout or _STATUS_TIMEOUT_S))
     begin = time.monotonic()
     healthy, message, index, etag = True, "", None, None
     try:
@@ -50,12 +55,11 @@ def status(repo: Repo, *, timeout: float | None = None) -> Status:
     except BayouError as error:
         healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
     latency = round((time.monotonic() - begin) * 1000)
-    with Database(repo.state / "sync.db") as database:
-        base = _base(repo, store, database)
-        place = base.place
-        paths, bulk = Journal(database, base.place_id).counts()
-        policy = Policy.of(config.hydrate, config.exclude)
-        proved = place.etag is not None and place.policy == policy.text and not base.dirty()
+    base = _base(repo, store, connection.database)
+    place = base.place
+    paths, bulk = Journal(connection.database, base.place_id).counts()
+    policy = Policy.of(config.hydrate, config.exclude)
+    proved = place.etag is not None and place.policy == policy.text and not base.dirty()
     in_sync = proved and etag == place.etag and not paths
     return Status(
         store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
@@ -63,15 +67,14 @@ def status(repo: Repo, *, timeout: float | None = None) -> Status:
     )  # fmt: skip
 
 
-def _offline(repo: Repo) -> Status:
+def _offline(repo: Repo, database: Database) -> Status:
     """Tell what is known here. Whether that is what the store has, nobody can say."""
     config = repo.config.datastore
     assert config.url is not None
-    with Database(repo.state / "sync.db") as database:
-        nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
-        base = Base(database, place_url(config.url, config.namespace), config.namespace, nodes)
-        paths, bulk = Journal(database, base.place_id).counts()
-        seq = base.place.seq
+    nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
+    base = Base(database, place_url(config.url, config.namespace), config.namespace, nodes)
+    paths, bulk = Journal(database, base.place_id).counts()
+    seq = base.place.seq
     return Status(
         str(parse_url(config.url)), config.namespace, None, None, "offline: the store was not asked", None, False, seq,
         paths, bulk, config.hydrate, str(repo.tree_root),

@@ -14,6 +14,7 @@ from bayou.quick import dataclass
 from bayou.records.records import Records
 from bayou.records.run import Run
 from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.sync.context import identity
 from bayou.sync.report import SyncReport
 from bayou.workflow.check import check_workflow
@@ -65,12 +66,19 @@ class WorkflowRun:
             recorder.unpushed if recorder else None,
         )
 
-    def go(self, sessions: OpenSession, *, on_step: OnStep | None = None, every_s: float = EVERY_S) -> Outcome:
+    def go(
+        self,
+        sessions: OpenSession,
+        *,
+        on_step: OnStep | None = None,
+        every_s: float = EVERY_S,
+        connection: Connection | None = None,
+    ) -> Outcome:
         """Run it, each step in a session that `sessions` opens; return when all is done and pushed.
 
         An exception that ends it, such as a signal's, leaves a record which says `cancelled`.
         """
-        with Records(self._repo) as records:
+        with Records(self._repo, connection=connection) as records:
             pulled = records.sync.pull_changed()
             state = State(self._workflow)
             kept = state.keep(self._earlier) if self._earlier else {}
@@ -79,8 +87,8 @@ class WorkflowRun:
             recorder.reports.append(pulled)
             fields = run_fields(self._run)
             evaluated = evaluated_workflow(self._workflow, self._run.inputs, fields)
-            scopes = Scopes(self._repo, self._workflow, self._run.inputs, fields, recorder.records_of)
-            worker = Worker(self._repo, self._run, recorder, scopes, sessions)
+            scopes = Scopes(records.connection, self._workflow, self._run.inputs, fields, recorder.records_of)
+            worker = Worker(records.connection, self._run, recorder, scopes, sessions)
             try:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
@@ -119,9 +127,9 @@ def new_run(
     return WorkflowRun(repo, workflow, run)
 
 
-def run_owner(repo: Repo, run_id: str) -> WorkflowRef:
+def run_owner(repo: Repo, run_id: str, connection: Connection | None = None) -> WorkflowRef:
     """Return whose run this is, for the session in which it is resumed; what others have run is pulled first."""
-    with Records(repo) as records:
+    with Records(repo, connection=connection) as records:
         records.sync.pull_changed()
         run = records.runs.get(run_id)
     return WorkflowRef("workflow", run.workflow_id, run.workflow)

@@ -11,7 +11,7 @@ from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
 from bayou.quick import dataclass
 from bayou.records.run import Step as Record
-from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.workflow.definition import Job, Step, Workflow
 from bayou.workflow.each import Each
 from bayou.workflow.graph import before
@@ -25,7 +25,7 @@ Records = Callable[[Key], Mapping[str, Record]]
 class Scopes:
     """Makes the scope of each step of one run."""
 
-    repo: Repo
+    connection: Connection
     workflow: Workflow
     inputs: Mapping[str, Any]
     run: Mapping[str, Any]
@@ -34,14 +34,14 @@ class Scopes:
     @contextmanager
     def of_step(self, job: Job, step: Step, value: object, each: Each | None = None) -> Iterator[EvaluationScope]:
         """Give the scope in which a step's `value` is evaluated; data is open as long as the block lasts."""
-        with DataLookup(self.repo) as data:
+        with DataLookup(self.connection.repo, self.connection) as data:
             earlier = before(self.workflow, job, step)
             yield self._scope(data, self._steps(earlier, value, data), each)
 
     @contextmanager
     def of_job(self, job: Job, value: object) -> Iterator[EvaluationScope]:
         """Give the scope of a job's guard: the steps of the jobs before it."""
-        with DataLookup(self.repo) as data:
+        with DataLookup(self.connection.repo, self.connection) as data:
             nobody = Step("", job.name, job.place)
             yield self._scope(data, self._steps(before(self.workflow, job, nobody), value, data), None)
 

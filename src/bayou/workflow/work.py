@@ -16,7 +16,7 @@ from bayou.model.run import WriteSession, run_method
 from bayou.records.outputs import Output
 from bayou.records.run import Run
 from bayou.records.run import Step as Record
-from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.sync.report import SyncReport
 from bayou.sync.scope import ModelRef
 from bayou.workflow.recorder import Recorder
@@ -42,8 +42,10 @@ OpenSession = Callable[[ModelRef], AbstractContextManager[StepSession]]
 class Worker:
     """Does the tasks of one run, from many threads."""
 
-    def __init__(self, repo: Repo, run: Run, recorder: Recorder, scopes: Scopes, sessions: OpenSession) -> None:
-        self._repo = repo
+    def __init__(
+        self, connection: Connection, run: Run, recorder: Recorder, scopes: Scopes, sessions: OpenSession
+    ) -> None:
+        self._connection = connection
         self._run = run
         self._recorder = recorder
         self._scopes = scopes
@@ -120,7 +122,7 @@ class Worker:
                 tags=self._run.tags,
                 secrets=secrets,
             )
-            prepared = prepare(self._repo, request)
+            prepared = prepare(self._connection.repo, request, self._connection)
         self._recorder.hide(prepared.secrets)
         return prepared
 

@@ -130,6 +130,7 @@ def _connections() -> Iterator[Sequence[Any]]:
         if file != (self.path, _inode(self.path)) or self._connection.in_transaction:
             really_close(self)
         else:
+            self._closer.detach()  # the next process has it: the end of this object must not close it
             idle.setdefault(file, []).append(self._connection)
 
     try:

@@ -17,6 +17,7 @@ from bayou.repo import Repo
 if TYPE_CHECKING:
     from bayou.records.data import Item
     from bayou.records.records import Records
+    from bayou.sync.connection import Connection
 
 _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
 
@@ -24,9 +25,10 @@ _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
 class DataLookup:
     """Answers `data.latest`, `data.version` and `data.query`. Opens the records when first asked, and closes them."""
 
-    def __init__(self, repo: Repo, records: Records | None = None) -> None:
+    def __init__(self, repo: Repo, connection: Connection | None = None) -> None:
         self._repo = repo
-        self._records = records
+        self._connection = connection
+        self._records: Records | None = None
         self._open = ExitStack()
 
     def version(self, model: str, name: str, number: int | None, *, content: bool) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class DataLookup:
         if self._records is None:
             from bayou.records.records import Records  # noqa: PLC0415  (most expressions ask for no data)
 
-            self._records = self._open.enter_context(Records(self._repo))
+            self._records = self._open.enter_context(Records(self._repo, connection=self._connection))
         return self._records
 
     def __enter__(self) -> DataLookup:

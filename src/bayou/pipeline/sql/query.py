@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow
 
@@ -32,8 +32,12 @@ from bayou.repo import LOCAL, Repo
 from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
+    import pandas
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+ArrowTable: TypeAlias = "pyarrow.Table"
+PandasFrame: TypeAlias = "pandas.DataFrame"
 
 _ASKING = "asking"
 _NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
@@ -64,11 +68,22 @@ class Query:
 
     def rows(self, progress: Progress | None = None) -> Generator[Row, None, None]:
         """Yield the result as it comes, a batch at a time; it is never held whole here."""
+        with closing(self.tables(progress)) as tables:
+            for table in tables:
+                yield from to_rows(table)
+
+    def tables(self, progress: Progress | None = None) -> Generator[ArrowTable, None, None]:
+        """Yield the result as Arrow tables, as Spark sends them."""
         plan = self._frame._plan
         with self._running(), watching(self._spark, progress, _ASKING):
             for table in self._spark.client.to_table_as_iterator(plan.to_proto(self._spark.client), plan.observations):
                 if isinstance(table, pyarrow.Table):  # and not the schema, which comes first
-                    yield from to_rows(table)
+                    yield table
+
+    def to_pandas(self) -> PandasFrame:
+        """Return the whole result in pandas, with the types that Spark gives its columns."""
+        with self._running():
+            return self._frame.toPandas()
 
     def write_parquet(self, target: Path, *, directory: bool, progress: Progress | None = None) -> int:
         """Let tasks write the result: one file, or a directory of one for each task. Return how many rows it has.

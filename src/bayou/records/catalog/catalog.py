@@ -17,6 +17,7 @@ from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
 from bayou.records.catalog.refreshed import Refreshed, is_current
 from bayou.records.engine import Engine
 from bayou.repo import Repo
+from bayou.sync.connection import Connection
 from bayou.sync.feed import open_feed
 from bayou.tree.tree import Tree
 
@@ -43,8 +44,11 @@ class Catalog:
     is done as the `engine` says.
     """
 
-    def __init__(self, repo: Repo, tree: Tree, engine: Engine | None = None) -> None:
+    def __init__(
+        self, repo: Repo, tree: Tree, engine: Engine | None = None, connection: Connection | None = None
+    ) -> None:
         self._repo = repo
+        self._connection = connection
         self._engine = engine or Engine()
         self._root = tree.root
         self._file = CatalogFile(repo.catalog)
@@ -62,7 +66,7 @@ class Catalog:
             if looked is None:
                 return Refreshed()
             return self._catch_up(lambda db, backfill: directory.catch_up(db, self._root, looked, backfill))
-        with open_feed(self._repo) as feed:
+        with open_feed(self._repo, self._connection) as feed:
             if self._file.read(lambda db: is_current(db, feed)):
                 return Refreshed()
         return self._catch_up(self._follow)
@@ -77,7 +81,7 @@ class Catalog:
     def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> Refreshed:
         from bayou.records.catalog.follow import follow  # noqa: PLC0415
 
-        with open_feed(self._repo) as feed:
+        with open_feed(self._repo, self._connection) as feed:
             return follow(db, self._root, feed, backfill)
 
     def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:

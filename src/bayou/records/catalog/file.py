@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,10 @@ _CACHE_KIB = 64 << 10
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+_files: weakref.WeakSet[CatalogFile] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+
+
 class CatalogFile:
     """The catalog of one repo, opened when it is first needed. A new file knows in `meta` why it is new.
 
@@ -47,6 +52,18 @@ class CatalogFile:
         self._lock = FileLock(path.with_name(f"{path.name}.lock"))
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
+        _files.add(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def forked(self) -> None:
+        """Leave the parent's connection alone, in a forked child, which opens its own (as `sync.database`)."""
+        self._thread = threading.RLock()
+        if self._connection is not None:
+            _inherited.append(self._connection)
+            self._connection = None
+        self.close()
 
     def read(self, work: Work[T]) -> T:
         """Do what only reads, as of one moment; nobody is kept from writing."""
@@ -163,6 +180,14 @@ class CatalogFile:
             return True
         self.close()
         return False
+
+
+def _forked() -> None:
+    for file in list(_files):
+        file.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
