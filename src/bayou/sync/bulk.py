@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
+from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
@@ -39,14 +40,23 @@ class Bulk:
 
     @classmethod
     def of(
-        cls, config: Config, engine: str, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
+        cls, config: Config, engine: Request, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
     ) -> Bulk | None:
         """Return how a command uses Spark that was asked for this engine; None if it does everything by itself."""
-        if engine == "point":
+        selector = Selector.of(config, engine)
+        limit = selector.limit()
+        if limit is None:
             return None
-        must, sync = engine == "spark", config.sync
-        limit = 0 if must else sync.point_limit
-        return cls(config.datastore, config.spark, limit, sync.concurrency, deadline, warn, must, progress)
+        return cls(
+            config.datastore,
+            config.spark,
+            limit,
+            config.sync.concurrency,
+            deadline,
+            warn,
+            selector.must,
+            progress,
+        )
 
     def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
