@@ -7,9 +7,11 @@ import pytest
 from bayou.config import Config, SparkConfig
 from bayou.deadline import Deadline
 from bayou.engine import select
+from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
-from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Selector, is_cluster, run_with
-from bayou.errors import JavaMissing, SparkUnavailable
+from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
+from bayou.errors import JavaMissing, SparkUnavailable, UsageError
+from bayou.store import open_store
 
 AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
 
@@ -93,15 +95,31 @@ class NoJava:
         raise JavaMissing("there is no Java")
 
 
+def engines(selector: Selector, warnings: list[str]) -> Engines:
+    return Engines(SparkConfig(), selector, Deadline.after(9), warnings.append)
+
+
 def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypatch):
     monkeypatch.setattr(select, "_installed", NoJava)
     warnings: list[str] = []
-    rest = {"what": "it was done", "deadline": Deadline.after(9), "progress": None, "warn": warnings.append}
 
-    assert run_with(Selector(override=1), SparkConfig(), Needs(), lambda _: 1, **rest) is None
+    done = engines(Selector(override=1), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+
+    assert done == "local"
     assert warnings == ["it was done by this process alone, since Spark could not: there is no Java"]
     with pytest.raises(JavaMissing):
-        run_with(Selector("spark"), SparkConfig(), Needs(), lambda _: 1, **rest)
+        engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+
+
+def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
+    monkeypatch.setattr(select, "_installed", NoJava)
+    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no recipe is made of it"))])
+    warnings: list[str] = []
+
+    assert engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", files=2) == "local"
+    assert warnings == []
+    with pytest.raises(UsageError):
+        engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", files=2)
 
 
 def test_a_program_without_spark_says_so(monkeypatch):

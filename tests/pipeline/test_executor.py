@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +20,6 @@ from bayou.engine.local import LocalExecutor
 from bayou.engine.progress import Stage
 from bayou.errors import AccessDenied, DeadlinePassed
 from bayou.pipeline.executor import SparkExecutor, decode, encode, schema_of
-from bayou.quick import dataclass
 from bayou.store import open_store
 from bayou.store.recipe import Recipe
 
@@ -35,7 +35,7 @@ class Told(NamedTuple):
     there: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Keys:
     """Lists some directories of a store."""
 

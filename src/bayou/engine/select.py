@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from bayou.errors import SparkError, SparkUnavailable
+from bayou.errors import SparkError, SparkUnavailable, UsageError
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
@@ -161,27 +161,54 @@ def is_near(config: SparkConfig) -> bool:
     return _installed is not None and spark_engine().is_near(config)
 
 
-def run_with(
-    selector: Selector,
-    config: SparkConfig,
-    needs: Needs,
-    work: Callable[[Executor], T],
-    *,
-    what: str,
-    deadline: Deadline,
-    progress: Progress | None,
-    warn: Callable[[str], None],
-) -> T | None:
-    """Do work with Spark's executor; None where that cannot be: then do it here.
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How one command runs its jobs: which engine, until when, and to whom it shows progress and warnings."""
 
-    `what` completes "… by this process alone", as in "the store was listed". Where the user asked for Spark, its
-    failure is raised.
-    """
-    try:
-        with spark_engine().open(config, needs, deadline=deadline, progress=progress) as executor:
-            return work(executor)
-    except SparkError as error:
-        if selector.must:
-            raise
-        warn(f"{what} by this process alone, since Spark could not: {error.message}")
-        return None
+    spark: SparkConfig
+    selector: Selector
+    deadline: Deadline
+    warn: Callable[[str], None]
+    progress: Progress | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        requested: Request,
+        deadline: Deadline,
+        warn: Callable[[str], None],
+        progress: Progress | None = None,
+    ) -> Engines:
+        return cls(config.spark, Selector.of(config, requested), deadline, warn, progress)
+
+    def local(self) -> Executor:
+        """Return the executor of this process."""
+        from bayou.engine.local import LocalExecutor  # noqa: PLC0415  (most commands run no job)
+
+        return LocalExecutor(deadline=self.deadline, progress=self.progress)
+
+    def run(self, needs: Needs, work: Callable[[Executor], T], *, what: str, files: int, size: int = 0) -> T:
+        """Do work of so many entries or files, and bytes, with the executor that pays; `work` runs one job or several.
+
+        Where Spark was chosen and fails, this warns and calls `work` again with the executor of this process, unless
+        the user asked for Spark: then its error is raised. `what` completes "… by this process alone", as in "the store
+        was listed".
+        """
+        if self.selector.choose(files, size).spark and self._reaches(needs):
+            try:
+                with spark_engine().open(self.spark, needs, deadline=self.deadline, progress=self.progress) as executor:
+                    return work(executor)
+            except SparkError as error:
+                if self.selector.must:
+                    raise
+                self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
+        return work(self.local())
+
+    def _reaches(self, needs: Needs) -> bool:
+        """Say whether other processes can reach the stores of a job at all."""
+        if not any(store.url.startswith("memory:") for store in needs.stores):
+            return True
+        if self.selector.must:
+            raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
+        return False
