@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from bayou import paths
@@ -20,6 +21,8 @@ from bayou.store.transport import ObjectMeta
 
 MOST_LEVELS = 500
 """Directories that are looked into before the work begins: what they cost must not be felt."""
+
+_PAGE = 1000
 
 T = TypeVar("T")
 
@@ -78,7 +81,9 @@ def objects(store: Store, part: Part) -> Iterator[Sequence[ObjectMeta]]:
         for page in store.list(under):
             yield [meta for meta in page if "/" not in meta.key[start:]]
         return
-    yield list(level.objects)
+    found = iter(level.objects)
+    while page := list(islice(found, _PAGE)):
+        yield page
 
 
 def groups(parts: Sequence[T], wanted: int) -> list[Sequence[T]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
+from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
@@ -99,3 +100,15 @@ class Bulk:
         if found is not None and found.refusals > len(found.refused):
             self.warn(f"{found.refusals} keys were refused; the first {len(found.refused)} are named")
         return found
+
+
+def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
+    """Return the store of a repo as a job holds it; a worker's client is made only where this user trusts the repo."""
+
+    def recipe() -> Recipe:
+        place = config.datastore
+        place.require_trust()  # V23
+        assert place.url is not None  # a directory has no store
+        return Recipe.of(place.url, place.namespace, place.options, config.sync.concurrency)
+
+    return StoreHandle(store, recipe, deadline)
