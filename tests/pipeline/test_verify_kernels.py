@@ -1,4 +1,4 @@
-"""The kernels of verify and of collection, without Spark: they find what one process finds, whatever the parts."""
+"""The jobs of verify and of collection: however a store is divided, they find what one look at all of it finds."""
 
 from __future__ import annotations
 
@@ -23,25 +23,20 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
-from bayou.pipeline.arrow import batch, key_bytes, key_text, rows
 from bayou.pipeline.balance import assign
-from bayou.pipeline.kernels import sweep
-from bayou.pipeline.kernels.compare import CASES, OBJECT, TRASH_REFUSED, WASTED
-from bayou.pipeline.kernels.sweep import SWEPT
-from bayou.pipeline.sources.entries import leaf_refs
-from bayou.pipeline.sources.named import NAMED, read
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.large import Downloaded
 from bayou.store.recipe import Recipe
 from bayou.store.transport import Level
 from bayou.sync.compare import Compared
-from bayou.sync.garbage import SweepHere
+from bayou.sync.garbage import Sweep
 from bayou.sync.judge import LEARNED
 from bayou.sync.retained import retained
 from bayou.sync.verify_job import CHECKED, VerifyJob
 from tests.index.memory import MemoryStore
 from tests.sync.reference_compare import compare
+from tests.sync.reference_sweep import SweepReference
 
 SMALL = Shape(3, 6, 2, 4)
 PUSHES = [f"01J8XG4Q6V5T3N2M1K0H9G8F7{letter}" for letter in "ABC"]
@@ -137,17 +132,10 @@ def _lose(draw: Any, scene: Scene) -> None:
         del scene.store.objects[key]
 
 
-def in_parts(found: list[tuple[Any, ...]], parts: int) -> list[list[Any]]:
-    """Divide cases by key, as a shuffle does, and sort each part."""
-    shared: list[list[Any]] = [[] for _ in range(parts)]
-    for row in found:
-        shared[hash(row[0]) % parts].append(row)
-    return [[batch(CASES, list(zip(*sorted(part, key=lambda row: row[0]), strict=True)))] for part in shared if part]
-
-
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.sync.verify_job._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.sync.garbage._ENTRIES_PER_PART", 1)
 
 
 def handle(store: Any) -> StoreHandle:
@@ -222,38 +210,49 @@ def test_a_part_reads_only_the_leaves_that_can_hold_its_paths(small_parts):
     assert sum(len(one.leaves) for one in sections) <= leaves + 2 * len(sections)
 
 
-@given(scenes(), st.integers(0, 40) | st.just(5000), st.integers(1, 4))
-def test_however_keys_are_divided_the_garbage_is_that_of_one_process(scene, age, parts):
+@pytest.mark.usefixtures("small_parts")
+@settings(suppress_health_check=[*HealthCheck])
+@given(st.data(), scenes(), st.integers(0, 40) | st.just(5000), st.integers(1, 40))
+def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene, age, parts):
     store: Any = scene.store
+    for key in data.draw(st.lists(in_other_stores, max_size=2, unique=True)):
+        store.put(Key(key), b"another store's")
     before = 1_700_000_000_000 + age
     kept = retained(store, scene.head, before)
     trash = Tree(StoreNodes(store), scene.head.trash)
-    here = SweepHere(store)
-    here.take_stock()
-    expected = here.judge(kept, trash, before)
-    trees = {sweep.KEPT: [*kept.current, *kept.recent], sweep.ONCE: kept.earlier, WASTED: leaf_refs(trash)}
-    told = [
-        row[:-1] for kind, refs in trees.items() for one in read(store, kind, refs) for row in rows(one, NAMED.names)
-    ]
-    told += [
-        (key_bytes(meta.key), OBJECT, meta.size, None, meta.etag, meta.version, meta.modified)
-        for page in store.list()
-        for meta in page
-        if not meta.key.startswith(".bayou/")
-    ]
+    reference = SweepReference(store)
+    newest = reference.take_stock()
+    expected = reference.judge(kept, trash, before)
+    there = set(store.objects)
+    sweep = Sweep(LocalExecutor(threads=parts), handle(store), 1000)
 
-    swept = [
-        row for part in in_parts(told, parts) for one in sweep.Sweep(before)(part) for row in rows(one, SWEPT.names)
-    ]
+    assert sweep.take_stock() == newest
+    late = store.put(Key(f"data/~{PUSHES[0]}/late"), b"after the listing")
+    assert sweep.judge(kept, trash, before) == expected
+    sweep.delete()
+    sweep.close()
 
-    doomed = {key_text(row[1]) for row in swept if row[0] not in (sweep.TRASH, TRASH_REFUSED)}
-    assert doomed == {meta.key for meta in here._doomed if not meta.key.startswith(".bayou/")}
-    counts = Counter(row[0] for row in swept)
-    assert (counts[sweep.OLD], counts[sweep.LEFTOVER]) == (expected.objects, expected.leftovers)
-    assert {key_text(row[1]) for row in swept if row[0] == sweep.TRASH} == {entry.key for entry in expected.trash}
-    assert {key_text(row[1]) for row in swept if row[0] == TRASH_REFUSED} == set(expected.refused)
+    assert late is not None
+    assert there - set(store.objects) == {meta.key for meta in reference.doomed}
+    assert f"data/~{PUSHES[0]}/late" in store.objects  # T13: what was listed is fixed
     # V5: what an entry of the current index names is never garbage.
-    assert doomed.isdisjoint(entry.key for ref in kept.current for entry in StoreNodes(store).load(0, ref).rows)
+    named = {entry.key for ref in kept.current for entry in StoreNodes(store).load(0, ref).rows}
+    assert named & there <= set(store.objects)
+
+
+def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row():
+    key = f"files/~{PUSHES[0]}/a"
+    store = Bucket({key: b"1", f"files/~{PUSHES[1]}/a": b"2", ".bayou/head.json": b"head"})
+    root = _tree(store, {key: Entry(key, None, 1, None, None, None, 1)}, "c0")
+    head = first_head(store="s", commit="c0", at=_at(0), by="me", root=root, tally=Tally())
+    before = 1_800_000_000_000
+    sweep = Sweep(LocalExecutor(), handle(store), 1)
+
+    sweep.take_stock()
+    sweep.judge(retained(store, head, before), Tree(StoreNodes(store), None), before)  # type: ignore[arg-type]
+    sweep.delete()
+
+    assert [one for one in store.objects if one.startswith("files/")] == [key]
 
 
 def test_a_huge_file_has_a_task_to_itself():
