@@ -24,6 +24,7 @@ from bayou.index.log import Tally
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
 from bayou.pipeline.balance import assign
+from bayou.pipeline.executor import _Run, decode
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.large import Downloaded
@@ -138,6 +139,24 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.sync.garbage._ENTRIES_PER_PART", 1)
 
 
+class ByWire:
+    """Runs a job as `SparkExecutor` does, rows as Arrow batches and parts in order, without the server."""
+
+    engine = "spark"
+    slots = 10
+
+    def __init__(self, threads: int) -> None:
+        self.wanted = threads
+
+    def run(self, job: Any) -> Any:
+        parts = job.parts(self.wanted)
+        return job.fold(row for part in parts for some in _Run(job)(part) for row in decode(job.row, some))
+
+
+def executors(threads: int) -> Any:
+    return LocalExecutor(threads=threads) if threads % 2 else ByWire(threads)
+
+
 def handle(store: Any) -> StoreHandle:
     return StoreHandle(store, lambda: pytest.fail("nothing leaves this process"))
 
@@ -171,7 +190,7 @@ def test_however_a_store_is_divided_the_findings_are_those_of_one_look(data, sce
         scene.store.put(Key(key), b"another store's")
     expected = compare(scene.store, scene.head, deep=deep)  # type: ignore[arg-type]
 
-    found = LocalExecutor(threads=parts).run(VerifyJob(handle(scene.store), scene.head, deep=deep))
+    found = executors(parts).run(VerifyJob(handle(scene.store), scene.head, deep=deep))
 
     assert told(found) == told(expected)
     found.close()
@@ -190,6 +209,39 @@ def test_what_others_have_as_their_directory_is_refused_also_if_nobody_indexed_t
     assert ([one.path for one in found.refused], found.unindexed) == (["files/a"], ["files/a/b", "files/c"])
     assert (found.leftovers, len(found.missing)) == (1, 40)
     assert told(found) == told(compare(store, scene.head, deep=False))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wanted", [1, 20])
+def test_names_between_an_object_and_what_lies_below_it_do_not_part_them(small_parts, wanted):
+    store = Bucket(dict.fromkeys(["files/a", "files/a!", "files/a!/x", "files/a-b", "files/a/b", "files/a0"], b"1"))
+    root = _tree(
+        store, {f"data/{number}": Entry(f"data/{number}", None, 1, None, None, None, 1) for number in range(40)}, "c0"
+    )
+    head = first_head(store="s", commit="c0", at=_at(0), by="me", root=root, tally=Tally())
+
+    found = ByWire(wanted).run(VerifyJob(handle(store), head, deep=False))
+
+    assert [one.path for one in found.refused] == ["files/a", "files/a!"]
+    assert found.unindexed == ["files/a!/x", "files/a-b", "files/a/b", "files/a0"]
+
+
+def test_another_store_and_the_objects_of_pushes_are_not_divided(small_parts):
+    push = PUSHES[0]
+    pushed = [f"files/{letter}/~{push}/{number}" for letter in "abcdefgh" for number in range(10)]
+    others = ["data/x/-/a", "data/x/.bayou/head.json", "data/x/b/c/d", f"data/x/e/~{push}/f", "data/x/.bayou-no/g"]
+    store = Bucket(dict.fromkeys([*pushed, *others, "data/y/a", "data/z/.bayou", ".bayou/head.json"], b"1"))
+    rows = [Entry(keys.parse_payload(key).path, push, 1, None, None, None, 1) for key in pushed]
+    root = _tree(store, {row.path: row for row in rows}, "c0")
+    head = first_head(store="s", commit="c0", at=_at(0), by="me", root=root, tally=Tally())
+    job = VerifyJob(handle(store), head, deep=False)
+
+    found = LocalExecutor(threads=20).run(job)
+
+    directories = {str(section.part.directory) for part in job.parts(100) for section in part}
+    assert {"data/x", "data/y", "files/a"} <= directories
+    assert not [one for one in directories if one.startswith(("data/x/", "files/a/"))]
+    assert (found.checked, found.missing, found.leftovers, found.unindexed) == (80, [], 0, ["data/y/a"])
+    assert told(found) == told(compare(store, head, deep=False))  # type: ignore[arg-type]
 
 
 def test_a_part_reads_only_the_leaves_that_can_hold_its_paths(small_parts):
@@ -224,7 +276,7 @@ def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene,
     newest = reference.take_stock()
     expected = reference.judge(kept, trash, before)
     there = set(store.objects)
-    sweep = Sweep(LocalExecutor(threads=parts), handle(store), 1000)
+    sweep = Sweep(executors(parts), handle(store), 1000)
 
     assert sweep.take_stock() == newest
     late = store.put(Key(f"data/~{PUSHES[0]}/late"), b"after the listing")

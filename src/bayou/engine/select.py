@@ -1,11 +1,11 @@
 """Which engine does a piece of work: threads of this process, or Spark. One rule, by measured cost.
 
 Measured on 2 cores with S3 on loopback (`./dev bench engine` prints the table again; docs/spark.md has it): threads of
-this process were faster than a warm Spark server on the same machine at every size up to 30,000 files, by a nearly
-constant two seconds; a server that has yet to start adds 8 to 16 s. So with Java installed nothing becomes slower:
+this process were faster than a warm Spark server on the same machine at every size tried, by a factor of 2.8 at 1,000
+files and 1.2 at 30,000; a server that has yet to start adds 8 to 16 s. So with Java installed nothing becomes slower:
 
-- On one machine this process does everything below 100,000 entries or files. From there on Spark takes 10 % longer or
-  less, and what it does is bounded in memory. Where its server has yet to start, this process gets as much more as it
+- On one machine this process does everything up to 100,000 entries or files; beyond that, where nothing was measured
+  yet, Spark's bounded memory counts for more. Where its server has yet to start, this process gets as much more as it
   finishes in that time. With one core there is nothing that Spark could divide the work among.
 - A configured cluster does every job that takes longer than opening a session on it: by the number of files, or by
   their bytes, which a cluster moves and hashes over more than one machine's network and cores.
