@@ -35,6 +35,7 @@ import _large_store
 
 from bayou.config import SparkConfig
 from bayou.deadline import Deadline
+from bayou.engine.handle import StoreHandle
 from bayou.ids import ulid
 from bayou.index.head import Head, create_head, first_head
 from bayou.index.local import NodeFiles
@@ -42,9 +43,9 @@ from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.nodes import StoreSink
 from bayou.pipeline.discover import discover
+from bayou.pipeline.executor import SparkExecutor
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
-from bayou.pipeline.verify import compared
 from bayou.pipeline.warm import stop
 from bayou.records.engine import Engine
 from bayou.records.records import Records
@@ -53,6 +54,7 @@ from bayou.store.recipe import Recipe
 from bayou.sync import api, view
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
+from bayou.sync.verify_job import VerifyJob
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -161,10 +163,12 @@ def head_of(root: Root | None) -> Head:
 
 def verified(session: Session, recipe: Recipe, head: Head) -> int:
     """Verify a store; return how many entries were checked."""
-    with compared(session, recipe.open(), recipe, head) as found:
-        assert not found.missing, found.missing[:3]
-        assert not found.changed, found.changed[:3]
-        return found.checked
+    store = StoreHandle(recipe.open(), lambda: recipe)
+    found = SparkExecutor(session).run(VerifyJob(store, head, deep=False))
+    found.close()
+    assert not found.missing, found.missing[:3]
+    assert not found.changed, found.changed[:3]
+    return found.checked
 
 
 def backfilled(session: Session, root: Path, folder: Path) -> int:

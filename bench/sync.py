@@ -68,7 +68,8 @@ class Tools:
     def __init__(self, server: SeaweedServer, folder: Path) -> None:
         self.url = server.url
         self.folder = folder
-        self.env = {**os.environ, **server.env(), "NO_PROXY": "*", "HOME": str(folder / "home")}
+        # The repos of a run are its own: they may send the server's credentials to the server.
+        self.env = {**os.environ, **server.env(), "NO_PROXY": "*", "HOME": str(folder / "home"), "BAYOU_TRUST": "1"}
         self.env |= {
             "RCLONE_CONFIG_S_TYPE": "s3",
             "RCLONE_CONFIG_S_PROVIDER": "Other",

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bayou.engine import select
+from bayou.pipeline.engines import SparkEngines
+
 if TYPE_CHECKING:
     from bayou.testing.gcs import GcsServer
     from bayou.testing.s3 import S3Endpoint
+
+select.install(SparkEngines)  # as an entry point of the program does
 
 # The suite's assertions are read by people who have never seen its source.
 pytest.register_assert_rewrite("bayou.testing.contract")

@@ -75,7 +75,7 @@ def test_what_a_file_does_not_say_has_a_default(file):
     config = load(file, f'repo_id = "{REPO_ID}"\n')
 
     assert config == Config(REPO_ID)
-    assert config.sync == SyncConfig(timeout=300.0, concurrency=64, point_limit=1000)
+    assert config.sync == SyncConfig(timeout=300.0, concurrency=64, point_limit=None)
     assert config.datastore == DatastoreConfig(None, None, None, "full", (), {})
 
 

@@ -184,7 +184,6 @@ def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monk
     furnish(repo)
     expected = rebuilt(repo, "point")[1]
     remove(database(repo))
-    monkeypatch.setattr("bayou.records.engine._START_IN_LIMITS", 1)
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
     monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
 
@@ -206,7 +205,6 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
     furnish(repo)
     expected = rebuilt(repo, "point")
     remove(database(repo))
-    monkeypatch.setattr("bayou.records.engine._START_IN_LIMITS", 1)
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
     def run(self: Engine, repo: Repo, what: str, job, warn) -> None:

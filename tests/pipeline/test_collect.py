@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-import bayou.pipeline.collect as job
+from bayou.engine import select
+from bayou.engine.local import LocalExecutor
 from bayou.errors import DeleteFailed, NodeMissing, SparkLost
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names
 from bayou.index.tree import Tree
-from bayou.pipeline.kernels.sweep import Delete
+from bayou.pipeline import executor
 from bayou.store import keys
 from bayou.sync import api, commit
-from bayou.sync.bulk import Bulk
+from bayou.sync.garbage import ListJob
 from bayou.sync.reports import CollectReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
@@ -27,6 +28,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SOON = -5.0
 """A grace that ends in the future: clocks of stores are coarse."""
+
+
+@pytest.fixture(autouse=True)
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayou.sync.garbage._ENTRIES_PER_PART", 10)
 
 
 def collect(mess: Mess, engine: str, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:
@@ -41,7 +47,8 @@ def left(mess: Mess) -> list[str]:
 def test_spark_deletes_what_one_process_deletes_although_workers_are_killed(warm, tmp_path, monkeypatch):
     here, there = (make_mess(a_team(tmp_path / name)) for name in ("point", "spark"))
     (marks := tmp_path / "marks").mkdir()
-    monkeypatch.setattr(job, "Delete", lambda recipe: killed_once(Delete(recipe), marks))
+    real = executor.read_parts
+    monkeypatch.setattr(executor, "read_parts", lambda *told: real(*told[:-1], killed_once(told[-1], marks)))
 
     dry = collect(there, "spark", dry_run=True)
     expected, done = collect(here, "point"), collect(there, "auto")
@@ -101,29 +108,38 @@ def test_a_bucket_is_collected_by_tasks_and_fails_as_it_does_here(warm, s3_team:
 
     done = collect(mess, "spark")
 
-    # A task of the job that failed may have gone on for a moment: what it deleted is not there to be deleted again.
+    # What was deleted before the failure is not there to be deleted again.
     assert counts(done)[:3] <= counts(garbage)[:3]
     assert counts(collect(mess, "point", dry_run=True))[:3] == (0, 0, 0)
     assert needed <= mess.objects.keys()
     assert len(needed) > 50
 
 
-def test_a_collection_that_is_lost_while_it_deletes_says_so(team: Team, monkeypatch):
-    """What this process would do then could not tell how much was deleted."""
+def test_a_collection_whose_spark_is_lost_is_made_here_and_says_so(team: Team, monkeypatch):
+    """This process alone deletes, so that the report tells how much that was (V17)."""
     mess = make_mess(team)
+    expected = collect(mess, "point", dry_run=True)
 
-    @contextmanager
-    def sweeping(*_: Any, **__: Any) -> Any:
-        from bayou.sync.garbage import SweepHere
+    class Lost:
+        @contextmanager
+        def open(self, *_: Any, **__: Any) -> Any:
+            yield self
 
-        class Lost(SweepHere):
-            def delete(self) -> None:
-                raise SparkLost("the Spark server went away")
+        def run(self, job: Any) -> Any:
+            if isinstance(job, ListJob):
+                return LocalExecutor().run(job)
+            raise SparkLost("the Spark server went away")
 
-        yield Lost(mess.store)
-
-    monkeypatch.setattr(job, "sweeping", sweeping)
-    monkeypatch.setattr(Bulk, "run", lambda self, what, work: work(None, None))
+    monkeypatch.setattr(select, "_installed", Lost)
+    before = mess.objects
 
     with pytest.raises(SparkLost):
-        collect(mess, "auto")
+        collect(mess, "spark")
+    assert mess.objects.keys() >= {key for key in before if not key.startswith(".bayou/")}
+
+    done = collect(mess, "auto")
+
+    assert counts(done)[:3] == counts(expected)[:3]
+    assert done.warnings == [
+        "the store was collected by this process alone, since Spark could not: the Spark server went away"
+    ]

@@ -182,7 +182,6 @@ def without_spark(monkeypatch):
 def test_without_java_this_process_judges_and_says_so(repo: Repo, monkeypatch) -> None:
     put(repo, "n", *[b"x"] * 6, keep="2")
     expected = planned(repo, "point")
-    monkeypatch.setattr("bayou.records.engine._START_IN_LIMITS", 1)
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "5")
 
     with without_spark(monkeypatch):

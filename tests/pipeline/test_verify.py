@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-import bayou.pipeline.comparing as job
 from bayou.errors import AccessDenied
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names
 from bayou.index.tree import Tree
-from bayou.pipeline.kernels.compare import Compare
+from bayou.pipeline import executor
 from bayou.store import keys
 from bayou.sync import api
-from bayou.sync import verify as verify_module
 from bayou.sync.reports import VerifyReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
@@ -26,6 +24,11 @@ from tests.sync.conftest import Team
 from tests.sync.damages import small_nodes  # noqa: F401  (used by name)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayou.sync.verify_job._ENTRIES_PER_PART", 3)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def verify(mess: Mess, engine: str, **options: Any) -> VerifyReport:
 
 def test_spark_finds_what_one_process_finds(warm, mess, monkeypatch):
     plain, deep = verify(mess, "point"), verify(mess, "point", deep=True)
-    monkeypatch.setattr(verify_module, "compare", None)  # from here on this process compares nothing by itself
+    monkeypatch.setattr("bayou.engine.local.LocalExecutor.run", None)  # from here on Spark does it
 
     assert verify(mess, "spark") == plain
     assert verify(mess, "auto", deep=True) == deep
@@ -84,7 +87,8 @@ def test_what_a_damaged_node_hides_is_hidden_on_spark_too_and_rebuilt(warm, mess
 def test_a_worker_that_is_killed_in_the_middle_costs_nothing(warm, mess, tmp_path, monkeypatch):
     expected = verify(mess, "point")
     (marks := tmp_path / "marks").mkdir()
-    monkeypatch.setattr(job, "Compare", lambda recipe, rules: killed_once(Compare(recipe, rules), marks))
+    real = executor.read_parts
+    monkeypatch.setattr(executor, "read_parts", lambda *told: real(*told[:-1], killed_once(told[-1], marks)))
 
     assert verify(mess, "spark") == expected
     assert list(marks.iterdir())

@@ -121,6 +121,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("this sync is so large that it goes to Spark: give it engine='point'")
 
     monkeypatch.setattr("bayou.sync.bulk.Bulk.run", start)
+    monkeypatch.setattr("bayou.engine.select.spark_engine", start)
 
 
 @pytest.fixture

@@ -212,20 +212,20 @@ def test_f007_a_repair_keeps_what_was_committed_while_it_looked(s3_team: Team, m
     a.sync()
     for name in ("later", "taken"):
         store.put(keys.payload(f"files/{name}", None), b"unindexed")
-    import bayou.sync.compare as compare_module
+    import bayou.sync.verify_job as job_module
 
-    real = compare_module.list_payload
+    real = job_module.objects
 
-    def meanwhile(asked: Any, **options: Any) -> Any:
-        monkeypatch.setattr(compare_module, "list_payload", real)
-        found = real(asked, **options)
+    def meanwhile(asked: Any, part: Any) -> Any:
+        monkeypatch.setattr(job_module, "objects", real)
+        found = list(real(asked, part))
         b.write_all({f"files/f{number}": b"new" for number in range(1, 6)})
         b.write("files/taken", "b's")
         b.delete("files/sixth", "files/f0")
         b.push()
         return found
 
-    monkeypatch.setattr(compare_module, "list_payload", meanwhile)
+    monkeypatch.setattr(job_module, "objects", meanwhile)
 
     first = api.verify(a.repo, deep=False, repair=True)
     second = api.verify(a.repo, deep=False, repair=True)

@@ -12,12 +12,16 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from bayou.cli import errors, signals
 from bayou.cli.common import Common, LazyGroup
+from bayou.engine import select
+
+if TYPE_CHECKING:
+    from bayou.pipeline.engines import SparkEngines
 
 _COMPLETE = "_BAYOU_COMPLETE"
 
@@ -53,6 +57,15 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 )
 def app() -> None:
     """Versioned, catalogued data for automation, shared by a team through a bucket."""
+
+
+def _spark() -> SparkEngines:
+    from bayou.pipeline.engines import SparkEngines  # noqa: PLC0415
+
+    return SparkEngines()
+
+
+select.install(_spark)
 
 
 def run(args: Sequence[str]) -> int:

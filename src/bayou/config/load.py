@@ -98,7 +98,7 @@ def _sync(sync: Table) -> SyncConfig:
     return SyncConfig(
         timeout=sync.seconds("timeout", SyncConfig().timeout),
         concurrency=sync.whole("concurrency", SyncConfig().concurrency, _MAX_CONCURRENCY),
-        point_limit=sync.whole("point_limit", SyncConfig().point_limit, _MAX_POINTS),
+        point_limit=sync.whole("point_limit", 1, _MAX_POINTS) if "point_limit" in sync.values else None,
     )
 
 

@@ -33,11 +33,12 @@ class DatastoreConfig:
 
 @dataclass(frozen=True, slots=True)
 class SyncConfig:
-    """How long a sync may take, how many requests run at once, and how many paths are done without Spark."""
+    """How long a sync may take, how many requests run at once, and, where set, how many files need no Spark."""
 
     timeout: float = 300.0
     concurrency: int = 64
-    point_limit: int = 1000
+    point_limit: int | None = None
+    """None: `engine.select` decides by measured cost."""
 
 
 @dataclass(frozen=True, slots=True)

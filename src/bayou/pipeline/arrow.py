@@ -30,7 +30,14 @@ ENTRIES = pyarrow.schema(
 OBJECTS = pyarrow.schema({"key": BYTES, "size": INT, "etag": TEXT, "version": TEXT, "modified": TIME})
 """A store's keys may be any bytes: only those that are payload are text."""
 
-_NAMES = {TEXT: "string", INT: "bigint", BYTES: "binary", TIME: "timestamp", pyarrow.bool_(): "boolean"}
+_NAMES = {
+    TEXT: "string",
+    INT: "bigint",
+    BYTES: "binary",
+    TIME: "timestamp",
+    pyarrow.bool_(): "boolean",
+    pyarrow.float64(): "double",
+}
 
 
 def ddl(schema: pyarrow.Schema) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from bayou.sync.progress import Progress, Silent
+from bayou.engine.progress import Progress, ScaledProgress, Stage
+from bayou.sync.progress import Silent
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -33,26 +34,23 @@ def watching(
     if progress is None or isinstance(progress, Silent):
         yield
         return
-    tally = _Tally(progress, files, bytes)
+    tally = _Tally(ScaledProgress(progress, Stage(what, files, bytes)))
     handler = cast("ProgressHandler", tally.told)
     progress.begin(what, files, bytes)
     spark.registerProgressHandler(handler)
     try:
         yield
-        tally.reach(1.0)
+        tally.scaled.reach(1.0)
     finally:
         spark.removeProgressHandler(handler)
         progress.end()
 
 
 class _Tally:
-    """What has been told of a stage. It never goes back: Spark learns of more tasks while others are done."""
+    """Turns what Spark says of the stages of an operation into a share of it."""
 
-    def __init__(self, progress: Progress, files: int | None, size: int | None) -> None:
-        self._progress = progress
-        self._planned = (files, size)
-        self._told = (0, 0)
-        self._share = 0.0
+    def __init__(self, scaled: ScaledProgress) -> None:
+        self.scaled = scaled
         self._tasks: dict[int, tuple[int, int]] = {}
 
     def told(self, stages: Iterable[StageInfo] | None, **_: object) -> None:
@@ -61,16 +59,4 @@ class _Tally:
             self._tasks[stage.stage_id] = (stage.num_completed_tasks, stage.num_tasks)
         done, known = (sum(column) for column in zip(*self._tasks.values(), strict=True)) if self._tasks else (0, 0)
         if known:
-            self.reach(min(1.0, done / known))  # tasks that ran again are done twice
-
-    def reach(self, share: float) -> None:
-        """Tell that a share of the whole is done."""
-        if share <= self._share:
-            return
-        self._share = share
-        if self._planned == (None, None):
-            self._progress.share(share)
-            return
-        files, size = (round((planned or 0) * share) for planned in self._planned)
-        before, self._told = self._told, (files, size)
-        self._progress.advance(files=files - before[0], bytes=size - before[1])
+            self.scaled.reach(min(1.0, done / known))  # tasks that ran again are done twice

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bayou.deadline import Deadline
+from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError
 from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
@@ -15,41 +16,27 @@ from bayou.sync.progress import Progress, Silent
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
 
-Choice = Literal["auto", "point", "spark"]
+Choice = Request
 T = TypeVar("T")
 
 _LONGEST_S = 3600.0
 """What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
 
-_START_IN_LIMITS = 50
-"""A server takes some ten seconds to start, and a record a fifth of a millisecond to read."""
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What somebody chose: `auto` is Spark for more than `[sync] point_limit` records. And who watches a job.
-
-    Where a server has yet to start, for more than fifty times as many: this process reads that many sooner.
-    """
+    """The engine that was asked for (`engine.select` chooses where it is `auto`), and the progress bar of a job."""
 
     choice: Choice = "auto"
     progress: Progress = field(default_factory=Silent)
 
     def limit(self, repo: Repo) -> int | None:
         """Return how many records this process deals with by itself; None: with all there are."""
-        if self.choice == "point":
-            return None
-        if self.choice == "spark":
-            return 0
-        from bayou.pipeline.server.near import is_near  # noqa: PLC0415
-
-        limit = repo.config.sync.point_limit
-        return limit if is_near(repo.config.spark) else limit * _START_IN_LIMITS
+        return Selector.of(repo.config, self.choice).limit()
 
     def takes(self, repo: Repo, count: int) -> bool:
         """Say whether so many records are more than this process deals with by itself."""
-        few = self.choice == "auto" and count <= repo.config.sync.point_limit
-        return not few and (limit := self.limit(repo)) is not None and count > limit
+        return Selector.of(repo.config, self.choice).choose(count).spark
 
     def run(
         self, repo: Repo, what: str, job: Callable[[Session, Deadline], T], warn: Callable[[str], None]

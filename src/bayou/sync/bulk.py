@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
+from bayou.engine.handle import StoreHandle
+from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
@@ -39,14 +41,23 @@ class Bulk:
 
     @classmethod
     def of(
-        cls, config: Config, engine: str, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
+        cls, config: Config, engine: Request, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
     ) -> Bulk | None:
         """Return how a command uses Spark that was asked for this engine; None if it does everything by itself."""
-        if engine == "point":
+        selector = Selector.of(config, engine)
+        limit = selector.limit()
+        if limit is None:
             return None
-        must, sync = engine == "spark", config.sync
-        limit = 0 if must else sync.point_limit
-        return cls(config.datastore, config.spark, limit, sync.concurrency, deadline, warn, must, progress)
+        return cls(
+            config.datastore,
+            config.spark,
+            limit,
+            config.sync.concurrency,
+            deadline,
+            warn,
+            selector.must,
+            progress,
+        )
 
     def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
@@ -89,3 +100,15 @@ class Bulk:
         if found is not None and found.refusals > len(found.refused):
             self.warn(f"{found.refusals} keys were refused; the first {len(found.refused)} are named")
         return found
+
+
+def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
+    """Return the store of a repo as a job holds it; a worker's client is made only where this user trusts the repo."""
+
+    def recipe() -> Recipe:
+        place = config.datastore
+        place.require_trust()  # V23
+        assert place.url is not None  # a directory has no store
+        return Recipe.of(place.url, place.namespace, place.options, config.sync.concurrency)
+
+    return StoreHandle(store, recipe, deadline)

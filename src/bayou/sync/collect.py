@@ -5,23 +5,24 @@ store's clock) than the listing less the grace, was written by Bayou, and is nam
 was under way sees the new count when it merges, and makes its uploads again (T13). A late or repeated DELETE hits
 nothing new, since no key is used twice (T3).
 
-A store of more than `point_limit` is collected on Spark, by the same rules (`sync.garbage`, `sync.retained`).
+What grows with the store are jobs (`sync.garbage`), which threads of this process run, or Spark (`engine.select`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bayou import paths
 from bayou.core.clock import format_ms, now, parse_ms
 from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, NotFound, PreconditionFailed, SparkError
+from bayou.engine.job import Executor, Needs
+from bayou.engine.select import Engines
+from bayou.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.ids import ulid
-from bayou.index.discovery import TooMany
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally
@@ -31,16 +32,12 @@ from bayou.index.tree import Tree
 from bayou.repo import Repo
 from bayou.store import keys
 from bayou.store.store import Store
-from bayou.sync.bulk import Bulk
+from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
-from bayou.sync.garbage import Sweep, SweepHere
+from bayou.sync.garbage import Sweep
 from bayou.sync.progress import Progress
 from bayou.sync.reports import CollectReport
 from bayou.sync.retained import retained
-
-if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
-    from bayou.store.recipe import Recipe
 
 _FEW = 3
 
@@ -58,27 +55,17 @@ def collect(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     store = repo.store().within(deadline)
     warnings: list[str] = []
-    bulk = Bulk.of(repo.config, engine, deadline, warnings.append, progress)
     seen = _head(store)
     clock = None if dry_run else _store_clock(store)
-    sweep = partial(_sweep, store, seen, clock, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
-    if bulk is not None and not (bulk.must or (seen.head.root is not None and seen.head.root.entries > bulk.limit)):
-        with suppress(TooMany):
-            return sweep(SweepHere(store, bulk.limit))
+    handle = store_handle(repo.config, store, deadline)
+    entries = seen.head.root.entries if seen.head.root is not None else 0
 
-    def job(spark: Session, recipe: Recipe) -> CollectReport | SparkError:
-        from bayou.pipeline.collect import sweeping  # noqa: PLC0415
+    def work(executor: Executor) -> CollectReport:
+        with closing(Sweep(executor, handle, entries)) as sweep:
+            return _sweep(store, seen, clock, sweep, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
 
-        with sweeping(spark, store, recipe, progress=progress, deadline=deadline) as on_spark:
-            try:
-                return sweep(on_spark)
-            except SparkError as error:
-                return error  # while it deleted: what this process would do now could not tell how much that was (V17)
-
-    done = bulk.run("the store was collected", job) if bulk is not None else None
-    if isinstance(done, SparkError):
-        raise done
-    return done or sweep(SweepHere(store))
+    engines = Engines.of(repo.config, engine, deadline, warnings.append, progress)
+    return engines.run(Needs((handle,)), work, what="the store was collected", files=entries)
 
 
 def _sweep(

@@ -11,6 +11,8 @@ from stat import S_ISREG
 from bayou import paths
 from bayou.core.file_lock import FileLock
 from bayou.deadline import Deadline
+from bayou.engine.handle import StoreHandle
+from bayou.engine.select import Engines
 from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
@@ -19,7 +21,7 @@ from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place
-from bayou.sync.bulk import Bulk
+from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
 from bayou.sync.files import file_stat
@@ -73,6 +75,16 @@ class Context:
     def bulk(self) -> Bulk | None:
         """How to use Spark for what is too much for this process; None if nothing is."""
         return Bulk.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
+
+    @property
+    def engines(self) -> Engines:
+        """How jobs over the whole store are run."""
+        return Engines.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
+
+    @property
+    def handle(self) -> StoreHandle:
+        """The store, as a job holds it."""
+        return store_handle(self.repo.config, self.store, self.deadline)
 
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of a file in the tree; None if there is none, or something that is no file."""

@@ -334,6 +334,7 @@ class Database:
             hint = "check that this user may write to .bayou, and that its volume is well"
         return StateError(f"{self.path.name}: {text}", hint=hint)
 
+
 class _Malformed(sqlite3.DatabaseError):
     """Damage that Bayou finds where SQLite reports none."""
 

@@ -1,25 +1,48 @@
-"""What of a store is garbage: the rules of `gc`, one object at a time, and how this process alone goes by them."""
+"""What of a store is garbage: the rules of `gc`, one object at a time, and the jobs that find it.
+
+Two jobs of `engine.job` do what grows with the store: one lists it, one reads what roots name. Both hand their rows to
+the driver, which keeps them in a file, so that what was listed is fixed before the collection is announced, whatever
+becomes of a worker: a listing that was made again would hold uploads that ended after the announcement, some of them
+with an earlier time (V5, T13). The driver judges key by key, and deletes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
-from typing import Protocol
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+from bayou.engine.handle import StoreHandle
+from bayou.engine.job import Executor, Needs
+from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.progress import Stage
+from bayou.engine.spool import SortedSpool
 from bayou.index.check import try_load
-from bayou.index.discovery import TooMany, other_store, parents
+from bayou.index.discovery import other_store, parents
 from bayou.index.entry import Entry
-from bayou.index.node import Leaf, Ref
+from bayou.index.node import Leaf, Pointer, Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.trash import trash_refusal
-from bayou.index.tree import Tree, leaves
+from bayou.index.tree import Tree
 from bayou.paths import refusal
 from bayou.quick import dataclass
 from bayou.store import keys
-from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta
 from bayou.sync.retained import Retained
+
+_OBJECT, _KEPT, _ONCE, _TRASH = range(4)
+"""What a row of the file says of a key: it was listed; a retained root names it; only an earlier root does; the trash
+does."""
+
+_OTHER, _NEWEST = "other", "newest"
+
+_ENTRIES_PER_PART = 5000
+"""Fewer are not worth a part: dividing a store takes requests of its own."""
+
+_DELETED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +57,6 @@ class Garbage:
     """Discovered objects whose entry left the index, and that no retained root names any more."""
     refused: Sequence[str] = ()
     """The first paths of rows of the trash that nothing is deleted by (V25)."""
-
-
-class Sweep(Protocol):
-    """One collection, step by step, by whoever does the work."""
-
-    def take_stock(self) -> int:
-        """List the store, once and for all; return the time of its newest object, in ms."""
-
-    def judge(self, kept: Retained, trash: Tree, before: int) -> Garbage:
-        """Say what of that listing is garbage. What of the current index cannot be read is raised."""
-
-    def delete(self) -> None:
-        """Delete what was judged to be garbage; what is gone already is no error."""
 
 
 def is_ours(key: str) -> bool:
@@ -77,54 +87,236 @@ def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
     return meta.modified < before and not kept and is_ours(meta.key)
 
 
-def internal_garbage(listed: Iterable[ObjectMeta], kept: Retained, before: int) -> list[ObjectMeta]:
-    """Return the nodes, pages and probes that may be deleted."""
-    return [meta for meta in listed if is_garbage(meta, before, kept=_stays(meta.key, kept))]
-
-
 def _stays(key: str, kept: Retained) -> bool:
     return keys.parse_node(key) in kept.nodes or keys.parse_log_page(key) in kept.pages
 
 
-def _keys(source: StoreNodes, refs: Sequence[Ref]) -> Iterator[str]:
-    """Yield the keys of the entries of some leaves, as far as these can be read."""
-    for node in source.map(partial(try_load, source, 0), refs):
-        if isinstance(node, Leaf):
-            yield from (entry.key for entry in node.rows)
+class Listed(NamedTuple):
+    """A row: an object that Bayou wrote; or a directory that is another store; or the newest time of a part."""
+
+    key: str
+    size: int = 0
+    etag: str | None = None
+    version: str | None = None
+    modified: int = 0
+    kind: str | None = None
 
 
-class SweepHere:
-    """A collection by this process. `TooMany`, as soon as it is known, if there are more than `limit` objects."""
+class ListJob:
+    """Lists a store. `fold` writes what Bayou wrote to a spool; it returns other stores and the newest object's time.
 
-    def __init__(self, store: Store, limit: int | None = None) -> None:
+    Objects that Bayou did not write are never garbage, so they stay with the worker (V5).
+    """
+
+    row = Listed
+
+    def __init__(self, store: StoreHandle, entries: int, spool: SortedSpool) -> None:
         self._store = store
-        self._limit = limit
-        self._listed: list[ObjectMeta] = []
-        self._others: set[str] = set()
-        self._doomed: list[ObjectMeta] = []
+        self._entries = entries
+        self._spool = spool
+
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle]]:
+        return _ListKernel, (self._store,)
+
+    @property
+    def stage(self) -> Stage:
+        return Stage("listing")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs((self._store,))
+
+    def parts(self, wanted: int) -> Sequence[Sequence[Part]]:
+        wanted = min(wanted, max(1, -(-self._entries // _ENTRIES_PER_PART)))
+        found = divide(self._store.open(), wanted)
+        whole = any(part.directory is None and part.deep for part in found)
+        return groups(found if whole else [*found, Part(keys.INTERNAL)], wanted)
+
+    def run(self, part: Sequence[Part]) -> Iterator[Listed]:
+        return _ListKernel(self._store).run(part)
+
+    def fold(self, rows: Iterable[Listed]) -> tuple[frozenset[str], int]:
+        others: set[str] = set()
+        newest = 0
+        for row in rows:
+            if row.kind == _OTHER:
+                others.add(row.key)
+            elif row.kind == _NEWEST:
+                newest = max(newest, row.modified)
+            else:
+                path, push = keys.parse_payload(row.key)
+                self._spool.add([(_bytes(path), push or "", _OBJECT, _bytes(row.key), *row[1:5])])
+        return frozenset(others), newest
+
+
+class _ListKernel:
+    """What of the job goes to a worker."""
+
+    row = Listed
+
+    def __init__(self, store: StoreHandle) -> None:
+        self._store = store
+
+    def run(self, part: Sequence[Part]) -> Iterator[Listed]:
+        others: set[str] = set()
+        newest = 0
+        for page in (page for one in part for page in objects(self._store.open(), one)):
+            for meta in page:
+                newest = max(newest, meta.modified)
+                outside = other_store(meta.key)
+                if outside is not None and outside not in others:
+                    others.add(outside)
+                    yield Listed(outside, kind=_OTHER)
+                if is_ours(meta.key):
+                    yield Listed(meta.key, meta.size, meta.etag, meta.version, meta.modified)
+        yield Listed("", modified=newest, kind=_NEWEST)
+
+
+class Named(NamedTuple):
+    """A row: what a leaf names, and whether a retained root has that leaf."""
+
+    path: str
+    push: str | None
+    kept: bool
+
+
+class NamesJob:
+    """Reads leaves and writes what they name to a spool. What of the current index cannot be read is raised (V5)."""
+
+    row = Named
+
+    def __init__(self, store: StoreHandle, kept: Retained, spool: SortedSpool) -> None:
+        self._store = store
+        self._kept = kept
+        self._spool = spool
+
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle]]:
+        return _NamesKernel, (self._store,)
+
+    @property
+    def stage(self) -> Stage:
+        leaves = (ref for refs in (self._kept.current, self._kept.recent, self._kept.earlier) for ref in refs)
+        return Stage("reading the index", sum(ref.entries for ref in leaves if not isinstance(ref, Pointer)))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs((self._store,))
+
+    def parts(self, wanted: int) -> Sequence[LeafGroup]:
+        kinds = ((self._kept.current, True, True), (self._kept.recent, True, False), (self._kept.earlier, False, False))
+        return [LeafGroup(some, kept, strict) for refs, kept, strict in kinds for some in groups(refs, wanted)]
+
+    def run(self, part: LeafGroup) -> Iterator[Named]:
+        return _NamesKernel(self._store).run(part)
+
+    def fold(self, rows: Iterable[Named]) -> None:
+        self._spool.add(
+            (_bytes(path), push or "", _KEPT if kept else _ONCE, None, None, None, None, None)
+            for path, push, kept in rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeafGroup:
+    """Some leaves: of retained roots (`kept`), and of the current one, which must all be read (`strict`)."""
+
+    leaves: Sequence[Ref]
+    kept: bool
+    strict: bool
+
+
+class _NamesKernel:
+    """What of the job goes to a worker."""
+
+    row = Named
+
+    def __init__(self, store: StoreHandle) -> None:
+        self._store = store
+
+    def run(self, part: LeafGroup) -> Iterator[Named]:
+        source = StoreNodes(self._store.open())
+        for node in source.map(partial(try_load, source, 0), part.leaves):
+            if isinstance(node, Leaf):
+                # By the key that a row names, also one that no client wrote (V25): what it names is not deleted (V5).
+                yield from (Named(*keys.parse_payload(row.key), part.kept) for row in node.rows)
+            elif part.strict and isinstance(node, Exception):
+                raise node
+
+
+class Sweep:
+    """One collection, step by step: list, (the caller announces,) judge, delete. Close it at the end."""
+
+    def __init__(self, executor: Executor, store: StoreHandle, entries: int) -> None:
+        self._executor = executor
+        self._store = store
+        self._entries = entries
+        self._spool = SortedSpool(3)
+        self._others: frozenset[str] = frozenset()
+        self._kept: Retained | None = None
+        self._before = 0
 
     def take_stock(self) -> int:
-        for page in self._store.list():
-            self._listed += page
-            self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
-            if self._limit is not None and len(self._listed) > self._limit:
-                raise TooMany
-        return max(meta.modified for meta in self._listed)
+        """List the store, once and for all; return the time of its newest object, in ms."""
+        self._others, newest = self._executor.run(ListJob(self._store, self._entries, self._spool))
+        return newest
 
     def judge(self, kept: Retained, trash: Tree, before: int) -> Garbage:
-        source = StoreNodes(self._store)
-        named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
-        named.update(_keys(source, kept.recent))
-        once = set(_keys(source, kept.earlier))
-        payload = [meta for meta in self._listed if not is_internal(meta.key) and not is_inside(meta.key, self._others)]
-        objects = [meta for meta in payload if is_garbage(meta, before, kept=meta.key in named)]
-        nodes = internal_garbage((meta for meta in self._listed if is_internal(meta.key)), kept, before)
-        self._doomed = [*objects, *nodes]
-        old = sum(meta.key in once for meta in objects)
-        size = sum(meta.size for meta in self._doomed)
-        rows = [(entry, entry_refused(entry, self._others)) for entry in scan(trash)]
-        left = [entry for entry, bad in rows if not bad and entry.key not in named]
-        return Garbage(old, len(objects) - old, len(nodes), size, left, [entry.path for entry, bad in rows if bad])
+        """Say what of that listing is garbage. What of the current index cannot be read is raised."""
+        self._kept, self._before = kept, before
+        self._executor.run(NamesJob(self._store, kept, self._spool))
+        wasted: dict[bytes, Entry] = {}
+        refused: list[str] = []
+        for entry in scan(trash):
+            if entry_refused(entry, self._others):
+                refused.append(entry.path)
+            else:
+                wasted[_bytes(entry.path)] = entry
+        self._spool.add((path, "", _TRASH, None, None, None, None, None) for path in wasted)
+        counts = {_KEPT: 0, _ONCE: 0, _OBJECT: 0}
+        size = 0
+        left: list[Entry] = []
+        for path, known in self._by_key():
+            if _TRASH in known and _KEPT not in known:
+                left.append(wasted[path])
+            meta = self._doomed(known)
+            if meta is not None:
+                counts[_KEPT if is_internal(meta.key) else _ONCE if _ONCE in known else _OBJECT] += 1
+                size += meta.size
+        return Garbage(counts[_ONCE], counts[_OBJECT], counts[_KEPT], size, left, refused)
 
     def delete(self) -> None:
-        self._store.delete([keys.as_listed(meta.key) for meta in self._doomed])
+        """Delete what was judged to be garbage; what is gone already is no error."""
+        found = (meta for _, known in self._by_key() if (meta := self._doomed(known)) is not None)
+        while some := [keys.as_listed(meta.key) for meta in islice(found, _DELETED_AT_ONCE)]:
+            self._store.open().delete(some)
+
+    def close(self) -> None:
+        self._spool.close()
+
+    def _by_key(self) -> Iterator[tuple[bytes, dict[int, tuple[Any, ...]]]]:
+        """Yield all that is known of each key, with its path, in order."""
+        for (path, _), group in groupby(self._spool, key=itemgetter(0, 1)):
+            yield path, {row[2]: row[3:] for row in group}
+
+    def _doomed(self, known: dict[int, tuple[Any, ...]]) -> ObjectMeta | None:
+        """Return the listed object of a key if it is garbage."""
+        if _OBJECT not in known:
+            return None
+        assert self._kept is not None
+        key, *rest = known[_OBJECT]
+        meta = ObjectMeta(_text(key), *rest)
+        if is_internal(meta.key):
+            kept = _stays(meta.key, self._kept)
+        elif is_inside(meta.key, self._others):
+            return None
+        else:
+            kept = _KEPT in known
+        return meta if is_garbage(meta, self._before, kept=kept) else None
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode(errors="surrogateescape")
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="surrogateescape")

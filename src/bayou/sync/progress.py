@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from bayou.engine.progress import Progress
 
-
-class Progress(Protocol):
-    """Somebody who watches. Called from one thread at a time; must not raise, and must not take long."""
-
-    def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
-        """Start a stage, as `pushing`; None where nobody knows how much there is."""
-
-    def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
-        """Add what was done since the last call to the current stage."""
-
-    def share(self, done: float) -> None:
-        """Tell how much of the current stage is done, from 0 to 1, where nobody knows how much there is."""
-
-    def end(self) -> None:
-        """End the current stage."""
+__all__ = ["Progress", "Silent", "Stages"]
 
 
 class Silent:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bayou.config import DatastoreConfig
 from bayou.config.place import check_place
 from bayou.deadline import Deadline
+from bayou.engine.select import Request
 from bayou.errors import BadAnswer, MassDelete, NotFound, UsageError
 from bayou.ids import ulid
 from bayou.index.discovery import TooMany
@@ -72,7 +73,7 @@ def replicate(
     options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     allow_mass_delete: bool = False,
-    engine: str = "auto",
+    engine: Request = "auto",
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> ReplicateReport:
@@ -138,15 +139,13 @@ def _head(source: Store) -> Head:
 
 
 def _bulk(
-    repo: Repo, url: str, engine: str, deadline: Deadline, report: ReplicateReport, progress: Progress | None
+    repo: Repo, url: str, engine: Request, deadline: Deadline, report: ReplicateReport, progress: Progress | None
 ) -> Bulk | None:
-    config, must = repo.config, engine == "spark"
-    if url.startswith("memory:") and must:
+    if not url.startswith("memory:"):
+        return Bulk.of(repo.config, engine, deadline, report.warn, progress)
+    if engine == "spark":
         raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
-    if url.startswith("memory:") or engine == "point":
-        return None
-    limit = 0 if must else config.sync.point_limit
-    return Bulk(config.datastore, config.spark, limit, config.sync.concurrency, deadline, report.warn, must, progress)
+    return None
 
 
 def _estimate(job: _Job) -> None:

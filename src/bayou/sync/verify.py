@@ -7,19 +7,21 @@ counted apart: they are no damage, and `gc` takes care of them. Unsafe: a row of
 done by (V25); repair drops those that can name no object. Where the index itself is damaged, `--repair` rebuilds
 it first.
 
-An index or a store of more than `point_limit` is compared on Spark, by the same rules (`sync.judge`).
+The comparison is a job (`sync.verify_job`), which threads of this process run, or Spark (`engine.select`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bayou import paths
+from bayou.engine.handle import StoreHandle
+from bayou.engine.job import Executor, Needs
 from bayou.errors import IndexDamaged, NotFound
-from bayou.index.discovery import TooMany, discover
+from bayou.index.discovery import discover
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.nodes import StoreNodes
@@ -28,8 +30,7 @@ from bayou.index.tree import Tree
 from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync import base, commit, steps, view
-from bayou.sync.bulk import Bulk
-from bayou.sync.compare import MOST_NAMED, Compared, compare
+from bayou.sync.compare import MOST_NAMED, Compared
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending
 from bayou.sync.plan import Action
@@ -40,10 +41,7 @@ from bayou.sync.report import SyncOptions
 from bayou.sync.reports import VerifyReport
 from bayou.sync.run import run
 from bayou.sync.unsafe import drop_rows
-
-if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
-    from bayou.store.recipe import Recipe
+from bayou.sync.verify_job import IndexCheckJob, VerifyJob
 
 Look = Callable[[Head], AbstractContextManager[Compared]]
 """Compares the index of a head with the store; what it brought can be mended while it is open."""
@@ -92,22 +90,19 @@ class _Repaired:
 
 
 def _verify(context: Context, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
-    """Compare, mend if that is asked for, and compare again if it was of use: here, or on Spark."""
-    bulk, here = context.bulk, partial(_here, context, deep=deep)
-    if bulk is not None and not _is_large(bulk, seen.head):
-        with suppress(TooMany):
-            return _checked(context, seen, partial(here, limit=bulk.limit), repaired)
+    """Compare, mend if that is asked for, and compare again if it was of use, with the executor that pays."""
+    store, root = context.handle, seen.head.root
 
-    def job(spark: Session, recipe: Recipe) -> Compared:
-        from bayou.pipeline.verify import compared  # noqa: PLC0415
+    def work(executor: Executor) -> Compared:
+        return _checked(context, _head(context), partial(_compared, executor, store, deep=deep), repaired)
 
-        look = partial(
-            compared, spark, context.store, recipe, deep=deep, progress=context.progress, deadline=context.deadline
-        )
-        return _checked(context, _head(context), look, repaired)
-
-    found = bulk.run("the store was verified", job) if bulk is not None else None
-    return found or _checked(context, _head(context), here, repaired)
+    return context.engines.run(
+        Needs((store,)),
+        work,
+        what="the store was verified",
+        files=root.entries if root is not None else 0,
+        size=root.bytes if root is not None and deep else 0,
+    )
 
 
 def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired | None) -> Compared:
@@ -133,31 +128,31 @@ def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired |
 
 
 @contextmanager
-def _here(context: Context, head: Head, *, deep: bool, limit: int | None = None) -> Iterator[Compared]:
-    yield compare(context.store, head, context.progress, deep=deep, limit=limit)
-
-
-def _is_large(bulk: Bulk, head: Head) -> bool:
-    return bulk.must or (head.root is not None and head.root.entries > bulk.limit)
+def _compared(executor: Executor, store: StoreHandle, head: Head, *, deep: bool) -> Iterator[Compared]:
+    found = executor.run(VerifyJob(store, head, deep=deep))
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 def _is_whole(context: Context) -> bool:
-    """Whether Spark has read a large index and found no damage. A rebuilding looks for itself, in this process."""
-    bulk = context.bulk
+    """Whether every node of the index and of its log can be read: then there is nothing to rebuild."""
     try:
         seen = read_head(context.store)
     except (NotFound, IndexDamaged):
         return False
     assert seen is not None  # nobody asked whether it is modified
-    if bulk is None or not _is_large(bulk, seen.head) or chain(context.store, seen.head.older, seen.head.log[0].seq)[1]:
+    head, store = seen.head, context.handle
+    if chain(context.store, head.older, head.log[0].seq)[1]:
         return False
-
-    def job(spark: Session, recipe: Recipe) -> Sequence[str]:
-        from bayou.pipeline.verify import damage  # noqa: PLC0415
-
-        return damage(spark, context.store, recipe, seen.head, progress=context.progress, deadline=context.deadline)
-
-    return bulk.run("the index was checked", job) == []
+    damaged = context.engines.run(
+        Needs((store,)),
+        lambda executor: executor.run(IndexCheckJob(store, head)),
+        what="the index was checked",
+        files=head.root.entries if head.root is not None else 0,
+    )
+    return not damaged
 
 
 def _head(context: Context) -> HeadSeen:

@@ -1,0 +1,68 @@
+"""A store as a job holds it: an open client in this process, and a recipe on the way to a worker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from functools import lru_cache
+
+from bayou.deadline import Deadline
+from bayou.store.recipe import Recipe
+from bayou.store.store import Store
+
+
+class StoreHandle:
+    """A store that a job reads and writes, wherever its parts run.
+
+    In the process that made the handle, `open` returns the very client that it was made with. When an executor pickles
+    the job, the handle becomes a recipe, and `open` returns the one client that the worker process has for it. The
+    recipe, which resolves credentials, is made at that moment and not before; its text shows none of them (V26).
+    """
+
+    def __init__(self, store: Store, recipe: Callable[[], Recipe], deadline: Deadline | None = None) -> None:
+        """`deadline` bounds each call of a worker as it bounds those of `store` here (V12)."""
+        self._store = store
+        self._recipe = recipe
+        self._deadline = deadline
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def open(self) -> Store:
+        return self._store
+
+    def recipe(self) -> Recipe:
+        """Return how another process opens this store; an error of the credentials' provider is raised here."""
+        return self._recipe()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Recipe, float | None]]:
+        seconds = None if self._deadline is None else self._deadline.remaining()
+        return _RemoteHandle, (self._recipe(), seconds)
+
+
+class _RemoteHandle:
+    """What a `StoreHandle` is in a worker."""
+
+    def __init__(self, recipe: Recipe, seconds: float | None) -> None:
+        self._recipe = recipe
+        self._seconds = seconds
+
+    @property
+    def url(self) -> str:
+        return self._recipe.url
+
+    def open(self) -> Store:
+        return store_of(self._recipe, self._seconds)
+
+
+def store_of(recipe: Recipe, seconds: float | None = None) -> Store:
+    """Return this process's client of a store; with `seconds`, each call may take that long, and not its usual time."""
+    store = _opened(pickle.dumps(recipe))
+    return store if seconds is None else store.within_seconds(seconds)
+
+
+@lru_cache(maxsize=8)
+def _opened(recipe: bytes) -> Store:
+    found: Recipe = pickle.loads(recipe)
+    return found.open()

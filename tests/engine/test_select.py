@@ -1,0 +1,130 @@
+"""Which engine does the work: one rule, and why it chose."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayou.config import Config, SparkConfig
+from bayou.deadline import Deadline
+from bayou.engine import select
+from bayou.engine.handle import StoreHandle
+from bayou.engine.job import Needs
+from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
+from bayou.errors import JavaMissing, SparkUnavailable, UsageError
+from bayou.store import open_store
+
+AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
+
+
+@pytest.mark.parametrize(
+    ("selector", "files", "spark"),
+    [
+        (AUTO, LARGE, False),
+        (AUTO, LARGE + 1, True),
+        (COLD, LARGE + 1, False),
+        (COLD, LARGE_COLD + 1, True),
+        (Selector(cores=1, near=lambda: True), 10_000_000, False),
+        (Selector(cluster=True), CLUSTER_FILES, False),
+        (Selector(cluster=True), CLUSTER_FILES + 1, True),
+        (Selector("point", cluster=True), 10_000_000, False),
+        (Selector("spark"), 0, True),
+        (Selector(override=50), 50, False),
+        (Selector(override=50), 51, True),
+        (Selector(override=50_000, cluster=True), 2000, False),
+    ],
+)
+def test_the_rule(selector, files, spark):
+    assert selector.choose(files).spark is spark
+
+
+def test_a_cluster_also_takes_few_files_of_many_bytes():
+    assert Selector(cluster=True).choose(3, CLUSTER_BYTES + 1).spark
+    assert not AUTO.choose(3, CLUSTER_BYTES + 1).spark
+    assert not Selector(cluster=True, override=50).choose(3, CLUSTER_BYTES + 1).spark
+
+
+@pytest.mark.parametrize(
+    ("selector", "limit"),
+    [
+        (AUTO, LARGE_COLD),
+        (Selector(cores=1), None),
+        (Selector("point"), None),
+        (Selector("spark"), 0),
+        (Selector(cluster=True), CLUSTER_FILES),
+        (Selector(override=7), 7),
+    ],
+)
+def test_what_this_process_does_before_it_knows_how_much_there_is(selector, limit):
+    assert selector.limit() == limit
+
+
+def test_a_small_sync_asks_for_no_server():
+    def asked() -> bool:
+        pytest.fail("a choice that a server does not change")
+
+    assert not Selector(cores=2, near=asked).choose(LARGE).spark
+    assert Selector(cores=2, near=asked).limit() == LARGE_COLD
+
+
+def test_a_choice_says_why():
+    assert Selector("point").choose(3).why == "--engine point"
+    assert COLD.choose(200_000).why == (
+        "200,000 entries or files; on this machine Spark, whose server has yet to start, pays from 133,600"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "cluster"),
+    [
+        (SparkConfig(), False),
+        (SparkConfig(master="local[4]"), False),
+        (SparkConfig(master="spark://host:7077"), True),
+        (SparkConfig(remote="sc://host:15002"), True),
+    ],
+)
+def test_a_cluster_is_spark_on_other_machines(config, cluster):
+    assert is_cluster(config) is cluster
+    assert Selector.of(Config(repo_id="x", spark=config), "auto").cluster is cluster
+
+
+class NoJava:
+    def is_near(self, config):
+        return False
+
+    def open(self, config, needs, *, deadline, progress):
+        raise JavaMissing("there is no Java")
+
+
+def engines(selector: Selector, warnings: list[str]) -> Engines:
+    return Engines(SparkConfig(), selector, Deadline.after(9), warnings.append)
+
+
+def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypatch):
+    monkeypatch.setattr(select, "_installed", NoJava)
+    warnings: list[str] = []
+
+    done = engines(Selector(override=1), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+
+    assert done == "local"
+    assert warnings == ["it was done by this process alone, since Spark could not: there is no Java"]
+    with pytest.raises(JavaMissing):
+        engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+
+
+def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
+    monkeypatch.setattr(select, "_installed", NoJava)
+    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no recipe is made of it"))])
+    warnings: list[str] = []
+
+    assert engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", files=2) == "local"
+    assert warnings == []
+    with pytest.raises(UsageError):
+        engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", files=2)
+
+
+def test_a_program_without_spark_says_so(monkeypatch):
+    monkeypatch.setattr(select, "_installed", None)
+
+    assert not select.is_near(SparkConfig())
+    with pytest.raises(SparkUnavailable, match="without Spark"):
+        select.spark_engine()

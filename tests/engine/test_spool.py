@@ -1,0 +1,25 @@
+"""Rows in order, in memory or in a file."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayou.engine.spool import SortedSpool
+
+ROWS = st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 3), st.none() | st.text(st.characters(codec="utf-8"))))
+
+
+@given(ROWS, st.sampled_from([0, 5, 1000]))
+def test_rows_come_in_order_however_many_there_are(rows, in_memory):
+    spool = SortedSpool(2, in_memory)
+    spool.add(rows[:7])
+    spool.add(iter(rows[7:]))
+
+    found = list(spool)
+
+    assert [row[:2] for row in found] == sorted(row[:2] for row in rows)
+    assert sorted(found, key=repr) == sorted(rows, key=repr)
+    assert list(spool) == found
+    spool.close()
+    assert list(spool) == []

@@ -1,0 +1,83 @@
+"""Verify with dictionaries, all of a store in memory: what the job of `sync.verify_job` must find, part by part."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+from bayou.index.check import survey
+from bayou.index.discovery import IN_THE_WAY, directories, entry_of, list_payload
+from bayou.index.entry import Entry
+from bayou.index.head import Head
+from bayou.index.nodes import StoreNodes
+from bayou.index.span import Spans
+from bayou.index.trash import trash_refusal
+from bayou.store import keys
+from bayou.store.store import Store
+from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
+from bayou.sync.judge import CHANGED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
+from bayou.sync.remains import chain
+from bayou.sync.report import Refusal
+
+
+def compare(store: Store, head: Head, *, deep: bool) -> Compared:
+    """Compare an index with its store."""
+    # The index first: what is committed while we list has its object before its entry (V11).
+    index, trash = (survey(StoreNodes(store), root) for root in (head.root, head.trash))
+    rules = Rules(Spans(damage.span for damage in index.damage), deep)
+    refused: list[Refusal] = []
+    entries: dict[str, Entry] = {}
+    unsafe: list[Unsafe] = []
+    for entry in index.rows:
+        why = entry.refusal()
+        if why is None:
+            entries[entry.key] = entry
+        else:
+            unsafe.append(Unsafe(entry.path, why, nameless=is_nameless(entry)))
+    unsafe += [Unsafe(row.path, why, trash=True) for row in trash.rows if (why := trash_refusal(row)) is not None]
+    listing = list_payload(store)
+    refused += [Refusal(one.key, one.reason) for one in listing.refused]
+    listed = {meta.key: meta for meta in listing.objects}
+    found: defaultdict[str, list[Entry]] = defaultdict(list)
+    for key, entry in entries.items():
+        found[rules.entry(entry, listed.get(key))].append(entry)
+    for finding, entry in rules.by_name(store, found.pop(MISSING, ())):
+        found[finding].append(entry)
+    for finding, entry in read_back(store, found.pop(READ, [])):
+        found[finding].append(entry)
+    wasted: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
+    strays = Counter[str]()
+    plain = (key for key in listed if keys.parse_payload(key).push is None)
+    crowded = directories([*(entry.path for entry in entries.values()), *plain])
+    for key, meta in listed.items():
+        finding = rules.stray(meta, wasted=key in wasted) if key not in entries else WELL
+        strays[finding] += 1
+        if finding == UNINDEXED and key in crowded:
+            refused.append(Refusal(key, IN_THE_WAY))
+        elif finding == UNINDEXED:
+            found[UNINDEXED].append(entry_of(meta))
+    names = {finding: sorted(entry.path for entry in found[finding]) for finding in (MISSING, CHANGED, UNINDEXED)}
+    return Compared(
+        checked=len(entries),
+        missing=names[MISSING][:MOST_NAMED],
+        changed=names[CHANGED][:MOST_NAMED],
+        unindexed=names[UNINDEXED][:MOST_NAMED],
+        refused=sorted(refused, key=attrgetter("path", "reason"))[:MOST_NAMED],
+        unsafe=sorted(unsafe, key=attrgetter("path", "reason")),
+        leftovers=strays[LEFTOVER],
+        trash=strays[TRASH],
+        damaged=[damage.error.message for damage in (*index.damage, *trash.damage)]
+        + chain(store, head.older, head.log[0].seq)[1],
+        totals={
+            "refused": len(refused),
+            "unsafe": len(unsafe),
+            **{finding: len(paths) for finding, paths in names.items()},
+        },
+        mendable=lambda: windows(_in_order(found)),
+    )
+
+
+def _in_order(found: Mapping[str, Sequence[Entry]]) -> list[tuple[str, Entry]]:
+    rows = [(finding, entry) for finding in MENDABLE for entry in found.get(finding, ())]
+    return sorted(rows, key=lambda row: row[1].path)
