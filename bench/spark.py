@@ -81,8 +81,7 @@ class Outcome:
             self.problems.append(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class OnSession(Engine):
+class OnSession(Engine, frozen=True):
     """Runs the jobs of records in a session that is open, so that its start is not measured."""
 
     session: Any = None

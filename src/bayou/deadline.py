@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import field
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from msgspec import field
+
 from bayou.errors import Cancelled, DeadlinePassed
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 
 _begun: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
 _begun_lock = threading.Lock()
@@ -33,16 +35,17 @@ def stop_everything(begun_by: float) -> None:
         event.set()
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(SelectiveStruct, frozen=True):
     """A moment on the monotonic clock, and an event that ends everything sooner.
 
     Pass one object down; whoever waits, waits with `sleep`, whoever sends a request asks `remaining` first.
     """
 
+    uncompared: ClassVar[tuple[str, ...]] = ("cancelled",)
+
     at: float
     seconds: float
-    cancelled: threading.Event = field(default_factory=stop_event, compare=False)
+    cancelled: threading.Event = field(default_factory=stop_event)
 
     @classmethod
     def after(cls, seconds: float, cancelled: threading.Event | None = None) -> Deadline:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 REDACTED = "***"
 
@@ -75,8 +75,7 @@ _PROVIDER = re.compile(
 _SETTING = re.compile(r"(?i)(?:key|signature|password|secret|token)=([^;&]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A piece of a text that must not be told. `part`: a secret of several lines may go on behind it."""
 
     start: int
@@ -84,8 +83,7 @@ class Span:
     part: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """How a secret, or a line of one, can stand in a text. `anchor` stands in every variant as it is."""
 
     anchor: str

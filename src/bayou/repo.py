@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
 
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
 from bayou.config.ownership import own_catalog, own_state
 from bayou.config.trust import Ask, Gate, extension_needs, link_needs, write_private
 from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from bayou.store import Store
@@ -31,18 +32,20 @@ repo_id = "{repo_id}"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Repo:
+class Repo(SelectiveStruct, frozen=True):
     """An open repo: its place, its configuration, and whether it must leave the store alone."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("links", "ask")
+    unshown: ClassVar[tuple[str, ...]] = ("links", "ask")
 
     root: Path
     config: Config
     offline: bool = False
     runs_code: bool = False
     """Whether the user asked for something that runs this repo's own code, and so allows that."""
-    links: Gate | None = field(default=None, compare=False, repr=False)
+    links: Gate | None = None
     """What of `.bayou/` leads out of the repo."""
-    ask: Ask | None = field(default=None, compare=False, repr=False)
+    ask: Ask | None = None
 
     @property
     def file(self) -> Path:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
+from msgspec import Struct
 
 from bayou.deadline import Deadline
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
 from bayou.engine.progress import Stage
 from bayou.errors import Cancelled, DeadlinePassed, StoreError
-from bayou.quick import dataclass
 
 
 class Number(NamedTuple):
@@ -22,8 +22,7 @@ class Number(NamedTuple):
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Yields so many numbers for each part."""
 
     parts_: int

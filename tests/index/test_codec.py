@@ -47,7 +47,7 @@ def leaf_table(rows, **columns) -> pa.Table:
 
 
 def branch_table(rows, **columns) -> pa.Table:
-    plain = {field: [getattr(row, field) for row in rows] for field in Child.__dataclass_fields__}
+    plain = {field: [getattr(row, field) for row in rows] for field in Child.__struct_fields__}
     return pa.table({**plain, **columns})
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import HeadLost
 from bayou.index.build import build

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.config import SparkConfig
 from bayou.core.file_lock import FileLock, is_locked

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.config import SparkConfig
 from bayou.core.file_lock import is_locked

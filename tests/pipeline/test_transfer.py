@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from threading import Thread
 
 import pyarrow
 import pytest
+from msgspec.structs import replace
 
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, Cancelled, CannotConnect, SparkFailed

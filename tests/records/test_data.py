@@ -9,10 +9,10 @@ import os
 import shutil
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import (
     ContentDamaged,
@@ -272,7 +272,7 @@ def test_a_circle_that_two_machines_made_ends(records: Records) -> None:
 
 
 def _fields(metadata: Metadata) -> dict[str, object]:
-    return {name: getattr(metadata, name) for name in Metadata.__slots__}
+    return {name: getattr(metadata, name) for name in Metadata.__struct_fields__}
 
 
 # Streaming

@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import DataNotFound, RecordNotFound
 from bayou.ids import ulid

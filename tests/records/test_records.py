@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import NameRefused, RecordDamaged, RecordNotFound, StateError, UsageError
 from bayou.records.catalog import Catalog

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.store import keys
 from bayou.testing.faults import Hold, Rule

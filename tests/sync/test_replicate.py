@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec.structs
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import AccessDenied, BayouError, MassDelete, NotFound, ReplicaRefused, UsageError
 from bayou.ids import ulid

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import InputInvalid, Unavailable, WorkflowInvalid
 from bayou.model import find_model

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bayou.errors import WorkflowInvalid
 from bayou.records.run import Job, Run, Step

@@ -6,15 +6,14 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 
 from bayou.cli.output import Output
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.config.trust import Ask, Need
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from bayou.sync.connection import Connection
 
 
-@dataclass(slots=True)
-class Common:
+class Common(Struct):
     """The options that every command takes. One object for a whole command line, wherever on it they stand."""
 
     repo: Path | None = None

@@ -8,15 +8,15 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.cli import signals
 from bayou.cli.output import paint
 from bayou.errors import BayouError, Cancelled, UsageError
-from bayou.quick import dataclass
 from bayou.text import visible
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ _FRAMES = 50
 """Of a traceback: the innermost, of a recursion without an end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """What a person, or a script, is told."""
 
     code: str

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TextIO, cast
 
 import click
+from msgspec import Struct
 
-from bayou.quick import dataclass
 from bayou.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ def paint(text: str, color: str, on: bool) -> str:
     return click.style(text, fg=color) if on and not os.environ.get("NO_COLOR") else text
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line. A label says what it is about, and puts it on stderr; `-q` leaves it out unless it must be read.
 
     `many`: the text has newlines, and they are ours.
@@ -45,8 +44,7 @@ class Line:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows under headings. Columns in `right` hold numbers."""
 
     headings: Sequence[str]
@@ -90,8 +88,7 @@ def fail(text: str) -> Line:
     return Line(text, "error", always=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """Where a command's result goes."""
 
     json: bool

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from bayou.cli.common import Common, Group
 from bayou.cli.output import Line, Output, Part, hint, say, show, warn
 from bayou.errors import NotConfirmed
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.config.trust import Need
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
+class _Standing(Struct, frozen=True):
     """What a repo needs, what of it is allowed, and state that was set aside."""
 
     root: Path

@@ -6,9 +6,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from bayou import limits
 from bayou.config import table

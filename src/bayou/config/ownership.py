@@ -22,11 +22,12 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
 from bayou.core.file_lock import lock_descriptor
 from bayou.errors import StateError
 from bayou.ids import ulid
-from bayou.quick import dataclass
 
 OWNER = "owner"
 ASIDE = "set-aside"
@@ -43,8 +44,7 @@ _CATALOG = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """What was found here and is not this user's: where it lies now, and what it was."""
 
     folder: Path

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bayou.config.record import DatastoreConfig
 from bayou.errors import ConfigInvalid, CredentialInConfig, UsageError

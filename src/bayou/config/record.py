@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
+
+from msgspec import Struct, field
 
 from bayou.config.trust import Gate
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 
 Hydrate = Literal["full", "lazy"]
 
 
-@dataclass(frozen=True, slots=True)
-class DatastoreConfig:
+class DatastoreConfig(SelectiveStruct, frozen=True):
     """Where payload lives: a store (`url`), a directory (`path`), or, with neither, the repo's own tree."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("gate",)
+    unshown: ClassVar[tuple[str, ...]] = ("gate",)
 
     url: str | None = None
     path: str | None = None
@@ -22,7 +25,7 @@ class DatastoreConfig:
     hydrate: Hydrate = "full"
     exclude: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
-    gate: Gate | None = field(default=None, compare=False, repr=False)
+    gate: Gate | None = None
     """What of this a user must allow first, if a file says it; what a person typed has none (V23)."""
 
     def require_trust(self) -> None:
@@ -31,8 +34,7 @@ class DatastoreConfig:
             self.gate.require()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncConfig:
+class SyncConfig(Struct, frozen=True):
     """How long a sync may take, how many requests run at once, and, where set, how many files need no Spark."""
 
     timeout: float = 300.0
@@ -41,13 +43,15 @@ class SyncConfig:
     """None: `engine.select` decides by measured cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkConfig:
+class SparkConfig(SelectiveStruct, frozen=True):
     """Which Spark: a Connect server (`remote`), a `master`, or, with neither, a warm local server."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("gate",)
+    unshown: ClassVar[tuple[str, ...]] = ("gate",)
 
     remote: str | None = None
     master: str | None = None
-    gate: Gate | None = field(default=None, compare=False, repr=False)
+    gate: Gate | None = None
 
     def require_trust(self) -> None:
         """Raise `TrustNeeded` unless this user has allowed the server or cluster that this names (V23)."""
@@ -55,8 +59,7 @@ class SparkConfig:
             self.gate.require()
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     repo_id: str
     datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)

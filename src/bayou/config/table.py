@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
+from msgspec import Struct
+
 from bayou.config.place import credential, is_credential
 from bayou.config.record import Hydrate
 from bayou.core.suggest import nearest
 from bayou.errors import ConfigInvalid, UsageError
-from bayou.quick import dataclass
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "": ("repo_id", "datastore", "sync", "spark"),
@@ -21,8 +22,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
 _MAX_SECONDS = 7 * 86400
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The keys and values under one heading; `source` is what an error calls the file."""
 
     source: str

@@ -15,9 +15,10 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from msgspec import Struct, field
 
 from bayou import limits
 from bayou.core.atomic_file import write_file
@@ -25,7 +26,7 @@ from bayou.core.clock import now
 from bayou.core.suggest import first_names
 from bayou.documents import Unreadable, read_json
 from bayou.errors import ConfigInvalid, TrustNeeded
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from bayou.config.record import DatastoreConfig, SparkConfig
@@ -40,8 +41,7 @@ _MAX_FILE_BYTES = 64 * limits.MIB
 _HINT = "look at it with `bayou trust show`; allow it on this machine with `bayou trust allow`"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """One thing that needs this user's permission: what it is, where it stands, and what it would do."""
 
     what: What
@@ -63,14 +63,16 @@ Ask = Callable[[Sequence[Need]], bool]
 """Ask a person whether these needs are allowed; only a caller at a terminal has one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(SelectiveStruct, frozen=True):
     """The needs of one part of a repo's configuration. Code that uses that part calls `require` first."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("passed",)
+    unshown: ClassVar[tuple[str, ...]] = ("passed",)
 
     root: Path
     needs: tuple[Need, ...] = ()
     ask: Ask | None = None
-    passed: list[bool] = field(default_factory=list, compare=False, repr=False)
+    passed: list[bool] = field(default_factory=list)
     """Not empty once everything was found to be allowed: it is looked up once."""
 
     def require(self) -> None:

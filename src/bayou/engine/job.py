@@ -15,12 +15,12 @@ DataFrames instead: Spark's planner exists for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from msgspec import Struct, field
+
 from bayou.engine.progress import Stage
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.engine.handle import StoreHandle
@@ -31,8 +31,7 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What the workers of a job must be able to reach; an executor proves it before the first part runs."""
 
     stores: Sequence[StoreHandle] = ()

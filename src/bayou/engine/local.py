@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, Full, Queue
 from typing import Generic
@@ -13,7 +14,6 @@ from typing import Generic
 from bayou.deadline import Deadline
 from bayou.engine.job import Job, Part, Result, Row
 from bayou.engine.progress import Progress, ScaledProgress
-from bayou.quick import dataclass
 
 THREADS = 8
 """Parts that run at once. They wait for a store most of the time; each may send many requests at once besides."""

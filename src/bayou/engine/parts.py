@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from msgspec import Struct
+
 from bayou import paths
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta
@@ -27,8 +28,7 @@ _PAGE = 1000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A directory of a store (None: the store itself): all that is below it, or only the objects directly in it."""
 
     directory: str | None

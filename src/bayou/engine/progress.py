@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 
 class Progress(Protocol):
@@ -23,8 +23,7 @@ class Progress(Protocol):
         """End the current stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """What a progress bar shows of a job: its name, and how many files and bytes it will go through, where known."""
 
     what: str

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from msgspec import Struct
+
 from bayou.errors import SparkError, SparkUnavailable, UsageError
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.config import Config, SparkConfig
@@ -52,16 +53,14 @@ LARGE_COLD = LARGE + round(START_S * FILES_PER_S)
 """The same where the server has yet to start: this process does as many more in that time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """An engine, and why it was chosen: a sentence for `-v` and reports."""
 
     spark: bool
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """Chooses between this process and Spark. `near` says whether a server runs already; it is asked only if needed."""
 
     requested: Request = "auto"
@@ -161,8 +160,7 @@ def is_near(config: SparkConfig) -> bool:
     return _installed is not None and spark_engine().is_near(config)
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
+class Engines(Struct, frozen=True):
     """How one command runs its jobs: which engine, until when, and to whom it shows progress and warnings."""
 
     spark: SparkConfig

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from functools import partial
+
+from msgspec import Struct, field
 
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource, Tree
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """A node that cannot be used, and the range of paths that is out of sight with it (None: the whole tree)."""
 
     node: str
@@ -31,8 +30,7 @@ class Damage:
         return EVERYTHING if self.first is None or self.last is None else Span(self.first, f"{self.last}\0")
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """The entries that can be seen, in order of their paths, and what hides the others."""
 
     rows: list[Entry] = field(default_factory=list)
@@ -44,8 +42,7 @@ class Survey:
         return [part for part in parts if part.end is None or part.start < part.end]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """What names the leaves of a tree that can be reached, in order, and what hides the others."""
 
     leaves: Sequence[Ref]

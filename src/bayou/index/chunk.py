@@ -7,15 +7,15 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from bayou.index.entry import Entry
 from bayou.index.node import Child
-from bayou.quick import dataclass
 
 Row = TypeVar("Row", Entry, Child)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """How large nodes get. A format has one shape; others are for tests, which want many levels of few entries."""
 
     leaf_mod: int = 512

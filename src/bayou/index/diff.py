@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from bayou.index.entry import Entry
 from bayou.index.node import Ref
 from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.index.tree import NodeSource, Tree, branches, leaves
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One path whose entries differ; None where there is none."""
 
     path: str

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.errors import AlreadyExists, BadAnswer, HeadLost, NotFound
 from bayou.index.entry import Entry
@@ -13,7 +15,6 @@ from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import REPAIR, Root
 from bayou.index.ports import Reads, Writes
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 
@@ -23,16 +24,14 @@ OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
 """No reason to report a key: nobody misses it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A key below a payload root that cannot be payload. It stays where it is."""
 
     key: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The payload objects of a store, whoever wrote them; keys refused; and how many others are not ours."""
 
     objects: Sequence[ObjectMeta]
@@ -40,8 +39,7 @@ class Listing:
     ignored: int
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """What a listing says: entries sorted by path, keys refused, and how many others are none of our business."""
 
     entries: Sequence[Entry]
@@ -49,8 +47,7 @@ class Discovery:
     ignored: int
 
 
-@dataclass(frozen=True, slots=True)
-class Discovered:
+class Discovered(Struct, frozen=True):
     """The tree of what a store holds. `refused` names the first of the keys refused, of `refusals` in all."""
 
     root: Root | None

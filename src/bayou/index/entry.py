@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from bayou import limits, paths
-from bayou.quick import dataclass
 from bayou.store import keys
 
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What the index says of one path.
 
     `push` is the id of the push that wrote the object (None: discovered, at the plain path). `sha256` is 32 bytes, or

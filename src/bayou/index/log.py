@@ -13,7 +13,6 @@ from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound, TooLa
 from bayou.index.fields import dump
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.ports import Reads, Writes
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import Create
 from bayou.structs import (
@@ -36,8 +35,7 @@ from bayou.structs import (
 _POINTER = re.compile(r"(\d\d?)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """How many paths a commit added, changed and deleted, and how many bytes it brought."""
 
     added: int = 0

@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 from bayou import limits
 from bayou.errors import NodeDamaged
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.structs import Count, Label, Total
 
@@ -32,8 +31,7 @@ MAX_LEVEL = 63
 REPAIR = "bayou datastore verify --repair"
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """What a branch says of one node below it."""
 
     first: str
@@ -73,8 +71,7 @@ Ref = Child | Root | Pointer
 """Whatever names a node: all have `node` and `digest`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """Entries in strictly increasing order of their paths; at least one."""
 
     rows: tuple[Entry, ...]
@@ -98,8 +95,7 @@ class Leaf:
         return _sum(row.size for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """Children in order, none overlapping the next; at least two."""
 
     level: int

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from bayou import limits
 from bayou.index.head import FORMAT, unknown_format
 from bayou.index.log import LogRow
 from bayou.index.node import MAX_LEVEL, Pointer, is_name
-from bayou.quick import dataclass
 from bayou.structs import Malformed, convert, parse
 
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
@@ -24,8 +25,7 @@ _FLAT = re.compile(r"\{[^{}]{40,4000}\}")
 """As large as a row of the log can be, and no smaller: a head may hold a million braces (V25)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Salvage:
+class Salvage(Struct, frozen=True):
     """Parts of a head that can be read. `rows` are of its log, oldest first, and may have gaps."""
 
     store: str | None = None

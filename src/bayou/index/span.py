@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Leaf
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """The paths from `start` on and before `end` (None: no end), in bytewise order.
 
     Python compares strings by code point, which is the order of their UTF-8 bytes.

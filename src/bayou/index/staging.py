@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
+
 from bayou.index import codec
 from bayou.index.node import Node, name
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFile:
+class NodeFile(Struct, frozen=True):
     """A node as it is stored."""
 
     level: int

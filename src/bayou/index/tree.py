@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
+from msgspec import Struct
+
 from bayou.index.node import Branch, Leaf, Node, Ref, Root
-from bayou.quick import dataclass
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,8 +34,7 @@ class NodeSink(Protocol):
         """Store every node taken so far; return when all of them can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """One version of an index: a root (None: no entries) and where its nodes are."""
 
     source: NodeSource

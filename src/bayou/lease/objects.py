@@ -8,21 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from bayou import limits
 from bayou.deadline import Deadline
 from bayou.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.ids import ulid
 from bayou.lease.keys import object_key
 from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode, too_large
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.store import Store
 from bayou.store.transport import Create, Match
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A record, and the version that came in the same answer (V2). `modified` is the store's clock, in ms."""
 
     record: Record

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from bayou.lease.objects import Seen
 from bayou.lease.record import Corrupt, Held
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseInfo:
+class LeaseInfo(Struct, frozen=True):
     """One lease that is not free. `stale` is what the times suggest; who takes a lease watches it for a whole TTL.
 
     `held` is None if it is corrupt, and `corrupt` says how; its `nonce` releases it all the same.

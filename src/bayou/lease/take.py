@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import field
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.errors import BayouError, TimedOut
@@ -13,13 +13,11 @@ from bayou.lease.objects import LeaseObjects, Seen
 from bayou.lease.record import RENEW, Corrupt, Free, Held
 from bayou.lease.wait import Obstacle, corrupt_lease
 from bayou.lease.watch import Clock, Watch
-from bayou.quick import dataclass
 
 _TRIES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """A lease that is ours since `asked`, when the write was sent that made it so: nobody saw it before."""
 
     seen: Seen
@@ -27,8 +25,7 @@ class Taken:
     asked: float
 
 
-@dataclass(slots=True)
-class Bid:
+class Bid(Struct):
     """One acquisition. Each of its writes has a nonce of its own.
 
     Else, after a write that took the lease unnoticed and lost it again, the next one would bring back a version that

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.errors import ConfigInvalid, DeadlinePassed, LeaseCorrupt, LeaseTimeout, StoreError
 from bayou.lease.record import Corrupt, Held
-from bayou.quick import dataclass
 
 T = TypeVar("T")
 
@@ -27,8 +28,7 @@ _REQUESTS_S = 1.0
 """Who is not to wait at all is still to ask once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """How long to wait between two looks: soon at first, then ever longer; never in step with others."""
 
     base_s: float = 0.2
@@ -39,8 +39,7 @@ class Backoff:
         return float(min(self.cap_s, self.base_s * 2.0 ** min(turn, 16) * random.uniform(0.75, 1.25)))
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """Why a lease cannot be had at this moment; `stale_in` is when that is over if its holder is dead."""
 
     key: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
+
+from msgspec import field
 
 from bayou import limits
 from bayou.core.suggest import did_you_mean
@@ -22,8 +23,8 @@ from bayou.documents import (
 )
 from bayou.errors import BayouError, ModelInvalid
 from bayou.model.names import FOLDER, check_name, check_type, is_id
-from bayou.quick import dataclass
 from bayou.repo import Repo, leads_out
+from bayou.structs import SelectiveStruct
 from bayou.sync.scope import ModelRef
 
 KEYS = ("id", "name", "type", "arguments", "methods", "tags")
@@ -31,13 +32,15 @@ METHOD_KEYS = ("arguments",)
 REQUIRED = ("id", "name", "type")
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(SelectiveStruct, frozen=True):
     """A model: what it is, what its methods get, and the tags of what it makes. `path` is relative to the repo.
 
     `arguments` are for every method that takes them, `methods` has, under `arguments`, those of one. `lines` says on
     which line of the file each of them stands.
     """
+
+    uncompared: ClassVar[tuple[str, ...]] = ("lines",)
+    unshown: ClassVar[tuple[str, ...]] = ("lines",)
 
     id: str
     name: str
@@ -46,7 +49,7 @@ class Definition:
     methods: Mapping[str, object]
     tags: Mapping[str, str]
     path: str
-    lines: Lines = field(default_factory=dict, compare=False, repr=False)
+    lines: Lines = field(default_factory=dict)
 
     @property
     def ref(self) -> ModelRef:

@@ -6,18 +6,18 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.errors import ModelHasData
 from bayou.model.definition import Definition
 from bayou.model.names import FOLDER
-from bayou.quick import dataclass
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedModel:
+class DeletedModel(Struct, frozen=True):
     """What went with a model: versions of its data."""
 
     id: str

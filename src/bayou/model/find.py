@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Collection, Iterator
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
 from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
 from bayou.model.names import FOLDER, SUFFIX, is_id
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync.scope import ModelRef
 
@@ -18,8 +19,7 @@ from bayou.sync.scope import ModelRef
 _ID_LINE = re.compile(rb"""^id:[ \t]+(["']?)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\1[ \t]*\r?$""", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelListing:
+class ModelListing(Struct, frozen=True):
     """Every definition that can be read, and an error for each that cannot."""
 
     models: tuple[Definition, ...]

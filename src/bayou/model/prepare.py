@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bayou.core.suggest import did_you_mean
 from bayou.documents import Unusable, check_plain
@@ -16,14 +18,12 @@ from bayou.model.expressions.scan import Path
 from bayou.model.types.arguments import Problem, problems
 from bayou.model.types.registry import find_type
 from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
-from bayou.quick import dataclass
 from bayou.records.names import check_tags
 from bayou.repo import Repo
 from bayou.sync.connection import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True):
     """Which method is to run, and with what.
 
     `inputs` are values: they go over the arguments of the definition, and its expressions find them as `inputs`, over
@@ -43,8 +43,7 @@ class RunRequest:
     secrets: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A method that can be run: `arguments` are evaluated, and what its schema wants."""
 
     request: RunRequest
@@ -157,8 +156,7 @@ def _schemas(model: Definition, kind: ModelType) -> list[tuple[Path, Mapping[str
     return [(("arguments",), model.arguments, shared), *found]
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """What a definition says for one method, and where; `takes` are the arguments that the method has."""
 
     arguments: Mapping[str, object]

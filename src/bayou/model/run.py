@@ -8,12 +8,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from bayou.core.clock import now
 from bayou.errors import BayouError, Cancelled, MethodFailed
 from bayou.model.expressions.redact import redact
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.work import Work
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import Made
 from bayou.records.metadata import Metadata
 from bayou.records.outputs import Output
@@ -102,15 +103,13 @@ def run_method(
         return records.outputs.save(model, _output(prepared, begun, running.outcome, work.end(), tags))
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     output_id: str
     at: str
     clock: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True):
     status: str
     error: str | None = None
 

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.deadline import Deadline
 from bayou.engine.job import Job, Part, Result, Row
@@ -25,7 +26,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.session import log_of
 from bayou.pipeline.sources.source import read_parts
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -75,8 +75,7 @@ class SparkExecutor:
             yield from decode(row, some)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """A kernel: a part to batches of its rows. Called by a worker, maybe twice."""
 
     job: Job[Any, Any, Any]

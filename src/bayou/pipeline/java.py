@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.errors import JavaMissing, JavaTooOld
-from bayou.quick import dataclass
 
 OLDEST = 17
 
@@ -33,8 +34,7 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
+class Java(Struct, frozen=True):
     """An installed Java, and its version as it calls itself: `17.0.15`."""
 
     home: Path

@@ -14,6 +14,7 @@ from operator import attrgetter, or_
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
 from pyarrow import compute, parquet
 
 from bayou.index.read import scan as entries_of
@@ -26,7 +27,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.context import Context
@@ -53,8 +53,7 @@ _MOST_PARTS = 256
 _AT_ONCE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """What was met that nobody decides about: the kind of something that is no payload, or the code of a failure."""
 
     path: str
@@ -62,8 +61,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """What a plan came to. `counts`, and the `bytes` that move, are of single paths: what becomes of versions that both
     sides changed is for later.
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.errors import SyncError
 from bayou.index.node import Digest, Root
@@ -26,7 +28,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.shared import require_store
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.stream import tasks_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age
@@ -49,8 +50,7 @@ _MOST_HELD = 100_000
 """Objects that may fail before the whole is given up: this process has to know them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
+class Both(Struct, frozen=True):
     """The two stores, as workers open them, and the tree of each."""
 
     source: Recipe
@@ -89,8 +89,7 @@ def replicate(
         return made, counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """The steps of one replication. What they keep on the server goes with `held`."""
 
     spark: SparkSession

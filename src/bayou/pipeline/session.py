@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
+
 from bayou.config import SparkConfig
 from bayou.core.file_lock import FileLock
 from bayou.deadline import Deadline
@@ -25,7 +27,6 @@ from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.server.control import START_S, Warm, release
 from bayou.pipeline.server.options import IDENTITY
 from bayou.pipeline.server.record import ServerRecord
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -40,8 +41,7 @@ _LOCAL_RETRIES, _REMOTE_RETRIES = 3, 8
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
+class _Opened(Struct, frozen=True):
     """What belongs to an open session: the server's log, and the lock that keeps the server alive."""
 
     log: Path | None = None

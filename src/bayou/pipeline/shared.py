@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.errors import SparkNotShared, TreeError
 from bayou.pipeline.arrow import INT, TEXT, batch, ddl, rows
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of
 from bayou.pipeline.stream import batches
-from bayou.quick import dataclass
 from bayou.store.url import parse_url
 from bayou.tree.draft import temporary_name
 
@@ -134,8 +134,7 @@ def proof(secret: bytes, nonce: str, first: int | None, last: int | None) -> str
     return hmac.new(secret, f"{nonce}:{first}:{last}".encode(), hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMarker:
+class ReadMarker(Struct, frozen=True):
     """A kernel: whatever numbers come in, prove that the marker is here."""
 
     marker: str
@@ -149,8 +148,7 @@ class ReadMarker:
         return _answers(found, secret, self.nonce)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNumbers:
+class ReadNumbers(Struct, frozen=True):
     """A kernel: whatever numbers come in, prove that the directory is the same one here."""
 
     directory: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow
+from msgspec import Struct
 from pyarrow import parquet
 
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch
-from bayou.quick import dataclass
 from bayou.sync.database import Database
 
 CACHED, LISTED, ABSENT, HASHED, JOURNAL = "cached", "listed", "absent", "hashed", "journal"
@@ -39,8 +39,7 @@ SCHEMAS = {name: pyarrow.schema({"path": TEXT, **columns}) for name, (_, columns
 _AT_ONCE = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """The files of the tables that are not empty, and the newest row of the journal then."""
 
     files: dict[str, Path]

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from msgspec import Struct
+
 from bayou.core.batched import batched
 from bayou.deadline import Deadline
 from bayou.index.entry import Entry
@@ -29,7 +31,6 @@ from bayou.pipeline.kernels.reports import Reports
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.quick import dataclass
 from bayou.store.ahead import Ahead
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
@@ -65,8 +66,7 @@ T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
+class _Expected(Struct, frozen=True):
     """Downloads that have begun before anybody asked for them."""
 
     entries: Mapping[str, Entry]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from bayou.config import SparkConfig
 from bayou.deadline import Deadline
 from bayou.errors import JavaMissing, JavaTooOld, SparkUnavailable
@@ -16,7 +18,6 @@ from bayou.pipeline.server.spark_home import find_spark
 from bayou.pipeline.server.watch import stop_if_idle
 from bayou.pipeline.session import spark_session, without_secrets
 from bayou.pipeline.shared import on_this_machine
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -28,8 +29,7 @@ _DEFAULT_PORT = 15002
 _ROWS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class SparkStatus:
+class SparkStatus(Struct, frozen=True):
     """Which Spark is used and whether it runs. `java` and `log` are None where the server is somebody else's."""
 
     mode: Mode
@@ -41,8 +41,7 @@ class SparkStatus:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Warmed:
+class Warmed(Struct, frozen=True):
     """What warming up did: started a server, made the class archive, found either there already."""
 
     status: SparkStatus

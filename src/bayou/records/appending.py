@@ -7,7 +7,8 @@ a killed append left there is cut off by the next one.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayou.errors import BayouError, ContentChanged, ContentDamaged, NotStreaming
 from bayou.records.content import Content, chunks

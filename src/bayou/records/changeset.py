@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bayou.config.ownership import OWNER, owner_ids
 from bayou.config.trust import trusts_all
 from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.errors import StateError
-from bayou.quick import dataclass
 from bayou.repo import Repo
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """A described version that waits beside its place, and what makes room for it."""
 
     parent: str
@@ -26,8 +26,7 @@ class Placement:
     clears: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSet:
+class ChangeSet(Struct, frozen=True):
     """New versions that get their places, then metadata that is written, then files that go."""
 
     placements: tuple[Placement, ...] = ()

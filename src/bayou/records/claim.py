@@ -8,7 +8,8 @@ ever replaced, no half version is ever visible, and a writer that dies leaves no
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayou import limits
 from bayou.errors import RecordDamaged, RecordError

@@ -10,7 +10,7 @@ import mimetypes
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 CHUNK = 1 << 20
 _HEAD = 1 << 16
@@ -18,8 +18,7 @@ _HEAD = 1 << 16
 Content = bytes | BinaryIO | Iterable[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What was found out about content while it passed. `head` is its beginning, or all of it."""
 
     size: int

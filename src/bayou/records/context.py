@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.errors import StateError
-from bayou.quick import dataclass
 from bayou.records import local
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from bayou.records.catalog import Catalog
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """One open datastore, with its catalog."""
 
     repo: Repo

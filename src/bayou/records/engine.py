@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
 
 from bayou.deadline import Deadline
 from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError
-from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.sync.progress import Progress, Silent
 
@@ -23,8 +23,7 @@ _LONGEST_S = 3600.0
 """What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """The engine that was asked for (`engine.select` chooses where it is `auto`), and the progress bar of a job."""
 
     choice: Choice = "auto"

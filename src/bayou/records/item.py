@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.errors import DataNotFound, TooManyRenames
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.layout import VersionPath
@@ -16,8 +16,7 @@ from bayou.records.owner import ModelRef, Owner
 MOST_HOPS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A version that was found. `forwarded` has the names that led to it, the one that was asked for first.
 
     `path` is that of its content, within the tree.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from bayou import limits
-from bayou.quick import dataclass
 
 RAW = "raw"
 METADATA = "metadata.yaml"
@@ -21,8 +22,7 @@ _VERSION_PATH = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPath:
+class VersionPath(Struct, frozen=True):
     """What the path of a version's file says."""
 
     type: str

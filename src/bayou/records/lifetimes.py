@@ -7,8 +7,9 @@ import re
 from datetime import datetime, timedelta
 from typing import Literal
 
+from msgspec import Struct
+
 from bayou.errors import RetentionInvalid
-from bayou.quick import dataclass
 
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(m|h|d|w|mo|y)", re.ASCII)
 _FIXED = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -17,8 +18,7 @@ _LIFETIME_HINT = "write it as 10m, 24h, 7d, 4w, 6mo, 1y, run or infinite"
 _KEEP_HINT = "write it as a number of versions, like 5, or as a time, like 30d"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A length of time. Months and years are those of the calendar."""
 
     count: int
@@ -37,8 +37,7 @@ class Span:
             return datetime.max.replace(tzinfo=start.tzinfo)
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """How much of an item stays: its newest `count` versions, or those younger than `span`."""
 
     count: int | None = None

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from itertools import chain
 from types import NoneType
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from bayou import limits
 from bayou.errors import RecordDamaged
-from bayou.quick import dataclass
 from bayou.records import document
 from bayou.records.layout import VersionPath
 from bayou.records.owner import Owner
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """One version. `id` is the item's: the same for all its versions, and over a rename.
 
     `size` and `sha256` are of the content (of streaming data that was appended to, `sha256` is not known: None).

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
 from bayou.errors import RecordNotFound
-from bayou.quick import dataclass
 from bayou.records import document
 from bayou.records.catalog.derive import derive, output_row
 from bayou.records.catalog.rows import Made, OutputRow
@@ -20,8 +21,7 @@ from bayou.records.names import check_id, check_tags
 from bayou.records.owner import ModelRef
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """One run of a method. `data` is what it saved; `run` to `step` say for which workflow, if for one.
 
     `model`, `model_id` and `type` are those of the model that it is saved for.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.sync.scope import ModelRef
 
 __all__ = ["ModelRef", "Owner"]
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """The model of a version, the repo that wrote it, and the method's output and the workflow's step, if any."""
 
     model: str

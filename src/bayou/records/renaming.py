@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayou.errors import NameTaken, RecordDamaged
 from bayou.records.changes import change

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.records import document
 from bayou.records.catalog.derive import made_in, maybe_text_in, number_in, records_in, run_row, text_in
 from bayou.records.catalog.rows import Made
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What one step did: which method of which model, and what that saved."""
 
     name: str
@@ -26,15 +25,13 @@ class Step:
     data: tuple[Made, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     name: str
     status: str
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A workflow's run. It is saved again whenever more is known of it."""
 
     run_id: str
@@ -79,7 +76,7 @@ class Run:
 
 def _fields(record: Run | Job | Step | Made) -> dict[str, Any]:
     """Return the fields of one record, in order, as they are."""
-    return {name: getattr(record, name) for name in record.__slots__}
+    return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _step_fields(step: Step) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Unpack
 
+from msgspec import Struct
+
 from bayou.errors import UsageError
-from bayou.quick import dataclass
 from bayou.records.changes import change, turn
 from bayou.records.changeset import ChangeSet, Placement
 from bayou.records.claim import claim, describe, item_id, next_number, within
@@ -94,8 +95,7 @@ def _nothing_written() -> UsageError:
     return UsageError("no file was written to the allocated path", hint="write the content to its `path` first")
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
+class _Staged(Struct, frozen=True):
     terms: Terms
     assembly: Assembly
     measured: Measured

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.content import Measured
 from bayou.records.layout import VersionPath
 from bayou.records.lifetimes import parse_keep, parse_lifetime
@@ -25,8 +26,7 @@ class Options(TypedDict, total=False):
     owner: Owner | None
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """One version to be: whose, under which name, and how it is to be kept."""
 
     item: VersionPath

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.errors import RecordDamaged
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.item import metadata_of
@@ -18,8 +19,7 @@ from bayou.records.owner import Owner
 from bayou.tree.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(Struct, frozen=True):
     """The versions of one item, by number. One whose metadata cannot be read has None."""
 
     item: VersionPath

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.errors import BayouError
 from bayou.lease import STORE, LeaseGroup, model_key, open_leases
-from bayou.quick import dataclass
 from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 _KEPT = "it is kept here: `bayou datastore sync --push` pushes it"
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """What the body works with. After the block, `pulled` and `pushed` say what was moved (None: nothing was tried)."""
 
     records: Records
@@ -89,8 +89,7 @@ def write_session(
         session.pushed = exchange.push(leases)
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(Struct, frozen=True):
     """How one session pulls and pushes; offline, and for a directory, it does neither."""
 
     connection: Connection

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -16,8 +16,7 @@ _FAREWELL_S = 1.0
 _TOGETHER = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     error: BaseException | None
 
 

@@ -11,13 +11,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
-from bayou.quick import dataclass
 from bayou.store.failure import Renewal, one_line
+from bayou.structs import SelectiveStruct
 
 
 def aws_renewal(profile: str | None) -> Renewal:
@@ -122,13 +121,14 @@ class Keys(NamedTuple):
         return "Keys(…)"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(SelectiveStruct, frozen=True):
     """AWS credentials that somebody else has resolved, for a process that could not; good until they expire."""
 
-    access_key_id: str = field(repr=False)
-    secret_access_key: str = field(repr=False)
-    token: str | None = field(repr=False)
+    unshown: ClassVar[tuple[str, ...]] = ("access_key_id", "secret_access_key", "token")
+
+    access_key_id: str
+    secret_access_key: str
+    token: str | None
     region: str | None
     failure: ClassVar[BayouError | None] = None
 

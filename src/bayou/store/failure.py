@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
 from obstore import exceptions as obs
 
 from bayou import errors
-from bayou.quick import dataclass
 from bayou.store.destination import NOWHERE
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*): ?(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)
@@ -52,8 +52,7 @@ _CREDENTIAL = re.compile(r"(?i)credential error|service account|private key|RSA 
 _PATH = re.compile(r"[Pp]arsing [Pp]ath|empty path segment|illegal character sequence")
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(Struct, frozen=True):
     """How the people of one provider get credentials, for hints."""
 
     missing: str
@@ -64,8 +63,7 @@ class OddKey(Exception):
     """obstore cannot represent a key that the listing holds; a listing that copes has to take over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What was asked, for messages and for reading the answer."""
 
     verb: str

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
-from bayou.quick import dataclass
 from bayou.store.keys import Key
 from bayou.store.transport import Fetched, ObjectMeta
 
@@ -29,8 +30,7 @@ _MAX_PARTS = 9_000
 """S3 takes 10,000 parts; a little less leaves room for rounding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Downloaded:
+class Downloaded(Struct, frozen=True):
     """What arrived: the metadata that came with the bytes, and their hash."""
 
     meta: ObjectMeta

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
+from msgspec import Struct
+
 from bayou import limits
 from bayou.deadline import Deadline
 from bayou.errors import BadAnswer, StoreError
-from bayou.quick import dataclass
 from bayou.store.keys import Key
 from bayou.store.scope import Scope
 from bayou.store.sender import Sender
@@ -17,8 +18,7 @@ from bayou.store.threads import watched
 from bayou.store.transport import Level, ListsLevels, ObjectMeta, Transport
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The listings of one store; see `Store.list` and `Store.level`."""
 
     transport: Transport

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Literal
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 Verb = Literal["get", "put", "head", "list", "delete"]
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """How many requests of each kind were sent, retries included, and how many bytes of content moved."""
 
     get: int = 0
@@ -27,7 +26,7 @@ class Requests:
         return self.get + self.put + self.head + self.list + self.delete
 
     def __sub__(self, earlier: Requests) -> Requests:
-        return Requests(*(getattr(self, name) - getattr(earlier, name) for name in Requests.__slots__))
+        return Requests(*(getattr(self, name) - getattr(earlier, name) for name in Requests.__struct_fields__))
 
 
 class Meter:
@@ -35,7 +34,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(Requests.__slots__, 0)
+        self._counts = dict.fromkeys(Requests.__struct_fields__, 0)
 
     def sent(self, verb: Verb, requests: int = 1, *, bytes_in: int = 0, bytes_out: int = 0) -> None:
         with self._lock:
@@ -50,7 +49,7 @@ class Meter:
     def add(self, others: Requests) -> None:
         """Count what somebody else has sent for us."""
         with self._lock:
-            for name in Requests.__slots__:
+            for name in Requests.__struct_fields__:
                 self._counts[name] += getattr(others, name)
 
     def read(self) -> Requests:

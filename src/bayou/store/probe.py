@@ -10,6 +10,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.errors import (
     AccessDenied,
@@ -22,7 +24,6 @@ from bayou.errors import (
     PreconditionFailed,
 )
 from bayou.ids import ulid
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.store import Store
@@ -34,8 +35,7 @@ _TIDY_S = 10.0
 """What cleaning up may take after a failure, which may have been the end of the caller's time (V14)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """What a store can do beyond what Bayou needs. `conditional_get`: a no-op sync moves no bytes."""
 
     conditional_get: bool

@@ -11,13 +11,13 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from typing import ClassVar
 
-from bayou.quick import dataclass
 from bayou.store import credentials
 from bayou.store.open import open_store
 from bayou.store.store import Store
 from bayou.store.url import parse_url
+from bayou.structs import SelectiveStruct
 
 
 def _names(prefix: str, words: str) -> frozenset[str]:
@@ -79,17 +79,18 @@ _taken_over: dict[str, Mapping[str, str]] = {}
 """What came with the recipes that this process has opened, by their scheme."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(SelectiveStruct, frozen=True):
     """A store's URL and its credentials, fit to be pickled. Its text has no secret: it may be logged."""
+
+    unshown: ClassVar[tuple[str, ...]] = ("environ", "granted", "made_by")
 
     url: str
     namespace: str | None
     options: Mapping[str, str]
     concurrency: int
-    environ: Mapping[str, str] = field(repr=False)
-    granted: credentials.Granted | None = field(default=None, repr=False)
-    made_by: str = field(default="", repr=False)
+    environ: Mapping[str, str]
+    granted: credentials.Granted | None = None
+    made_by: str = ""
 
     @classmethod
     def of(cls, url: str, namespace: str | None, options: Mapping[str, str], concurrency: int = 64) -> Recipe:

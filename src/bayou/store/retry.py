@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from msgspec import Struct
+
 from bayou.errors import CannotConnect, StoreError
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """Jittered exponential backoff, bounded by a number of attempts and by the caller's deadline."""
 
     attempts: int = 8

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.errors import ConfigInvalid, NamespaceInvalid, Rejected
-from bayou.quick import dataclass
 from bayou.store.keys import Key
 
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -34,8 +35,7 @@ def check_prefix(prefix: str) -> str:
     return bare
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A directory of a bucket. `full` and `relative` are the only way across its border."""
 
     prefix: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from bayou.deadline import Deadline
 from bayou.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from msgspec.structs import replace
 
 from bayou.deadline import Deadline, stop_event
 from bayou.errors import (

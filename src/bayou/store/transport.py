@@ -8,10 +8,11 @@ nowhere else. Everything that cuts across (faults in tests, recording) is a tran
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
+from bayou.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
+class ObjectMeta(Struct, frozen=True):
     """What a store says of one object. `modified` is the store's clock, in ms since 1970 UTC."""
 
     key: str
@@ -31,8 +31,7 @@ class ObjectMeta:
     modified: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """Bytes and the metadata that came in the same response (V2)."""
 
     meta: ObjectMeta
@@ -40,25 +39,24 @@ class Fetched:
     attributes: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(SelectiveStruct, frozen=True):
     """The fingerprint that our own write returned (V2).
 
     `repeated`: it took more than one request, and an earlier one may still be under way to write the same bytes again.
     """
 
+    uncompared: ClassVar[tuple[str, ...]] = ("repeated",)
+
     etag: str | None
     version: str | None
-    repeated: bool = field(default=False, compare=False)
+    repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """Write only if there is no such object; else `AlreadyExists`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """Write only over this version; else `PreconditionFailed`. Give both as a store returned them."""
 
     etag: str | None
@@ -68,8 +66,7 @@ class Match:
 Condition = Create | Match
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """What lies directly in one directory: directories, each with a `/` at its end, and objects, to be read once."""
 
     directories: Sequence[str]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.errors import ConfigInvalid, CredentialInConfig
-from bayou.quick import dataclass
 
 OPTIONS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "skip_signature", "request_payer"}
@@ -61,8 +62,7 @@ _CREDENTIAL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StoreUrl:
+class StoreUrl(Struct, frozen=True):
     """A parsed URL: `bucket` is a bucket, a container, a directory (absolute), or a name for `memory`."""
 
     scheme: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.span import Span
-from bayou.quick import dataclass
 from bayou.sync import base, commit, files, journal, publish
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
@@ -27,8 +28,7 @@ from bayou.sync.units import unit_of
 from bayou.sync.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """A plan that is carried out, but for what goes to the store: that is on its way. `again`: make another pass."""
 
     again: bool = False

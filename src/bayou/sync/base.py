@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.index import merge, read
 from bayou.index.entry import Entry
 from bayou.index.node import Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSink, NodeSource, Tree
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync import rows
@@ -27,8 +28,7 @@ from bayou.sync.place import place_id, place_url
 from bayou.sync.policy import Why
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """What is known of one store at one URL. `etag` is kept only while base's root is that head's root."""
 
     id: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
 from bayou.engine.handle import StoreHandle
@@ -12,7 +14,6 @@ from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.progress import Progress
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Bulk:
+class Bulk(Struct, frozen=True):
     """How one command uses Spark: for more than `limit` objects or files.
 
     What could not be done there is told to `warn` and done here, unless somebody asked for Spark (`must`).

@@ -10,8 +10,10 @@ import json
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.deadline import Deadline
@@ -27,7 +29,6 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import find_many
 from bayou.index.trash import trash_changes
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.store.retry import RetryPolicy
 from bayou.store.store import Store
 from bayou.sync import base, files, rows
@@ -45,8 +46,7 @@ _LOSSES = 3
 """After so many lost races a committer asks the others to let it go first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A commit whose outcome is not known yet: its id, the head it was to replace, and what it makes of base.
 
     `overtaken` are paths that a pull has put in place since: base says of them what that brought.
@@ -58,8 +58,7 @@ class Pending:
     overtaken: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """A commit that is in the log, and the newest head that we know since.
 
     `replaced` is the head that it was merged into, if `seen` is the very one that it made.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from bayou import paths
 from bayou.core.batched import batched
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.sync.judge import LEARNED, MISSING, UNINDEXED
 from bayou.sync.report import Refusal
@@ -23,8 +23,7 @@ MENDABLE = (MISSING, UNINDEXED, LEARNED)
 """Findings that a repair works on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mendable:
+class Mendable(Struct, frozen=True):
     """Some of what a repair works on: entries whose object is gone, objects that nobody indexed, hashes learned."""
 
     missing: Sequence[Entry] = ()
@@ -32,8 +31,7 @@ class Mendable:
     hashed: Mapping[str, Entry] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Unsafe:
+class Unsafe(Struct, frozen=True):
     """A row of the index, or of its `trash`, that nothing is done by (V25), and why.
 
     `nameless`: its path or push makes no key of this store, so that no object can be meant.
@@ -56,8 +54,7 @@ def is_nameless(entry: Entry) -> bool:
     return paths.refusal(entry.path) is not None or not (entry.push is None or keys.is_push_id(entry.push))
 
 
-@dataclass(slots=True)
-class Compared:
+class Compared(Struct):
     """What a comparison brought. Lists are sorted, and name the first; `totals` has the numbers of all."""
 
     checked: int = 0

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from stat import S_ISREG
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.core.file_lock import FileLock
 from bayou.deadline import Deadline
@@ -17,7 +19,6 @@ from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.span import EVERYTHING, Span
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.store import Store
 from bayou.sync.base import Base, repo_place
@@ -40,8 +41,7 @@ _TURN_S = 0.01
 """How soon to look again whether whoever syncs this repo is done: another process, or another step of a workflow."""
 
 
-@dataclass(slots=True)
-class Context:
+class Context(Struct):
     """One sync of one repo with one store."""
 
     repo: Repo

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import cast
 
-from bayou.quick import dataclass
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from bayou.repo import Repo
 from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
@@ -20,8 +21,7 @@ from bayou.sync.journal import Journal
 from bayou.sync.place import place_of, place_url
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where the feed stands: base's root and what came on top of it, and the journal's newest row.
 
     `state` tells one `sync.db` from another at the same place. `open` are rows whose change may come any time.
@@ -48,8 +48,7 @@ class Position:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A row of the journal that was there at a position: once it is gone, base alone tells of its path."""
 
     id: int
@@ -57,16 +56,14 @@ class Pending:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What whoever keeps a position keeps with it: the journal's rows of then, and the paths that base just got."""
 
     pending: Sequence[Pending] = ()
     recent: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Files that may have changed, directories in which anything may have (the empty path: anywhere), and what to keep.
 
     `added` and `dropped` bring `Kept.pending` up to date; `recent` replaces the paths, unless it is None.

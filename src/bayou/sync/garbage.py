@@ -14,6 +14,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import Part, divide, groups, objects
@@ -28,7 +30,6 @@ from bayou.index.read import scan
 from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree
 from bayou.paths import refusal
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 from bayou.sync.retained import Retained
@@ -45,8 +46,7 @@ _ENTRIES_PER_PART = 5000
 _DELETED_AT_ONCE = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
+class Garbage(Struct, frozen=True):
     """What a collection deletes: objects that were indexed once, leftovers of pushes, nodes and the like, all bytes."""
 
     objects: int
@@ -216,8 +216,7 @@ class NamesJob:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LeafGroup:
+class LeafGroup(Struct, frozen=True):
     """Some leaves: of retained roots (`kept`), and of the current one, which must all be read (`strict`)."""
 
     leaves: Sequence[Ref]

@@ -13,9 +13,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
+from msgspec import Struct
+
 from bayou.core.file_lock import FileLock
 from bayou.ids import is_ulid, ulid, ulid_ms
-from bayou.quick import dataclass
 from bayou.sync.database import IN_SPAN, Database
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ Guard = Callable[[], None]
 """Asked before every change: raises if it may not be made any more, since a lease was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One change. `tree` names a directory, or everything (the empty path), that a program writes into by itself.
 
     `closed` is the newest row's number when this one was closed, or its process found dead; None while it is open.
@@ -45,8 +45,7 @@ class Row:
     closed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """What `open` returns and `close` takes."""
 
     ids: tuple[int, ...]

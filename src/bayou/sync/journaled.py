@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import field
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.sync.journal import Row
 
 
-@dataclass(slots=True)
-class Journaled:
+class Journaled(Struct):
     """The last row of each path, and the rows that name directories or everything."""
 
     through: int = 0

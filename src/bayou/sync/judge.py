@@ -6,12 +6,13 @@ Nothing here reads an index or lists a store. What only a request can tell is as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.entry import Entry
 from bayou.index.span import Spans
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.large import Nowhere
 from bayou.store.store import Store
@@ -24,8 +25,7 @@ HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
 """Of an object that no entry names. `HIDDEN`: one may, in a part of the index that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What one comparison goes by: the paths that are out of sight, and whether every object is to be read."""
 
     hidden: Spans

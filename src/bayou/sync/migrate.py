@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct, field
+
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, TreeError
-from bayou.quick import dataclass
 from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import NoJournal
 from bayou.sync.progress import Progress
@@ -32,8 +32,7 @@ _COPIERS = 8
 Winner = Literal["source", "target"]
 
 
-@dataclass(slots=True)
-class Migrated:
+class Migrated(Struct):
     """What was taken along: every payload path of the source, those that had to be written, and what was kept aside."""
 
     paths: list[str] = field(default_factory=list)

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.batched import batched
 from bayou.errors import (
@@ -32,12 +34,12 @@ from bayou.errors import (
     Unavailable,
 )
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.ahead import read_ahead
 from bayou.store.large import THRESHOLD
 from bayou.store.store import Store
 from bayou.store.transport import Stored
+from bayou.structs import SelectiveStruct
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
@@ -66,12 +68,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(SelectiveStruct, frozen=True):
     """One object that is to be written, or was. `resumed`: an earlier run may have begun to, and not be done yet.
 
     `data`: the bytes that have that hash, if they are at hand; else they are read from the file, and proved.
     """
+
+    uncompared: ClassVar[tuple[str, ...]] = ("data",)
+    unshown: ClassVar[tuple[str, ...]] = ("data",)
 
     path: str
     push: str
@@ -80,11 +84,10 @@ class Upload:
     gc: int
     stored: Stored | None = None
     resumed: bool = False
-    data: bytes | None = field(default=None, compare=False, repr=False)
+    data: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True):
     """A download in the staging directory, and its hash; without a file if the object is not there.
 
     `durable`: a power cut cannot take its content any more.
@@ -120,8 +123,7 @@ class Mover(Protocol):
         """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(Struct, frozen=True):
     """Threads of this process."""
 
     store: Store

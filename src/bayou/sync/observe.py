@@ -11,16 +11,16 @@ import os
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import cast
+
+from msgspec import Struct, field
 
 from bayou import paths
 from bayou.deadline import Deadline
 from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.index.span import EVERYTHING, Span
-from bayou.quick import dataclass
 from bayou.sync import files
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.files import Known, file_stat
@@ -52,8 +52,7 @@ def check_limit(paths: Sized, limit: int | None) -> None:
         raise TooMany
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """One path as it was looked at. `through` is the newest journal row that was closed then; a later one means: look
     again. `finish_delete`: a file is there, and is to be removed first. `unread`: the stat of a file that is there and
     that nobody has read yet; whoever does must find it so."""
@@ -77,8 +76,7 @@ class Observed:
         return Observed(self.path, state, content, self.through, self.looked)
 
 
-@dataclass(slots=True)
-class Observation:
+class Observation(Struct):
     """What a look at the tree brought: paths worth a decision, and what could not be looked at."""
 
     journaled: Journaled
@@ -94,8 +92,7 @@ class Observation:
     """The window that this is about, if it is not about everything: the rest is looked at by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """Looks at single paths; asks nothing but the file system, so that whoever knows the rest can do it anywhere.
 
     `absent` is what is not here on purpose, `listed` the stat of files that are known to be untracked.

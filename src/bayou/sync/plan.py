@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from msgspec import Struct
+
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 
 
 class Action(Enum):
@@ -41,8 +42,7 @@ _PUSHES = frozenset({Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE})
 _PULLS = frozenset({Action.PULL, Action.DELETE_LOCAL, Action.KEEP_REMOTE})
 
 
-@dataclass(frozen=True, slots=True)
-class LocalState:
+class LocalState(Struct, frozen=True):
     """What this machine has of a path.
 
     `sha256` and `size` are None where there is no file; `sha256` is `UNREAD`, which is equal to no hash, where there is

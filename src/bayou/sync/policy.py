@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 from bayou.sync.units import unit_of
 
 if TYPE_CHECKING:
@@ -17,13 +16,15 @@ if TYPE_CHECKING:
 Why = Literal["lazy", "excluded", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(SelectiveStruct, frozen=True):
     """Which entries this tree does without. `text` identifies it: absence was decided under one policy (V3)."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("_spec",)
+    unshown: ClassVar[tuple[str, ...]] = ("_spec",)
 
     hydrate: Literal["full", "lazy"] = "full"
     exclude: tuple[str, ...] = ()
-    _spec: PathSpec[Pattern] | None = field(default=None, compare=False, repr=False)
+    _spec: PathSpec[Pattern] | None = None
 
     @classmethod
     def of(cls, hydrate: Literal["full", "lazy"], exclude: Sequence[str]) -> Policy:

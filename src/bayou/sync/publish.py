@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from bayou.errors import NodeMissing
 from bayou.index.diff import diff
 from bayou.index.entry import Entry
@@ -12,7 +14,6 @@ from bayou.index.head import HeadSeen
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import Span, Spans
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observed
@@ -24,8 +25,7 @@ from bayou.sync.units import unit_of
 _UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 
-@dataclass(slots=True)
-class _Carry:
+class _Carry(Struct):
     """What a push carries: each path's step, and the entry that it gets (None: it is deleted).
 
     `files` are those that were uploaded, as they were when they were read.
@@ -54,8 +54,7 @@ class _Carry:
         return {unit for path in self.entries if (unit := unit_of(path)) is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Publishing:
+class Publishing(Struct, frozen=True):
     """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
 
     pushes: Sequence[Step]

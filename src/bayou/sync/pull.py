@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from bayou.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.sync import base, files, journal, rows
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
@@ -29,8 +29,7 @@ from bayou.sync.units import unit_of
 from bayou.tree.content import Content
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Struct, frozen=True):
     """One path that is to become what the store says: `entry`, or nothing (None)."""
 
     path: str
@@ -39,8 +38,7 @@ class Incoming:
     copied: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """An incoming path that is ready to be put in place: a file, a deletion, or a deliberate absence."""
 
     item: Incoming
@@ -50,8 +48,7 @@ class Staged:
     durable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """What else was decided: `others` are files that stay as they are in a version in which some arrive.
 
     A file that is not among the `decided` was as base has it when the rest was looked at.
@@ -231,8 +228,7 @@ def unsaid(context: Context, db: sqlite3.Connection, observed: Observed) -> bool
     return newer is None
 
 
-@dataclass(slots=True)
-class _Settled:
+class _Settled(Struct):
     """What a batch has put in place, to be written down together."""
 
     placed: set[str] = field(default_factory=set)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.batched import batched
 from bayou.core.clock import parse_ms
@@ -18,7 +20,6 @@ from bayou.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
-from bayou.quick import dataclass
 from bayou.store.transport import Stored
 from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, gathered
@@ -40,8 +41,7 @@ def per_transaction(count: int) -> int:
     return min(max(_LEAST, count // 16), _MOST)
 
 
-@dataclass(frozen=True, slots=True)
-class Underway:
+class Underway(Struct, frozen=True):
     """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come.
 
     Once all have come, each of `files` that made it has its content.
@@ -127,8 +127,7 @@ def recorded(context: Context) -> dict[str, Upload]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Intending:
+class _Intending(Struct, frozen=True):
     """What is to be uploaded, and under which id. `files` are brought up to date as they are read; `entries` has what
     an earlier push had uploaded (`before`) and this one need not."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou import limits, paths
@@ -28,7 +29,6 @@ from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.span import EVERYTHING
 from bayou.index.trash import trash_refusal
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.probe import probe
 from bayou.store.retry import RetryPolicy
@@ -46,8 +46,7 @@ _FEW = 5
 _TRASH_LOST = "it is not known any more which discovered objects were deleted: such objects may be indexed again"
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """What a rebuilding brought: how many entries were out of sight and are back, and which are not."""
 
     recovered: int

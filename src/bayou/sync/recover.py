@@ -9,7 +9,8 @@ told of it. The store's own clock says what came later, or a node that came late
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from bayou.index.check import Damage, survey
 from bayou.index.discovery import directories, entry_of
@@ -17,13 +18,11 @@ from bayou.index.entry import Entry
 from bayou.index.node import Digest, Pointer, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """One version of the index, which can be read in parts at least. `at` is when the store got its root, in ms."""
 
     source: NodeSource
@@ -31,16 +30,14 @@ class Version:
     at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """The rows of a leaf, and when the store got it, in ms."""
 
     rows: Sequence[Entry]
     at: int
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(Struct):
     """The entries by path; of them, those that are `older` than what was lost, and those `found` to be written since.
 
     `gone` are entries that should be there and whose object is not; `wasted` are discovered objects that had left the
@@ -58,8 +55,7 @@ class Recovered:
     damage: list[Damage] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Past:
+class _Past(Struct):
     """What earlier versions say of lost ranges; `decided`: when each was written, and what it leaves in the dark."""
 
     rows: dict[str, Entry] = field(default_factory=dict)

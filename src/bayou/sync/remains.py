@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou import limits
@@ -15,14 +16,12 @@ from bayou.index.log import Page, older_pages, read_page
 from bayou.index.node import Pointer, Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.salvage import Salvage, salvage
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import Match
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
+class Remains(Struct, frozen=True):
     """What a damaged index still says.
 
     `head` is there if it can be read, `over` names the version that it is or was (None: there is none at all), `parts`

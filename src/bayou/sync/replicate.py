@@ -8,8 +8,10 @@ a reader of the replica sees one version of the source or the next. Nothing is w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig
 from bayou.config.place import check_place
@@ -21,7 +23,6 @@ from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store.recipe import Recipe
 from bayou.store.retry import RetryPolicy
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """One replication: the source as it was when it began, and where it goes."""
 
     source: Store
@@ -185,8 +185,7 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """The copying of one attempt, and the tree that it makes, under a commit that is its own."""
 
     job: _Job

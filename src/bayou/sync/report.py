@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.store.meter import Requests
+from bayou.structs import SelectiveStruct
 from bayou.sync.scope import Scope
 
 Mode = Literal["sync", "push", "pull"]
@@ -18,8 +19,7 @@ Renumber = Callable[[bytes, int], bytes | None]
 """Given the metadata of a version and its new number, return its new metadata, or None if it cannot have another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """Two sides changed one path. `kept` says whose bytes have the path now, `copy` where the others are."""
 
     path: str
@@ -27,8 +27,7 @@ class Conflict:
     copy: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """One path that could not be moved; it stays journaled."""
 
     path: str
@@ -36,30 +35,26 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A name that has no safe or no allowed place, and why."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedAction:
+class PlannedAction(Struct, frozen=True):
     """What a dry run would do to one path."""
 
     path: str
     action: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitId:
+class CommitId(Struct, frozen=True):
     seq: int
     commit: str
 
 
-@dataclass(slots=True)
-class Moved:
+class Moved(Struct):
     """Work done in one direction."""
 
     files: int = 0
@@ -68,8 +63,7 @@ class Moved:
     renumbered: int = 0
 
 
-@dataclass(slots=True)
-class SyncReport:
+class SyncReport(Struct):
     """The outcome of one sync. `exit_code` follows from it: 1 failed, 3 conflicts kept, else 0."""
 
     mode: Mode = "sync"
@@ -100,9 +94,10 @@ class SyncReport:
         return 3 if self.conflicts else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SyncOptions:
+class SyncOptions(SelectiveStruct, frozen=True):
     """What a caller may ask of one sync."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("renumber",)
 
     mode: Mode = "sync"
     dry_run: bool = False
@@ -114,5 +109,5 @@ class SyncOptions:
     """Look at the whole tree by stat; the implicit syncs around other commands do not."""
     scope: Scope | None = None
     """Pull only what lies in here (None: everything); only for a pull that does not walk."""
-    renumber: Renumber | None = field(default=None, compare=False)
+    renumber: Renumber | None = None
     """The rule by which a version of ours gets another number than the store's; without one they are in conflict."""

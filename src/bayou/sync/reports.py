@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.sync.report import Conflict, Failure, Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class SetupReport:
+class SetupReport(Struct, frozen=True):
     """The outcome of `datastore setup`."""
 
     url: str
@@ -28,8 +27,7 @@ class SetupReport:
     """Why the push or the hydration did not end in time, if so; the configuration is written all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStatus:
+class IndexStatus(Struct, frozen=True):
     seq: int
     commit: str
     entries: int
@@ -37,8 +35,7 @@ class IndexStatus:
     root: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """What `datastore status` tells. `index` is None where there is no head, or no store at all.
 
     `healthy` is None where nobody has asked the store: offline.
@@ -58,8 +55,7 @@ class Status:
     tree: str
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Struct, frozen=True):
     """What `datastore verify` found. Leftovers of unfinished pushes and trash are no damage."""
 
     checked: int
@@ -86,8 +82,7 @@ class VerifyReport:
         return not (self.missing or self.changed or self.unsafe or self.damaged or self.unrecovered)
 
 
-@dataclass(frozen=True, slots=True)
-class CollectReport:
+class CollectReport(Struct, frozen=True):
     """What `datastore gc` removed from the store, or, dry, would."""
 
     objects_deleted: int
@@ -99,8 +94,7 @@ class CollectReport:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class ReplicateReport:
+class ReplicateReport(Struct):
     """What `datastore replicate` copied to another store, or, dry, would. `skipped`: what that had already."""
 
     url: str
@@ -121,8 +115,7 @@ class ReplicateReport:
             self.warnings.append(text)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptCopy:
+class KeptCopy(Struct, frozen=True):
     """A conflict's copy that waits for somebody to look at it. `at` is ms since 1970."""
 
     path: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from msgspec import Struct
+
 from bayou.core.clock import parse_ms
 from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.check import try_load
@@ -12,12 +14,10 @@ from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, older_pages
 from bayou.index.node import Branch, Pointer, Ref, Root
 from bayou.index.nodes import StoreNodes
-from bayou.quick import dataclass
 from bayou.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
+class Retained(Struct, frozen=True):
     """What roots name: nodes and pages of the log that stay, and the leaves that tell which objects do, each once.
 
     `current` are leaves of the current root, all of which must be read; `recent` those that other retained roots have

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from bayou.index.span import Spans
@@ -15,8 +15,7 @@ _OWNED = ("data", "outputs", "definitions-evaluated")
 """The payload roots in which a model has a directory of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRef:
+class ModelRef(Struct, frozen=True):
     """A model, as its files name it: `type` may have several segments; `name` is for people."""
 
     type: str
@@ -28,8 +27,7 @@ class ModelRef:
         return tuple(f"{root}/{self.type}/{self.id}/" for root in _OWNED)
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Directories of the tree, each ending in `/`; a sync that is narrowed to them says nothing about the rest (V3)."""
 
     prefixes: tuple[str, ...]

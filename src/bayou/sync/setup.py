@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig, write_datastore
 from bayou.deadline import Deadline
@@ -24,7 +26,6 @@ from bayou.errors import (
     SyncError,
     UsageError,
 )
-from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
 from bayou.store.url import refuse_broken_url
@@ -43,8 +44,7 @@ from bayou.tree.draft import temporary_name
 from bayou.tree.failure import explained
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(Struct, frozen=True):
     """What was asked for, and how long it may take in all."""
 
     repo: Repo

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou import paths
 from bayou.errors import MassDelete
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide, unchanged
 from bayou.sync.policy import Policy, Why
@@ -19,8 +20,7 @@ MASS_SHARE = 0.5
 MASS_COUNT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What to do with one path. `base` and `remote` are verbatim; `absent` says why it stays away on purpose."""
 
     path: str

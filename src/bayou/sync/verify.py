@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Literal
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
@@ -27,7 +29,6 @@ from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync import base, commit, steps, view
 from bayou.sync.compare import MOST_NAMED, Compared
@@ -82,8 +83,7 @@ def verify(
     )
 
 
-@dataclass(slots=True)
-class _Repaired:
+class _Repaired(Struct):
     """How many entries were mended so far, also by a job that did not come to its end."""
 
     entries: int = 0

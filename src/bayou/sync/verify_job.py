@@ -21,6 +21,8 @@ from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
@@ -45,7 +47,6 @@ from bayou.index.node import Child, Leaf, Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.index.trash import trash_refusal
-from bayou.quick import dataclass
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta
@@ -89,8 +90,7 @@ class Finding(NamedTuple):
         return cls(finding, 1, *known)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A part of the listing, the leaves of the index and of the trash that can hold its paths, and what is hidden."""
 
     part: Part

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
@@ -15,15 +17,13 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.store.probe import probe
 from bayou.store.store import Store
 from bayou.sync.base import Place
 from bayou.sync.bulk import Bulk
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One version of the store's index. `seen` is None where there is no head and a pull keeps its find to itself."""
 
     tree: Tree

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from bayou.index.span import Span
-from bayou.quick import dataclass
 from bayou.sync import files
 from bayou.sync.observe import Observed
 from bayou.sync.units import units_around
@@ -18,8 +19,7 @@ WINDOW = 25_000
 """Paths that need a decision: enough that a commit costs little beside them, few enough to hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """A path that a walk or somebody's word has brought up. `kept` is what to remember of its hash, if it is new.
 
     `named`: not only the walk asks for it, but the journal, or a difference between base and store.
@@ -30,8 +30,7 @@ class Looked:
     kept: files.Row | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A range of paths, and what was looked at in it."""
 
     span: Span

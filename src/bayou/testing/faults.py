@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from threading import Event, Lock
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """Answer this instead. `applied`: the request takes effect first, and only its answer is replaced."""
 
     status: int
@@ -27,55 +25,47 @@ class Fail:
     applied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
+class Delay(Struct, frozen=True):
     """Wait before the request takes effect."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Set `arrived`, then wait for `release` before the request takes effect: forces an interleaving."""
 
     release: Event
     arrived: Event = field(default_factory=Event)
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Announce the whole body, send so many bytes of it, and close. The request takes effect."""
 
     keep: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoseResponse:
+class LoseResponse(Struct, frozen=True):
     """Let the request take effect, then close without an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """Let the request take effect at once, and answer it after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """Reset the connection before anything takes effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
+class Garbage(Struct, frozen=True):
     """Answer 200 with this body, without doing anything."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(Struct, frozen=True):
     """Never answer, and do nothing; the connection stays open until the server closes."""
 
 
@@ -93,8 +83,7 @@ def takes_effect(action: Action | None) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(Struct, frozen=True, eq=False):
     """Apply `action` to requests of this method whose decoded path has a match of `path`, and query one of `query`.
 
     All of them, unless: `nth` starts at the n-th (from 1), and is then the only one if nothing else is said; `every`

@@ -10,11 +10,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from bayou.errors import BadAnswer, Unavailable
-from bayou.quick import dataclass
 from bayou.store.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ class Crash(BaseException):
     """The process dies here. Not an `Exception`, so that nothing on the way may handle it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Which requests to meddle with, and how.
 
     Of the requests that `verb` and `key` (a pattern, searched) select, the `nth` (from 1; None: all of them), and

@@ -7,14 +7,12 @@ import hashlib
 import time
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """An object as it was written. `headers` are those that GCS keeps: content type and such, and `x-goog-meta-*`."""
 
     data: bytes
@@ -24,8 +22,7 @@ class Blob:
     headers: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class Upload:
+class Upload(Struct):
     """An open multipart upload; nothing of it is visible as an object."""
 
     key: str
@@ -33,8 +30,7 @@ class Upload:
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A page of a listing: `resume` is where the next one starts, None at the end."""
 
     blobs: Sequence[tuple[str, Blob]]

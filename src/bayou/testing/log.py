@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRequest:
+class LoggedRequest(Struct, frozen=True):
     """One request. `status` is None when it got no answer; `fault` names the action that was applied to it.
 
     `received` and `sent` count the bytes of the bodies.

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 _MAX_HEAD = 256 * 1024
 _NO_BODY = frozenset({204, 304})
@@ -22,8 +22,7 @@ class BadMessage(Exception):
     """What came is not HTTP/1.1 as we speak it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One request, read whole. `head` and `wire_body` are the bytes as they came; the rest is what they mean."""
 
     method: str
@@ -37,8 +36,7 @@ class Request:
     keep_alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """One answer, ready to send: `head` ends with the blank line, `body` is framed as `head` says."""
 
     status: int

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import field
 from pathlib import Path
+from typing import ClassVar
 
 from bayou.deadline import Deadline
 from bayou.errors import ContentChanged
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 from bayou.tree.failure import refused, tree_error
 from bayou.tree.filestat import FileStat
 from bayou.tree.spot import what_is
@@ -19,18 +19,20 @@ _BUFFER = 1 << 20
 _TRIES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(SelectiveStruct, frozen=True):
     """The hash and size of bytes that were the file's at one moment, and the stat that it had just before.
 
     A file that has changed since has another stat, unless this one is not `settled`. `data` are those bytes, if
     somebody wanted them kept.
     """
 
+    uncompared: ClassVar[tuple[str, ...]] = ("data",)
+    unshown: ClassVar[tuple[str, ...]] = ("data",)
+
     sha256: bytes
     size: int
     stat: FileStat
-    data: bytes | None = field(default=None, compare=False, repr=False)
+    data: bytes | None = None
 
 
 def read_content(path: Path | str, deadline: Deadline | None = None, keep: int = 0) -> Content:

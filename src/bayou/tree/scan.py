@@ -9,9 +9,10 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from bayou import paths
 from bayou.errors import PathRefused
-from bayou.quick import dataclass
 from bayou.tree.draft import is_made, is_temporary
 from bayou.tree.failure import tree_error, why
 from bayou.tree.filestat import FileStat
@@ -38,8 +39,7 @@ Waiting = list[tuple[str, str]]
 Kind = Literal["foreign", "refused", "unreadable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """What is no payload, and why; a directory stands for all that is below it.
 
     `foreign`: not payload, and nobody's loss. `refused`: somebody's file that has no safe place in a store; a name

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from bayou.documents import Place, Source
-from bayou.quick import dataclass
 from bayou.sync.scope import ModelRef
 
 FOLDER = "workflows"
@@ -18,8 +18,7 @@ WHEN: tuple[When, ...] = ("succeeded", "failed", "always")
 DEFAULT_CONCURRENCY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """What comes before: a step, or a job, and how it must have ended."""
 
     on: str
@@ -27,8 +26,7 @@ class Edge:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A model's method, or an assertion; `for_each` makes several of it, which `name` names together."""
 
     name: str
@@ -46,8 +44,7 @@ class Step:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """Steps that belong together. They run side by side, unless one waits for another."""
 
     name: str
@@ -58,8 +55,7 @@ class Job:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Workflow:
+class Workflow(Struct, frozen=True):
     """What a workflow does. `inputs` has a JSON schema for each input."""
 
     id: str
@@ -85,8 +81,7 @@ class Workflow:
                 yield job, step
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowRef(ModelRef):
+class WorkflowRef(ModelRef, frozen=True):
     """A workflow as the owner of records, for sessions: its lease, and what a pull for it brings."""
 
     def prefixes(self) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.layout import evaluated_workflow_path
 from bayou.records.records import Records
 from bayou.workflow.definition import Workflow
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedWorkflow:
+class DeletedWorkflow(Struct, frozen=True):
     """What went with a workflow: records of its runs. Data and outputs are their models', and stay."""
 
     id: str

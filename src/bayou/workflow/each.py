@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from bayou.errors import WorkflowInvalid
 from bayou.model.expressions.redact import redact
-from bayou.quick import dataclass
 
 _LONGEST = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
+class Each(Struct, frozen=True):
     """One element: its key (of a list: its index, from 0), and its value."""
 
     key: str | int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from bayou.errors import WorkflowInvalid, WorkflowNotFound
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow
 from bayou.workflow.graph import check_graph
@@ -11,8 +12,7 @@ from bayou.workflow.read import Problem, nearest, read_workflow
 from bayou.workflow.source import read_source
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowListing:
+class WorkflowListing(Struct, frozen=True):
     """Every workflow that can be read, and an error for each that cannot."""
 
     workflows: tuple[Workflow, ...]

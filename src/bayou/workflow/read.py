@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.documents import Place, Source
 from bayou.model.names import is_id
-from bayou.quick import dataclass
 from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
 
 T = TypeVar("T")
@@ -21,8 +22,7 @@ STEP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is wrong with a workflow, and where."""
 
     where: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.errors import BayouError, NothingToResume
 from bayou.ids import ulid
-from bayou.quick import dataclass
 from bayou.records.records import Records
 from bayou.records.run import Run
 from bayou.repo import Repo
@@ -30,8 +31,7 @@ from bayou.workflow.state import RUNNING, SUCCEEDED, State
 from bayou.workflow.work import OpenSession, Worker
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a run has come to. `unpushed` is why something of it is only here; `reports` what its pushes said."""
 
     run: Run

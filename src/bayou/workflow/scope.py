@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec import Struct
+
 from bayou.documents import Place
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
-from bayou.quick import dataclass
 from bayou.records.run import Step as Record
 from bayou.sync.connection import Connection
 from bayou.workflow.definition import Job, Step, Workflow
@@ -21,8 +22,7 @@ Records = Callable[[Key], Mapping[str, Record]]
 """Returns what a step has come to so far, by the name of each time that it ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scopes:
+class Scopes(Struct, frozen=True):
     """Makes the scope of each step of one run."""
 
     connection: Connection

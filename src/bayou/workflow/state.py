@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
 from typing import Literal
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from bayou.records.run import Job as JobRecord
 from bayou.records.run import Run
 from bayou.records.run import Step as Record
@@ -21,8 +22,7 @@ Key = tuple[str, str]
 """A job's and a step's name."""
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """One run so far: for each step of the workflow, a record for each time that it is to run.
 
     Nothing has begun when it is made. Until a `for_each` has been expanded, its step is one record, which is pending.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from bayou.model import Definition
-from bayou.quick import dataclass
 from bayou.workflow.definition import Job, Step
 from bayou.workflow.each import Each
 from bayou.workflow.state import Key
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class Task(Struct, frozen=True, eq=False):
     """A step, one of the times that its `for_each` makes of it, and the model whose method it is (None: it asserts)."""
 
     job: Job

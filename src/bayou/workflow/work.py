@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from bayou.errors import AssertionFailed, BayouError, Cancelled
 from bayou.model.prepare import Prepared, RunRequest, prepare

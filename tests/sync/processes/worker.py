@@ -11,9 +11,11 @@ import os
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from bayou.errors import StoreError
 from bayou.records.renumber import renumber

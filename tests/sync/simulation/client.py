@@ -34,8 +34,7 @@ def _places(root: Path) -> tuple[Path, Path, Path]:
     return local / "tree", local / "state", local / "conflicts"
 
 
-@dataclass(frozen=True, slots=True)
-class SimRepo(Repo):
+class SimRepo(Repo, frozen=True):
     """A repo whose store is the one it was given. It is asked for its places a hundred times in each command."""
 
     given: Store | None = None

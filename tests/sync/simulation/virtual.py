@@ -21,6 +21,8 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest.mock import patch
 
+from msgspec.structs import force_setattr
+
 import bayou.index.chunk
 import bayou.index.codec
 import bayou.index.head
@@ -159,15 +161,15 @@ def _all(patches: Sequence[Any]) -> Iterator[None]:
 @contextmanager
 def shaped(shape: Shape) -> Iterator[None]:
     """Give the one shape that everybody has taken by now other sizes."""
-    names = Shape.__slots__
+    names = Shape.__struct_fields__
     before = {name: getattr(bayou.index.chunk.SHAPE, name) for name in names}
     try:
         for name in names:
-            object.__setattr__(bayou.index.chunk.SHAPE, name, getattr(shape, name))
+            force_setattr(bayou.index.chunk.SHAPE, name, getattr(shape, name))
         yield
     finally:
         for name, value in before.items():
-            object.__setattr__(bayou.index.chunk.SHAPE, name, value)
+            force_setattr(bayou.index.chunk.SHAPE, name, value)
 
 
 def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.errors import ExpressionInvalid, QueryInvalid
 from bayou.model.expressions.scan import Code, Path, parse, texts
 from bayou.model.expressions.scope import NAMES
-from bayou.quick import dataclass
 from bayou.records.query.tokens import Token, tokens
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ Where = Callable[[Path], str]
 """Says in words where a value stands: file and line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """An expression, and where it stands in the value."""
 
     path: Path

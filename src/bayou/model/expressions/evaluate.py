@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from bayou.errors import BayouError, ExpressionInvalid
 from bayou.model.expressions.check import Where, asked_of, compiled
 from bayou.model.expressions.data import DataLookup
 from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Code, Path, parse
 from bayou.model.expressions.scope import EvaluationScope
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluated(Struct, frozen=True):
     """A value without expressions, and the values of the environment that went into it."""
 
     value: Any

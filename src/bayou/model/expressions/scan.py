@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from bayou import limits
 from bayou.errors import ExpressionInvalid
-from bayou.quick import dataclass
 from bayou.records.query.tokens import token_at
 
 OPEN, CLOSE = "${{", "}}"
@@ -15,8 +16,7 @@ Path = tuple[str | int, ...]
 """Where a value stands within another: the keys and positions that lead to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """One expression, without what is around it."""
 
     source: str

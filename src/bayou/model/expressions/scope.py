@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from bayou.quick import dataclass
+from msgspec import field
+
+from bayou.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from bayou.model.expressions.data import DataLookup
@@ -19,15 +20,16 @@ def _environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationScope:
+class EvaluationScope(SelectiveStruct, frozen=True):
     """The values behind the names. `more` has names of the caller's own, as a loop's item.
 
     `data` answers `data.latest` and the like; None where there is nothing to be asked.
     """
 
+    unshown: ClassVar[tuple[str, ...]] = ("env",)
+
     inputs: Mapping[str, object] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=_environment, repr=False)
+    env: Mapping[str, str] = field(default_factory=_environment)
     run: Mapping[str, object] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
     more: Mapping[str, object] = field(default_factory=dict)

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.errors import Cancelled, MethodFailed
 from bayou.model.process.tree import end_group, end_tree, marked_environment
-from bayou.quick import dataclass
 
 _CHUNK = 1 << 16
 _TICK_S = 0.1
@@ -22,8 +23,7 @@ LINGER_S = 1.0
 """How long what a command left behind may still say something: `>(tee log)` ends a moment after its shell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How a process ended. `why` says what was wrong with that, if anything; `exited`: by itself, with that code.
 
     The exit code of one that a signal ended is that of a shell: 128 and the signal's number.

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema
 from bayou.model.types.validation import Finding, findings
-from bayou.quick import dataclass
 
 _LONGEST = 200
 _KINDS = {
@@ -25,8 +26,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """What is wrong with arguments, and where: the keys that lead to it. `hint` says what to do, if that is known."""
 
     path: Path

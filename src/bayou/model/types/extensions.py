@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from msgspec import Struct
+
 from bayou.config.trust import is_plain_directory
 from bayou.errors import TypeInvalid
 from bayou.model.types.plain import Origin, PlainType
 from bayou.model.types.spec import ModelType
-from bayou.quick import dataclass
 
 FOLDER = "extensions/models"
 ENTRY_POINTS = "bayou.models"
@@ -29,8 +30,7 @@ _loading = threading.Lock()
 """Held while a file is loaded: steps of a workflow ask at the same time, and loading touches `sys.path`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """A type, and who offers it."""
 
     kind: ModelType

@@ -6,22 +6,22 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from bayou.errors import BayouError, TypeInvalid
 from bayou.model.names import check_type
 from bayou.model.types.python import PythonJob, run_python
 from bayou.model.types.schema import schema_of
 from bayou.model.types.spec import Method, OutputSpec
 from bayou.model.work import Work
-from bayou.quick import dataclass
 from bayou.records.lifetimes import parse_keep, parse_lifetime
 from bayou.records.names import check_name
 
 RESULT = "result"
-_OUTPUT_FIELDS = frozenset(OutputSpec.__slots__)
+_OUTPUT_FIELDS = frozenset(OutputSpec.__struct_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where the class is to be had from by the process that runs its methods."""
 
     kind: Literal["file", "module"]

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bayou.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
 from bayou.model.types import child
 from bayou.model.types.printed import Redacted
 from bayou.model.work import Work
-from bayou.quick import dataclass
 
 _LAST_WORDS = 200
 _CHUNK = 1 << 16
@@ -26,8 +27,7 @@ _LOOK = 8 << 10
 """Where a NUL says that it is no text, as Git does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PythonJob:
+class PythonJob(Struct, frozen=True):
     """What to call: the dotted `name` in a module, by its name or its file. `construct`: it is a method of a class."""
 
     kind: Literal["file", "module"]

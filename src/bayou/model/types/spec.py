@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.errors import MethodNotFound
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from bayou.model.work import Work
@@ -16,8 +17,7 @@ Schema = Mapping[str, Any]
 """A JSON schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSpec:
+class OutputSpec(Struct, frozen=True):
     """Data that a method makes, and how it is kept unless the method says otherwise (None: as records do).
 
     `streaming`: it grows, and can be read, while the method runs.
@@ -30,8 +30,7 @@ class OutputSpec:
     streaming: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """A method: its arguments as a JSON schema of an object, and what it makes.
 
     `keep_failed`: what it has saved stays also if it fails; otherwise data becomes visible only when it has succeeded,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import pyarrow
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.index import codec
 from bayou.index.entry import Entry
@@ -16,7 +17,6 @@ from bayou.index.tree import NodeSink
 from bayou.pipeline.arrow import BYTES, ENTRIES, INT, TEXT, TIME, batch, batch_to_entries, rows
 from bayou.pipeline.kernels.leaves import EDGE, LEAF, Row, in_batches
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.sync.replica.copy import Age, Copied, copy_all
 from bayou.sync.replica.pair import Pair
@@ -53,8 +53,7 @@ def decide(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBat
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """A kernel: rows of `PAIRS` whose source's object is to be copied, to rows of `RESULTS`.
 
     Runs twice at times: a copy's key stands for its content, so the second time it is found, or written again the same.
@@ -77,8 +76,7 @@ class Copy:
                 yield batch(RESULTS, list(zip(*done, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Sieve:
+class Sieve(Struct, frozen=True):
     """A kernel: of any rows that have a `path`, those that are held back, or (`inside` is False) those that are not."""
 
     held: Held
@@ -90,8 +88,7 @@ class Sieve:
             yield found.filter(pyarrow.array(chosen, pyarrow.bool_()))
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A kernel: entries of one sorted part to rows of `leaves.PIECES`; its whole leaves are stored, under the commit.
 
     `known` are leaves of the head that is being replaced, by digest: they are named again, and not written.

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import batch_to_entries
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.mover import Arrived, fetch_all, gathered
@@ -27,8 +27,7 @@ _DURABLE = 1024
 """Downloads that are made durable together, and then reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Downloads:
+class Downloads(Struct, frozen=True):
     """A kernel: batches of `ENTRIES` to batches of `MOVED`; what is durable is reported at once."""
 
     recipe: Recipe
@@ -60,8 +59,7 @@ def to_row(one: Arrived) -> Row:
     return Row("done", one.path, sha256=one.sha256, file=f"{one.file.parent.name}/{one.file.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class Came:
+class Came(Struct, frozen=True):
     """Makes results of rows, for the staging directory as this process calls it."""
 
     staging: Path

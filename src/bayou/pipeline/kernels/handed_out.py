@@ -7,8 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pyarrow
-
-from bayou.quick import dataclass
+from msgspec import Struct
 
 Kernel = Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
@@ -26,8 +25,7 @@ def write(file: Path, records: pyarrow.RecordBatch, task_of: Sequence[int]) -> i
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOut:
+class HandedOut(Struct, frozen=True):
     """A kernel: the numbers of tasks to what `kernel` makes of their records."""
 
     file: Path

@@ -9,18 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow
+from msgspec import Struct
 from pyarrow import parquet
 
 from bayou.ids import ulid
 from bayou.pipeline.arrow import TEXT, batch
 from bayou.pipeline.kernels.handed_out import Kernel
-from bayou.quick import dataclass
 
 KEPT = pyarrow.schema({"file": TEXT})
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A kernel: what `kernel` makes of its input goes to a Parquet file in `folder`, if it is anything at all."""
 
     kernel: Kernel

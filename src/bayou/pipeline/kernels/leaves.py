@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.index import codec
 from bayou.index.chunk import SHAPE, Shape
@@ -21,7 +22,6 @@ from bayou.index.staging import NodeFile, Staging
 from bayou.index.tree import NodeSink
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows, rows
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 
 LEAF, EDGE, END = "leaf", "edge", "end"
@@ -50,8 +50,7 @@ class Row(NamedTuple):
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
+class Leaves(Struct, frozen=True):
     """A kernel: batches of `FOUND`, by path and then size, largest first, to rows of `PIECES`.
 
     Without a `recipe`, leaves are carried, not stored.

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, rows
-from bayou.quick import dataclass
 from bayou.sync import files, steps
 from bayou.sync.context import stays_away
 from bayou.sync.files import Known
@@ -83,8 +83,7 @@ _PLACES = {name: at for at, name in enumerate(PATHS.names)}
 _START = {side: _PLACES[f"{side}_{next(iter(columns))}"] for side, columns in SIDES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class LookAt:
+class LookAt(Struct, frozen=True):
     """A kernel: rows of `PATHS`, or of some of its columns, to rows of `LOOKED`, in the same order.
 
     `marks` are the journal's rows that name directories, `through` its newest row. `moved`: the policy is another than

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.pipeline.arrow import INT, TEXT, batches_of_rows, rows
-from bayou.quick import dataclass
 
 LINES = pyarrow.schema({"path": TEXT, "kind": TEXT, "row": TEXT, "stamp": TEXT, "why": TEXT, "mtime": INT})
 """What is told of one file or directory: of what `kind` the answer is, and the row, as JSON, where it is one."""
@@ -19,8 +19,7 @@ Line = tuple[Any, ...]
 _AT_ONCE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Parse:
+class Parse(Struct, frozen=True):
     """A kernel: a part of a tree to batches of `LINES`. `read` is the caller's, and is pickled with it."""
 
     read: Callable[[Any], Iterator[Line]]

@@ -66,7 +66,7 @@ def told(results: Iterable[R | Failure], to_row: Callable[[R], Row], store: Stor
     except BayouError as error:
         stopped = [Row("stopped", code=type(error).__name__, message=error.message, hint=error.hint)]
     sent = store.requests - before
-    for kind in Requests.__slots__:
+    for kind in Requests.__struct_fields__:
         if number := getattr(sent, kind):
             yield Row("sent", code=kind, requests=number)
     yield from stopped  # last: whoever reads it reads on no further

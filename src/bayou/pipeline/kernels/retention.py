@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.pipeline.arrow import INT, TEXT, batches_of_rows, rows
-from bayou.quick import dataclass
 
 RULINGS = pyarrow.schema({"row": TEXT, "why": TEXT, "bytes": INT, "unclear": TEXT})
 """A version that may go: its row, as JSON, why, and what that frees; or why one cannot be judged."""
@@ -24,8 +24,7 @@ Line = tuple[Any, ...]
 _AT_ONCE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(Struct, frozen=True):
     """A kernel: rows of versions, sorted by item and number, to batches of `RULINGS`.
 
     `court` is the caller's, and is given the rows of one item at a time; it is pickled with the kernel.

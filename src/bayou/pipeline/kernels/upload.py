@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.transport import Stored
 from bayou.sync.mover import Upload, send_all
@@ -22,8 +22,7 @@ from bayou.sync.mover import Upload, send_all
 UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
 
 
-@dataclass(frozen=True, slots=True)
-class Uploads:
+class Uploads(Struct, frozen=True):
     """A kernel: batches of `UPLOADS` to batches of `MOVED`; what the store has acknowledged is reported at once."""
 
     recipe: Recipe
@@ -48,8 +47,7 @@ def to_row(one: Upload) -> Row:
     return Row("done", one.path, etag=one.stored.etag, version=one.stored.version)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """Makes results of rows, with the uploads that were asked for."""
 
     asked: Mapping[str, Upload]

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.pipeline.java import Java
 from bayou.pipeline.server.identity import files_digest
 from bayou.pipeline.server.place import Place
 from bayou.pipeline.server.spark_home import SparkHome
-from bayou.quick import dataclass
 
 _MAGIC_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """Where the archive of one Spark and one Java is, or will be."""
 
     path: Path

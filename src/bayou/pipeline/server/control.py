@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.config import SparkConfig
 from bayou.core.file_lock import FileLock, is_locked
 from bayou.deadline import Deadline
@@ -22,7 +24,6 @@ from bayou.pipeline.server.place import Place, cache
 from bayou.pipeline.server.record import ServerRecord, read_record
 from bayou.pipeline.server.spark_home import SparkHome, find_spark
 from bayou.pipeline.server.terminate import terminate
-from bayou.quick import dataclass
 
 LOCAL = "local[*,4]"
 """Every core of this machine, and four attempts at each task, as on a cluster."""
@@ -31,8 +32,7 @@ START_S = 180.0
 _SOCKET_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Warm:
+class Warm(Struct, frozen=True):
     """The server of this user, environment, version and master: how to find it, and what it would be started with."""
 
     cache: Path

@@ -7,18 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bayou.pipeline.java import Java
 from bayou.pipeline.server.environment import SOURCE, inherited
 from bayou.pipeline.server.spark_home import SparkHome
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """The user, the Python environment, the programs and the settings that a server was started with."""
 
     uid: int

@@ -7,8 +7,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.errors import SparkUnavailable
-from bayou.quick import dataclass
 
 LONGEST_SOCKET = 100
 """Bytes of a socket's path; systems differ by a few."""
@@ -22,8 +23,7 @@ def cache(environ: Mapping[str, str] | None = None) -> Path:
     return base / "bayou" / "spark"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The folder of one server. Its name is the key of the server's identity."""
 
     root: Path

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, field
+from typing import ClassVar
+
+from msgspec.structs import asdict
 
 from bayou.core.atomic_file import atomic_file
 from bayou.pipeline.server.place import Place
-from bayou.quick import dataclass
+from bayou.structs import SelectiveStruct
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRecord:
+class ServerRecord(SelectiveStruct, frozen=True):
     """One running server. `identity` is what it says of itself when asked."""
+
+    unshown: ClassVar[tuple[str, ...]] = ("token",)
 
     port: int
     pid: int
     identity: str
-    token: str = field(repr=False)
+    token: str
 
     @property
     def url(self) -> str:

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.errors import SparkUnavailable
-from bayou.quick import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class SparkHome:
+class SparkHome(Struct, frozen=True):
     """An installed Spark."""
 
     root: Path

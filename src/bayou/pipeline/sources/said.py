@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow
+from msgspec import Struct
+from msgspec.structs import asdict
 from pyarrow import parquet
 
 from bayou.index.node import Ref
@@ -25,7 +26,6 @@ from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
 from bayou.pipeline.sources.source import read_parts
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
 
@@ -47,8 +47,7 @@ SENT = "sent"
 """What is "skipped" at the place of a part that has asked the store for something; the reason says for how much."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """What is compared: a tree, what is known of it (Parquet files, by side), base, and the store's entries if they are
     others. `cache` has nodes of both."""
 
@@ -59,23 +58,20 @@ class Inputs:
     cache: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
+class _Walk(Struct, frozen=True):
     """Some places of the tree."""
 
     places: Sequence[str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaves:
+class _Leaves(Struct, frozen=True):
     """Some leaves of base, or of the store's index."""
 
     side: str
     refs: Sequence[Ref]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """Some row groups of a file."""
 
     side: str

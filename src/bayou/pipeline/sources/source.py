@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
+from msgspec import Struct
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bayou.ids import ulid
 from bayou.pipeline.arrow import ddl
-from bayou.quick import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,8 +24,7 @@ Read = Callable[[Any], Iterator[pyarrow.RecordBatch]]
 """Read one part. Pickled, and called by a worker, maybe twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """What is read and how; shows nothing of either."""
 
     name: str
@@ -80,8 +79,7 @@ def read_parts(spark: SparkSession, schema: pyarrow.Schema, parts: Sequence[Any]
     return spark.range(0, count, 1, count).mapInArrow(_Parts(parts, read), ddl(schema))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """A kernel: the numbers of parts to what is in them."""
 
     parts: Sequence[Any]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from bayou.index.entry import Entry
 from bayou.index.local import NodeFiles
 from bayou.index.node import Pointer, Ref, Root
 from bayou.index.read import find_many
 from bayou.index.tree import Tree, branches, leaves
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.sync import rows
 from bayou.sync.base import load_root
@@ -23,8 +23,7 @@ LEAVES = 64
 """Leaves of one task: 30,000 entries or so."""
 
 
-@dataclass(frozen=True, slots=True)
-class BaseView:
+class BaseView(Struct, frozen=True):
     """Base as of one moment: a root of the local nodes, and the rows that are newer (None: gone). It can be pickled."""
 
     nodes: Path

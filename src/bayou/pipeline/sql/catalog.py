@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.errors import StateError
 from bayou.pipeline.sql.tables import CatalogTable
-from bayou.quick import dataclass
 
 RANGE = 25_000
 """Rows of one task: read in a fraction of a second, so that nobody waits for one that is left."""
@@ -22,8 +22,7 @@ _BATCH = 4096
 _WAIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The rows of one table whose rowid lies in a range, both ends included."""
 
     first: int

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.errors import ContentDamaged, NotFound, RecordError
 from bayou.index.entry import Entry
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant
-from bayou.quick import dataclass
 from bayou.store import Store
 from bayou.sync.presence import NoJournal
 from bayou.tree.tree import Tree
@@ -28,8 +28,7 @@ MOST = 1 << 30
 _THREADS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """One version whose content is wanted; `path` is that of its raw file. Streaming data may lie beyond its `size`."""
 
     path: str
@@ -39,8 +38,7 @@ class Wanted:
     deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ContentSource:
+class ContentSource(Struct, frozen=True):
     """Where content is. It can be pickled; whoever reads makes a `ContentReader` of it."""
 
     tree: Path

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from bayou.errors import BayouError, RecordError
 from bayou.pipeline.stores import store_of
-from bayou.quick import dataclass
 from bayou.repo import Repo
 from bayou.store import Store
 from bayou.store.recipe import Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """How to open the store; or `refused`, why that is not to be. It can be pickled."""
 
     recipe: Recipe | None = None

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from bayou.errors import QueryInvalid
-from bayou.quick import dataclass
 
 Kind = Literal["word", "name", "text", "number", "sign"]
 
@@ -32,8 +33,7 @@ _COMMENT_EDGE = re.compile(r"/\*(?!\+)|\*/")
 _QUOTES = frozenset("'\"`")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """One token: a bare word, a name in backquotes, a literal text, a number or a sign. `gap`: a blank is before it."""
 
     kind: Kind

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.deadline import Deadline
 from bayou.errors import QueryInvalid
@@ -27,7 +28,6 @@ from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.values import Row, to_rows
 from bayou.pipeline.sql.views import create_views
-from bayou.quick import dataclass
 from bayou.repo import LOCAL, Repo
 from bayou.sync.progress import Progress
 
@@ -44,8 +44,7 @@ _NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double",
 _MAY_READ_CONTENT = re.compile(r"\bcontent\b|\*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a result: its name, and its type, as Spark calls it."""
 
     name: str
@@ -57,8 +56,7 @@ class Column:
         return self.type.partition("(")[0] in _NUMBERS
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A query that Spark has understood. Nothing has been read for it yet."""
 
     _spark: SparkSession

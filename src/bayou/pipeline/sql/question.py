@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
 from bayou.core.suggest import did_you_mean
 from bayou.errors import QueryInvalid
 from bayou.pipeline.sql.functions import ALLOWED, DENIED, TYPE_MAKERS, TYPED
 from bayou.pipeline.sql.lexer import Token, spell, tokenize
 from bayou.pipeline.sql.tables import VIEWS
-from bayou.quick import dataclass
 
 _HINT = "data is looked at with SELECT, WITH, VALUES, SHOW, DESCRIBE and EXPLAIN only"
 _VIEWS_HINT = f"a query reads the views {', '.join(VIEWS)}"
@@ -61,8 +62,7 @@ _BEFORE_RELATION = frozenset({"from", "join", "lateral", "stream", "table", "val
 _SET_OPERATORS = frozenset({"union", "except", "minus", "intersect"})
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A statement that only looks: a query in parentheses, EXPLAIN or DESCRIBE of one, or a command without a query."""
 
     command: str
@@ -117,8 +117,7 @@ def _split(tokens: Sequence[Token]) -> tuple[list[Token], Sequence[Token]]:
     return list(tokens[:size]), tokens[size:]
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(Struct):
     """What is known inside one pair of parentheses: the word before it, the clause it is in, what was read last."""
 
     opener: str = ""

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from bayou.deadline import Deadline
 from bayou.pipeline.sql.query import Column, open_query
-from bayou.quick import dataclass
 from bayou.repo import Repo
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """What was written: its columns, and how much of it there is."""
 
     columns: Sequence[Column]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from bayou.quick import dataclass
+from msgspec import Struct
 
 Kind = Literal["string", "bigint", "double"]
 """What a column of SQLite holds, in Spark's words."""
@@ -19,8 +19,7 @@ _LATEST = """NOT deleted AND NOT EXISTS (
 _MADE = "array<struct<name: string, version: bigint, size: bigint, sha256: string>>"
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogTable:
+class CatalogTable(Struct, frozen=True):
     """One table of the catalog: its columns, and what is derived from them where they are read."""
 
     name: str

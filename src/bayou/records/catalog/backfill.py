@@ -8,13 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from bayou.deadline import Deadline
-from bayou.quick import dataclass
 from bayou.records.catalog.derive import ROOTS
 from bayou.records.catalog.lines import CacheReader, DirectoryReader, Part, Told, directories, told_by
 from bayou.records.catalog.schema import INDEXES
@@ -33,8 +33,7 @@ Take = Callable[[Iterator[Told]], int]
 """Loads what was told, and returns how many rows are not what they were."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backfill:
+class Backfill(Struct, frozen=True):
     """How one refresh of a catalog uses Spark. `warnings` says why it did not, where it should have."""
 
     repo: Repo

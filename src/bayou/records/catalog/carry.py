@@ -6,11 +6,11 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from bayou import paths
-from bayou.quick import dataclass
 from bayou.records.catalog.schema import TABLES, UNSEEN, Values, path_of, put, tell, told
 
 _NUMBERS = {"version": int, "size": int, "streaming": int, "deleted": int, "duration_s": float}
@@ -21,8 +21,7 @@ _NEVER_NULL = ("id", "model", "size", "content_type", "created_at", "method", "s
 _MAYBE_NULL = {("version", "workflow"), ("output", "workflow")}
 
 
-@dataclass(frozen=True, slots=True)
-class Old:
+class Old(Struct, frozen=True):
     """Rows of an old catalog by table, each a value for every column of today's, and the position that they reflect."""
 
     rows: Mapping[str, list[Values]] = field(default_factory=dict)

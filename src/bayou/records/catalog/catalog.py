@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from bayou import limits
-from bayou.quick import dataclass
 from bayou.records.catalog import find, schema
 from bayou.records.catalog.file import CatalogFile
 from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class BadFile:
+class BadFile(Struct, frozen=True):
     """A record that cannot be read: no list shows it, and nobody collects it."""
 
     path: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.records.catalog.apply import apply
 from bayou.records.catalog.backfill import Backfill
 from bayou.records.catalog.derive import is_record
@@ -29,8 +29,7 @@ WHERE stamp IS NULL OR rowid IN (
 """Of an item, the highest version is marked as deleted in place, and the newest is appended to; the others only go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """What is to be done: records to be read, directories to be remembered or forgotten, and what cannot be seen."""
 
     todo: frozenset[str] = frozenset()

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.documents import read_at_most
 from bayou.errors import BayouError, RecordDamaged
-from bayou.quick import dataclass
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.schema import Values, values
 from bayou.records.layout import most_bytes
@@ -20,8 +21,7 @@ from bayou.tree.spot import Spot
 from bayou.tree.trail import Trail
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """A record's file: what stands in its row, or (None) why there is none. `hidden`: nobody could look at it.
 
     `stamp` is equal as long as the file is; None if a write in the moment of reading could have left it as it is.
@@ -34,8 +34,7 @@ class Read:
     hidden: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """There is no such file here; what that means is for others to say."""
 
     path: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
+
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.records.catalog.schema import TABLES, output_of, quoted, run_of, version_of
 
@@ -26,8 +26,7 @@ ALL_LATEST = """version.rowid IN (
 _ORDER = "model, type, model_id, name, version"
 
 
-@dataclass(slots=True)
-class Where:
+class Where(Struct):
     """Conditions that must all hold, and what stands for their question marks."""
 
     conditions: list[str] = field(default_factory=list)

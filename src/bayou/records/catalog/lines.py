@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.derive import is_record
 from bayou.records.catalog.files import Absent, Read, read_all
 from bayou.records.catalog.survey import Survey, survey_below
@@ -19,16 +20,14 @@ Line = tuple[str, str, str | None, str | None, str | None, int | None]
 """`path, kind, row, stamp, why, mtime`: what `bayou.pipeline.kernels.metadata` carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """A directory to be remembered, with its mtime."""
 
     path: str
     mtime: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """A directory that could not be looked into."""
 
     path: str
@@ -38,16 +37,14 @@ class Closed:
 Told = Read | Absent | Folder | Closed
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one task looks at: directories with all that is below them, and records that were found already."""
 
     below: Sequence[str] = ()
     records: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReader:
+class CacheReader(Struct, frozen=True):
     """Reads the records of a part of a store's cache. It can be pickled."""
 
     root: Path
@@ -57,8 +54,7 @@ class CacheReader:
         return map(line_of, read_all(self.root, filter(is_record, here)))
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryReader:
+class DirectoryReader(Struct, frozen=True):
     """Reads the records of a part of a directory datastore, and tells of its directories. It can be pickled."""
 
     root: Path

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.schema import TABLES, tell, told
 from bayou.sync.feed import Feed
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
+class Refreshed(Struct, frozen=True):
     """Why everything was looked at, if it was (`rows` there are then), and how many rows are not what they were.
 
     `warnings` are for a person to read, whatever else there is to tell.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from bayou.quick import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRow:
+class VersionRow(Struct, frozen=True):
     """One version of an item. `latest` is told by the catalog that is asked; what it is given of it is not looked at.
 
     `type`, `model_id`, `name` and `version` are those of its place in the tree, the rest is its metadata's.
@@ -58,8 +56,7 @@ class VersionRow:
         return f"{self.directory}/raw"
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """A version that a method has written, as its output tells it."""
 
     name: str
@@ -68,8 +65,7 @@ class Made:
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRow:
+class OutputRow(Struct, frozen=True):
     """One run of a method: all but its inputs."""
 
     id: str
@@ -94,8 +90,7 @@ class OutputRow:
         return f"outputs/{self.type}/{self.model_id}/{self.id}.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     """One run of a workflow, in short. `words` is what a search for text looks at."""
 
     run_id: str

@@ -10,12 +10,12 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 from stat import S_ISDIR
 
+from msgspec import Struct, field
+
 from bayou import paths
-from bayou.quick import dataclass
 from bayou.records.catalog.derive import ROOTS, is_record
 from bayou.records.catalog.files import stamp
 from bayou.records.layout import METADATA, version_number
@@ -29,8 +29,7 @@ _VERSION_DEPTH = 5
 _plain = re.compile(r"[0-9A-Za-z@][0-9A-Za-z_.@-]*").fullmatch
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """What a look brought: the records, with their stamps, in directories that were listed; known ones that changed.
 
     `folders` are to be remembered; `hidden` are directories that could not be seen, and why: nothing below them is

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from bayou import limits
-from bayou.quick import dataclass
 from bayou.records.query.tokens import Token, tokens
 
 MACROS = ("all", "exists", "exists_one", "map", "filter")
@@ -41,8 +42,7 @@ class Weight(NamedTuple):
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Bounds of one expression, and what the values that stand in it weigh (`own`).
 
     `power` is that of the length of a list to which the cost grows, `growth` how many times larger than the input the

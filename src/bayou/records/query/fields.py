@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.rows import VersionRow
 
 Kind = Literal["text", "number", "truth", "time", "other"]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field. `nullable`: it may be null, which CEL neither orders nor calls functions on."""
 
     kind: Kind

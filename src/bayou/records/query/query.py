@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from bayou import limits
 from bayou.documents import read_at_most
 from bayou.errors import QueryInvalid, RecordError
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.bounded import TooCostly
 from bayou.records.query.engine import FAILURES
@@ -27,8 +28,7 @@ _MOST_COSTLY = 5
 _LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
+class QueryResult(Struct, frozen=True):
     """The first results, how many versions match in all, and a sentence for each that could not be judged or shown."""
 
     results: list[Any]

@@ -12,7 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.catalog.schema import values, version_of
 from bayou.records.layout import VersionPath
@@ -27,8 +28,7 @@ Line = tuple[str | None, str | None, int | None, str | None]
 """`row, why, bytes, unclear`: what `bayou.pipeline.kernels.retention` carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentenced:
+class Sentenced(Struct, frozen=True):
     """A version that may go and that is still there, and the bytes that this frees."""
 
     doomed: Doomed
@@ -39,8 +39,7 @@ Ruling = Sentenced | str
 """What becomes of a version; a text says why nobody can tell, and so why it stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Court:
+class Court(Struct, frozen=True):
     """Judges by a time, by the runs that are gone, and by what lies in the tree. It can be pickled."""
 
     now: datetime

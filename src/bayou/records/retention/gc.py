@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.find import Where
 from bayou.records.changes import steadily
 from bayou.records.retention.court import Court, Ruling, Sentenced
@@ -25,8 +26,7 @@ _AT_ONCE = 5000
 """Versions whose rows are held at once while they are deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class GcPlan:
+class GcPlan(Struct, frozen=True):
     """The versions that go (or went), the bytes that this frees, and what stays because nobody can tell."""
 
     doomed: Doom

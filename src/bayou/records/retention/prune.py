@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bayou.errors import ModelNotFound, UsageError
 from bayou.model.find import defined_ids
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.retention.removal import Weighed, remove, weigh
 from bayou.sync.scope import ModelRef
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from bayou.records.records import Records
 
 
-@dataclass(frozen=True, slots=True)
-class PrunePlan:
+class PrunePlan(Struct, frozen=True):
     """The versions that go (or went), of which models, the bytes that this frees, and whose data is left alone.
 
     `undefined` has the models that are not defined here and that nobody has deleted, with their number of versions.

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from bayou.quick import dataclass
+from msgspec import Struct
+
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.item import metadata_of
 from bayou.records.layout import METADATA, RAW, VersionPath
@@ -20,8 +21,7 @@ _BATCH = 500
 """Versions of one change set: made durable together, and no more than these go twice if a kill comes between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(Struct, frozen=True):
     """A version that can be deleted, and the bytes that this frees."""
 
     row: VersionRow

@@ -11,8 +11,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Literal
 
+from msgspec import Struct
+
 from bayou.errors import RetentionInvalid
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.lifetimes import parse_keep, parse_lifetime
 
@@ -20,16 +21,14 @@ Why = Literal["expired", "surplus"]
 RunIsGone = Callable[[VersionRow], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Doomed:
+class Doomed(Struct, frozen=True):
     """A version that may go, and the reason: its lifetime is over, or there are enough newer ones."""
 
     row: VersionRow
     why: Why
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What may go, and what cannot be judged and therefore stays (V5)."""
 
     doomed: tuple[Doomed, ...]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from msgspec import Struct
+
 from bayou.ids import ulid
 from bayou.index.local import NodeFiles
 from bayou.index.read import scan
 from bayou.index.span import Span
-from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
 from bayou.repo import Repo
 from bayou.sync.base import Base
@@ -23,8 +24,7 @@ _ROOT = "workflow-runs"
 _SUFFIX = ".yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class GoneRuns:
+class GoneRuns(Struct, frozen=True):
     """Runs that are known to have no record any more. It can be pickled.
 
     In a datastore that is a directory (`directory`), which may be somebody else's disk that is not there just now, a

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from io import BytesIO
 from typing import BinaryIO, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 from bayou.store.large import THRESHOLD, Nowhere
 from bayou.store.store import Store
 from bayou.sync.replica.pair import copy_push
@@ -24,8 +25,7 @@ _AHEAD = 4
 """Spans of one large object that are read at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Age:
+class Age(Struct, frozen=True):
     """The target as one run found it: its store's id and count of collections, on which the keys of copies depend.
 
     `doubt`: an earlier run may have copied some of this already, so each key is looked at before anything is sent.
@@ -36,8 +36,7 @@ class Age:
     doubt: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """An entry for the target whose object is there; `sent`: by us, and just now."""
 
     entry: Entry

@@ -7,13 +7,14 @@ collection every key is another, so a late DELETE hits nothing that anybody stil
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from bayou.ids import ulid, ulid_of
 from bayou.index.entry import Entry
-from bayou.quick import dataclass
 
 _IDENTITY = slice(10, 20)
 """The characters of a copy's push id that stand for the content; those before are a time, those after an age."""
@@ -21,8 +22,7 @@ _IDENTITY = slice(10, 20)
 _TIME_BITS, _IDENTITY_BITS, _AGE_BITS = 48, 50, 30
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """The entries of one path, in the source and in the target; None where there is none."""
 
     path: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from bayou.core.batched import batched
 from bayou.errors import NodeDamaged, NodeMissing
@@ -12,7 +13,6 @@ from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.target import Target, same
 from bayou.sync.units import unit_of
@@ -23,8 +23,7 @@ WINDOW = 20_000
 _LOOKED_UP = 1000
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """How much a plan comes to."""
 
     copies: int = 0
@@ -57,8 +56,7 @@ class Counts:
         return Tally(self.copies - self.changed, self.changed + self.records, self.deletes, self.bytes)
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """The pairs that something has to be done about. Read as often as needed: few are held, many are found out anew."""
 
     counts: Counts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from bayou.index.entry import Entry
 from bayou.index.merge import merge
@@ -11,7 +12,6 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
-from bayou.quick import dataclass
 from bayou.store.store import Store
 from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age, copy_all
@@ -25,8 +25,7 @@ MOST_FAILED = 1000
 """Failures that are named; of more, only the number is told."""
 
 
-@dataclass(slots=True)
-class Made:
+class Made(Struct):
     """What came of the copying: the target's new root, not yet anybody's, and what was sent for it."""
 
     root: Root | None
@@ -76,8 +75,7 @@ def _copy(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What stays as the target has it, since something of it could not be copied: a version changes whole or not."""
 
     paths: frozenset[str]
