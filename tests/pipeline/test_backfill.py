@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayou.core.file_lock import FileLock
+from bayou.engine.select import LARGE, LARGE_COLD
 from bayou.errors import JavaMissing, SparkFailed
 from bayou.pipeline.kernels.metadata import Parse, lines
 from bayou.pipeline.sql.query import open_query
@@ -165,16 +166,19 @@ def test_few_records_start_no_spark(repo: Repo, monkeypatch) -> None:
 def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("bayou.pipeline.session.open_session", None)
-    monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     furnish(repo)
 
     assert rebuilt(_again(repo), "auto")[0].rows > 60
     (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
     server = FileLock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
     assert server.acquire()
-    assert (Engine().limit(_again(repo)), Engine("spark").limit(repo), Engine("point").limit(repo)) == (20, 0, None)
+    assert Engine().takes(repo, LARGE + 1)
     server.release()
-    assert Engine().limit(_again(repo)) == 1000
+    assert not Engine().takes(repo, LARGE + 1)
+    assert (Engine().limit(repo), Engine("spark").limit(repo), Engine("point").limit(repo)) == (LARGE_COLD, 0, None)
+    monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
+    assert Engine().limit(_again(repo)) == 20
 
 
 def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monkeypatch) -> None:

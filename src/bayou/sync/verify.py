@@ -92,9 +92,12 @@ class _Repaired(Struct):
 def _verify(context: Context, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
     """Compare, mend if that is asked for, and compare again if it was of use, with the executor that pays."""
     store, root = context.handle, seen.head.root
+    heads = [seen]
 
     def work(executor: Executor) -> Compared:
-        return _checked(context, _head(context), partial(_compared, executor, store, deep=deep), repaired)
+        # A second executor begins anew: the first may have mended something.
+        now = heads.pop() if heads else _head(context)
+        return _checked(context, now, partial(_compared, executor, store, deep=deep), repaired)
 
     return context.engines.run(
         Needs((store,)),
