@@ -8,7 +8,7 @@ from bayou.errors import ModelInvalid, ModelNotFound, UsageError
 from bayou.model import create_model, delete_model, find_model
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records
-from bayou.records.retention import PrunePlan, plan_prune, run_prune
+from bayou.records.retention.prune import PrunePlan, plan_prune, run_prune
 from bayou.repo import Repo, init_repo
 from tests.retention.conftest import Team, put, size, versions
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from bayou.records.data import Item
     from bayou.records.metadata import Metadata
     from bayou.records.query import QueryResult
-    from bayou.records.retention import GcPlan, PrunePlan
+    from bayou.records.retention import GcPlan
+    from bayou.records.retention.prune import PrunePlan
 
 
 def put(model: str, saved: Metadata) -> Document:

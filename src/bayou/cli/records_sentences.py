@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from bayou.model import Definition, DeletedModel, ModelListing
     from bayou.records.catalog import VersionRow
     from bayou.records.metadata import Metadata
-    from bayou.records.retention import GcPlan, PrunePlan
+    from bayou.records.retention import GcPlan
+    from bayou.records.retention.prune import PrunePlan
 
 _FEW = 10
 _SHORT_HASH = 12

@@ -6,10 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, Full, Queue
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from bayou.deadline import Deadline
 from bayou.engine.job import Job, Part, Result, Row
@@ -82,8 +81,7 @@ class LocalExecutor:
             crew.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch(Generic[Row]):
+class _Batch(NamedTuple, Generic[Row]):
     """Some rows of a part; the last of its batches says so. Or the error that ended a part."""
 
     rows: Sequence[Row] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
-from typing import cast
+from typing import Literal, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +25,9 @@ from bayou.store.store import Store
 from bayou.sync import rows
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.place import place_id, place_url
-from bayou.sync.policy import Why
+
+Why = Literal["lazy", "excluded", "refused"]
+"""Why a path that base has is absent here on purpose."""
 
 
 class Place(Struct, frozen=True):

@@ -21,7 +21,7 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.span import EVERYTHING, Span
 from bayou.repo import Repo
 from bayou.store.store import Store
-from bayou.sync.base import Base, repo_place
+from bayou.sync.base import Base, Why, repo_place
 from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database
@@ -30,7 +30,7 @@ from bayou.sync.journal import Journal
 from bayou.sync.mover import Mover, Threads
 from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
-from bayou.sync.policy import Policy, Why
+from bayou.sync.policy import Policy
 from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.tree.filestat import FileStat

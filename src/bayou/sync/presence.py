@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 from bayou.repo import Repo
 from bayou.sync.connection import Connection, connected
-from bayou.sync.journal import Guard, Journal
+from bayou.sync.journal import Guard, Journal, Kind
 from bayou.sync.place import place_of
-from bayou.tree.journal import Kind, Ticket
 
 
 @contextmanager
@@ -38,12 +37,12 @@ class NoJournal:
     def __init__(self, guard: Guard | None = None) -> None:
         self._guard = guard
 
-    def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
+    def open(self, kind: Kind, paths: Sequence[str]) -> object:
         if self._guard is not None:
             self._guard()
         return None
 
-    def close(self, ticket: Ticket) -> None:
+    def close(self, ticket: object) -> None:
         return
 
     def done(self) -> None:

@@ -17,12 +17,12 @@ from msgspec import Struct, field
 from bayou.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.sync import base, files, journal, rows
+from bayou.sync.base import Why
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
 from bayou.sync.intents import ProofLost
 from bayou.sync.mover import Arrived, failure, gathered
 from bayou.sync.observe import Observed
-from bayou.sync.policy import Why
 from bayou.sync.push import per_transaction
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from bayou import paths
 from bayou.repo import Repo
-from bayou.sync import api
 from bayou.sync.connection import Connection, connected
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
 from bayou.sync.presence import NoJournal, open_journal
@@ -22,6 +21,7 @@ from bayou.sync.scope import ModelRef, Scope
 from bayou.tree.tree import Tree
 
 if TYPE_CHECKING:
+    from bayou.sync.progress import Progress
     from bayou.sync.report import Mode, Moved, Renumber, SyncOptions, SyncReport
     from bayou.sync.reports import Status
 
@@ -53,6 +53,29 @@ class SyncService(Protocol):
     def status(self) -> Status: ...
 
 
+def sync(
+    repo: Repo,
+    options: SyncOptions,
+    *,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    connection: Connection | None = None,
+) -> SyncReport:
+    """Reconcile the tree with the store. A datastore that is a directory has nothing to reconcile."""
+    if repo.config.datastore.url is None or repo.offline:
+        from bayou.sync.report import SyncReport  # noqa: PLC0415
+
+        report = SyncReport(mode=options.mode, dry_run=options.dry_run)
+        if repo.offline:
+            report.warnings.append("offline: nothing was pulled or pushed; the journal keeps what is to be pushed")
+        return report
+    from bayou.sync.context import open_context  # noqa: PLC0415
+    from bayou.sync.run import run  # noqa: PLC0415
+
+    with open_context(repo, options, timeout=timeout, progress=progress, connection=connection) as context:
+        return run(context)
+
+
 class StoreSync:
     """Sync of a tree that is the cache of a store."""
 
@@ -65,11 +88,11 @@ class StoreSync:
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
         scope = Scope.of(models) if models is not None else None
-        return api.sync(self._repo, self._options("pull", scope), connection=self._connection)
+        return sync(self._repo, self._options("pull", scope), connection=self._connection)
 
     def push_changed(self) -> SyncReport:
         """Give the store what the journal names."""
-        return api.sync(self._repo, self._options("push"), connection=self._connection)
+        return sync(self._repo, self._options("push"), connection=self._connection)
 
     def mark_dirty(self, path: StrPath | None = None) -> Mark:
         """Say that a file, a directory, or (None, or the tree's root) anything is about to be written by the caller.
@@ -93,7 +116,9 @@ class StoreSync:
 
     def hydrate(self, path: StrPath | None = None) -> Moved:
         """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
-        return api.hydrate(self._repo, path, connection=self._connection)
+        from bayou.sync.hydrate import hydrate  # noqa: PLC0415
+
+        return hydrate(self._repo, path, connection=self._connection)
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
@@ -102,7 +127,9 @@ class StoreSync:
         return known(self._repo, self._journal.database, self._journal.place, prefix)
 
     def status(self) -> Status:
-        return api.status(self._repo, connection=self._connection)
+        from bayou.sync.status import status  # noqa: PLC0415
+
+        return status(self._repo, connection=self._connection)
 
     def _options(self, mode: Mode, scope: Scope | None = None) -> SyncOptions:
         from bayou.sync.report import SyncOptions  # noqa: PLC0415
@@ -139,7 +166,9 @@ class DirectorySync:
         return set()
 
     def status(self) -> Status:
-        return api.status(self._repo)
+        from bayou.sync.status import status  # noqa: PLC0415
+
+        return status(self._repo)
 
     @staticmethod
     def _report(mode: Mode) -> SyncReport:

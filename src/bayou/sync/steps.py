@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from bayou import paths
 from bayou.errors import MassDelete
 from bayou.index.entry import Entry
+from bayou.sync.base import Why
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide, unchanged
-from bayou.sync.policy import Policy, Why
+from bayou.sync.policy import Policy
 from bayou.sync.units import unit_of
 
 MASS_SHARE = 0.5

@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, rows
 from bayou.sync import files, steps
+from bayou.sync.base import Why
 from bayou.sync.context import stays_away
 from bayou.sync.files import Known
 from bayou.sync.journal import Row
 from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Look, Observed
 from bayou.sync.plan import LocalState
-from bayou.sync.policy import Policy, Why
+from bayou.sync.policy import Policy
 from bayou.sync.report import Failure
 from bayou.sync.windows import Looked
 from bayou.tree.content import Content
