@@ -9,7 +9,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.discovery import discover
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.merge import merge

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from bayou.core.structs import time_text
 from bayou.index.build import build
 from bayou.index.diff import diff
 from bayou.index.entry import Entry
-from bayou.index.fields import time_text
 from bayou.index.head import Head, advance, encode_head, first_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.log import Tally

@@ -34,9 +34,9 @@ import _growth
 import _large_store
 
 from bayou.config import SparkConfig
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
-from bayou.ids import ulid
 from bayou.index.head import Head, create_head, first_head
 from bayou.index.local import NodeFiles
 from bayou.index.log import Tally

@@ -23,7 +23,7 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import Store, keys, open_store
 from bayou.testing.seaweed import SeaweedServer
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.model import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session

@@ -18,7 +18,7 @@ from bayou.config import (
     told_offline,
     write_datastore,
 )
-from bayou.errors import ConfigInvalid, CredentialInConfig, NamespaceInvalid, UsageError
+from bayou.core.errors import ConfigInvalid, CredentialInConfig, NamespaceInvalid, UsageError
 
 REPO_ID = "11111111-2222-4333-8444-555555555555"
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from bayou.deadline import Deadline, stop_event, stop_everything
-from bayou.errors import Cancelled, DeadlinePassed
+from bayou.core.deadline import Deadline, stop_event, stop_everything
+from bayou.core.errors import Cancelled, DeadlinePassed
 
 
 def test_a_deadline_that_has_passed_says_how_long_it_was_and_what_to_do() -> None:
@@ -44,7 +44,7 @@ def test_a_signal_wakes_whoever_sleeps() -> None:
 
 def test_a_deadline_is_forgotten_with_its_work() -> None:
     """A process that lives for weeks makes many."""
-    from bayou import deadline
+    from bayou.core import deadline
 
     before = len(deadline._begun)
     for _ in range(100):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou import paths
-from bayou.errors import PathRefused
+from bayou.core import paths
+from bayou.core.errors import PathRefused
 from tests.tree.names import any_paths, segments
 
 

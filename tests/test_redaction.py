@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from bayou.redaction import REDACTED, Redactor, own_credentials, redactor
+from bayou.core.redaction import REDACTED, Redactor, own_credentials, redactor
 from tests.secrets import PEM, forms, leaked
 
 PASSWORD = """p4ss"word's\\ of /été+100%"""

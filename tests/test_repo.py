@@ -12,7 +12,7 @@ import pytest
 import bayou
 from bayou import repo as repo_module
 from bayou.config import load_config
-from bayou.errors import AlreadyInitialized, ConfigInvalid, NotARepo, UsageError
+from bayou.core.errors import AlreadyInitialized, ConfigInvalid, NotARepo, UsageError
 from bayou.repo import find_repo, init_repo, open_repo
 from tests.trusting import trust
 

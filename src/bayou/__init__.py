@@ -9,7 +9,7 @@
     repo.close()                                   # or: with bayou.open("laptop") as repo
 
 `open` and `init` return a `Repo`; `help(bayou.Repo)` lists what it has, and `docs/api.md` shows it all. Every error is
-a `bayou.errors.BayouError` with a stable `code` and, where a person can act, a `hint`.
+a `bayou.core.errors.BayouError` with a stable `code` and, where a person can act, a `hint`.
 
 Importing this package loads nothing else; each name loads its module when a program first uses it.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bayou import errors
+    from bayou.core import errors
     from bayou.session.open import Repo, init, open  # noqa: A004
 
     __version__: str
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if name == "errors":
         from importlib import import_module  # noqa: PLC0415
 
-        return import_module("bayou.errors")
+        return import_module("bayou.core.errors")
     if name in __all__:
         from bayou.session import open as opened  # noqa: PLC0415
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from bayou.config import Config, load_config, parse_config, told_offline, write_file
 from bayou.config.ownership import own_catalog, own_state
 from bayou.config.trust import Ask, Gate, extension_needs, link_needs, write_private
-from bayou.errors import AlreadyInitialized, NotARepo, Offline, UsageError
-from bayou.structs import SelectiveStruct
+from bayou.core.errors import AlreadyInitialized, NotARepo, Offline, UsageError
+from bayou.core.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from bayou.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import BayouError, QueryInvalid, Unavailable
+from bayou.core.errors import BayouError, QueryInvalid, Unavailable
 from bayou.records.catalog import VersionRow
 from bayou.records.query import QueryResult, query
 from bayou.records.query.expression import Expression

@@ -282,7 +282,7 @@ def test_a_new_repo_has_nothing_to_tell(repo: Repo) -> None:
 
 
 def test_a_catalog_that_cannot_be_written_is_an_error_that_says_so(directory_repo: Repo) -> None:
-    from bayou.errors import StateError
+    from bayou.core.errors import StateError
 
     assert directory_repo.catalog == database(directory_repo)  # which is this user's now
     database(directory_repo).mkdir()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.sync.conftest import Clone, Team, Wire
 
-from bayou.errors import AccessDenied
-from bayou.ids import ulid
+from bayou.core.errors import AccessDenied
+from bayou.core.ids import ulid
 from bayou.lease import STORE, model_key, open_leases
 from bayou.model import find_model
 from bayou.records.owner import Owner

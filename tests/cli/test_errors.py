@@ -7,9 +7,9 @@ import errno
 import click
 import pytest
 
-from bayou import errors
 from bayou.cli import signals
 from bayou.cli.errors import asks_for_json
+from bayou.core import errors
 from bayou.sync.report import SyncReport
 
 

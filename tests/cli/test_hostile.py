@@ -13,8 +13,8 @@ from tests.cli.test_output import on_terminal
 from tests.sync.conftest import Team
 
 from bayou.cli.errors import report
-from bayou.deadline import Deadline
-from bayou.errors import HeadCorrupt, UsageError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import HeadCorrupt, UsageError
 from bayou.lease.record import Held, encode
 from bayou.records.catalog.rows import Made
 from bayou.records.outputs import Output

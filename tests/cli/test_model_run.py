@@ -12,7 +12,7 @@ from tests.cli.test_data_shared import Person
 from tests.sync.conftest import Team, Wire
 from tests.trusting import trust
 
-from bayou.errors import AccessDenied
+from bayou.core.errors import AccessDenied
 from bayou.lease import model_key
 from bayou.model import find_model
 from bayou.testing.faulty import Fault

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_data_shared import Person
 from tests.sync.conftest import Clone, Team, Wire
 
-from bayou.errors import Offline
+from bayou.core.errors import Offline
 from bayou.lease import open_leases
 from bayou.repo import open_repo
 from bayou.sync import api

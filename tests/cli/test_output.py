@@ -17,7 +17,7 @@ from bayou.cli import units
 from bayou.cli.output import Output, Table, fail, hint, say, show, warn
 from bayou.cli.units import count, moment, parse_duration, size
 from bayou.core.clock import format_ms
-from bayou.text import VisibleStream, visible, visible_json
+from bayou.core.text import VisibleStream, visible, visible_json
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]
 PARTS = [say("done"), show("asked for"), warn("careful"), hint("next"), fail("broken")]

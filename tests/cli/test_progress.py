@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bayou.cli.output import Output
 from bayou.cli.progress import Bar
-from bayou.sync.progress import Progress, Silent
+from bayou.core.progress import NoProgress, Progress
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_bar_that_comes_too_late_does_not_appear(console, screen):
     assert screen.getvalue() == ""
 
 
-@pytest.mark.parametrize("progress", [Silent(), Bar(delay_s=None)])
+@pytest.mark.parametrize("progress", [NoProgress(), Bar(delay_s=None)])
 def test_whoever_does_not_watch_is_told_all_the_same(progress, capsys):
     work(progress)
 

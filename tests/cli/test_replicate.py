@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import MassDelete, ReplicaRefused
+from bayou.core.errors import MassDelete, ReplicaRefused
 from bayou.sync.report import Failure
 from bayou.sync.reports import ReplicateReport
 

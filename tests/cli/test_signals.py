@@ -128,7 +128,7 @@ def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path
     """Whatever error surfaces while a signal unwinds the command, the signal is why it ended."""
     init_repo(tmp_path)
     body = """
-    from bayou.errors import Cancelled
+    from bayou.core.errors import Cancelled
     try:
         print("ready", flush=True)
         time.sleep(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.core.suggest import did_you_mean, first_names, nearest
+from bayou.core.text import did_you_mean, first_names, nearest
 
 
 def test_a_wrong_name_brings_up_the_nearest_of_the_known_ones() -> None:

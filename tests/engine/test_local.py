@@ -10,11 +10,11 @@ from typing import NamedTuple
 import pytest
 from msgspec import Struct
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import Cancelled, DeadlinePassed, StoreError
+from bayou.core.progress import Stage
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
-from bayou.engine.progress import Stage
-from bayou.errors import Cancelled, DeadlinePassed, StoreError
 
 
 class Number(NamedTuple):

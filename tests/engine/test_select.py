@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bayou.config import Config, SparkConfig
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import JavaMissing, SparkUnavailable, UsageError
 from bayou.engine import select
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
-from bayou.errors import JavaMissing, SparkUnavailable, UsageError
 from bayou.store import open_store
 
 AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)

@@ -18,8 +18,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayou.errors import BayouError, NodeDamaged
-from bayou.ids import ulid
+from bayou.core.errors import BayouError, NodeDamaged
+from bayou.core.ids import ulid
 from bayou.index.codec import decode, encode
 from bayou.index.head import Gc, advance, encode_head, first_head, parse_head
 from bayou.index.log import Tally, read_page

@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bayou import limits
 from bayou.cli import model_sentences, records_documents, records_sentences, workflow_documents, workflow_sentences
-from bayou.documents import Unreadable, read_json, read_yaml
-from bayou.errors import BayouError
+from bayou.core import limits
+from bayou.core.documents import Unreadable, read_json, read_yaml
+from bayou.core.errors import BayouError
 from bayou.model.definition import load_definition
 from bayou.model.expressions import check, inputs_used
 from bayou.model.types.validation import unusable

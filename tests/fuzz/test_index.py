@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.index.entry import Entry
 from bayou.store import keys
 from bayou.sync import api

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from bayou.errors import AlreadyExists, NodeMissing, NotFound, PreconditionFailed, StoreError
+from bayou.core.errors import AlreadyExists, NodeMissing, NotFound, PreconditionFailed, StoreError
 from bayou.index.node import Node, Ref, name, verify
 from bayou.index.tree import Tree
 from bayou.store.keys import Key

@@ -12,9 +12,8 @@ from bayou.index.build import FLUSH_EVERY, build, build_above
 from bayou.index.chunk import SHAPE, Shape
 from bayou.index.node import child_of
 from bayou.index.read import scan
-
-from .memory import MemoryNodes
-from .reference import SHAPES, entries, entry, is_boundary, levels, shapes, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import SHAPES, entries, entry, is_boundary, levels, shapes, some
 
 
 def digests(nodes: MemoryNodes) -> list[list[bytes]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import NodeDamaged, NodeMissing, Unavailable
+from bayou.core.errors import NodeDamaged, NodeMissing, Unavailable
 from bayou.index.build import build
 from bayou.index.check import check
 from bayou.index.node import leaf
 from bayou.index.read import names
-
-from .memory import MemoryNodes
-from .reference import SHAPES, entry, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import SHAPES, entry, some
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import NodeDamaged
+from bayou.core.errors import NodeDamaged
 from bayou.index.codec import decode, encode
 from bayou.index.node import Child, Node, Pointer, branch, child_of, leaf, name
-
-from .reference import digest, entries, entry, some
+from tests.index.reference import digest, entries, entry, some
 
 
 def ref(node: Node) -> Child:

@@ -9,9 +9,8 @@ from bayou.index.build import build
 from bayou.index.diff import Change, diff
 from bayou.index.merge import merge
 from bayou.index.span import Span, Spans
-
-from .memory import MemoryNodes
-from .reference import SHAPES, entry, paths, shapes, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import SHAPES, entry, paths, shapes, some
 
 SMALLEST = SHAPES[1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import AccessDenied, AlreadyExists, HeadLost, Unavailable
+from bayou.core.errors import AccessDenied, AlreadyExists, HeadLost, Unavailable
 from bayou.index.build import build
 from bayou.index.discovery import TooMany, discover, publish
 from bayou.index.entry import Entry
@@ -14,8 +14,7 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store import keys
-
-from .memory import MemoryStore
+from tests.index.memory import MemoryStore
 
 AT = "2026-03-01T12:00:00.000Z"
 PUSHED = "data/t/m/n/3/~01J8XG4Q6V5T3N2M1K0H9G8F7E/raw"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.clock import format_ms, parse_ms
-from bayou.errors import (
+from bayou.core.errors import (
     AlreadyExists,
     HeadCorrupt,
     IndexDamaged,
@@ -35,8 +35,7 @@ from bayou.index.log import Tally
 from bayou.index.node import Root, name
 from bayou.store import keys
 from bayou.store.transport import Match
-
-from .memory import MemoryStore
+from tests.index.memory import MemoryStore
 
 STORE = "6f1c9b0e-2f5e-4c4e-9a55-0d1c5a4c8b11"
 AT = "2026-03-01T12:00:00.000Z"

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import NodeDamaged, NodeMissing
+from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.build import build
 from bayou.index.chunk import Shape
 from bayou.index.merge import merge
 from bayou.index.node import Leaf, leaf
 from bayou.index.read import find, names, scan
-
-from .memory import MemoryNodes
-from .reference import SHAPES, entry, levels, paths, shapes, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import SHAPES, entry, levels, paths, shapes, some
 
 SMALL = SHAPES[1]
 

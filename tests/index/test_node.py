@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import NodeDamaged
+from bayou.core.errors import NodeDamaged
 from bayou.index.node import Child, Pointer, Root, branch, child_of, is_name, leaf, name, root_of, verify
-
-from .reference import PUSH, digest, entries, entry, entry_row
+from tests.index.reference import PUSH, digest, entries, entry, entry_row
 
 FULL = entry("data/t/m/n/1/raw", 5, sha256=bytes(range(32)), etag='"abc"', version="17", modified=1_700_000_000_123)
 BARE = entry("files/ü", 0, push=None, sha256=None, etag=None, version=None, modified=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import AccessDenied, NodeDamaged, NodeMissing, Unavailable
+from bayou.core.errors import AccessDenied, NodeDamaged, NodeMissing, Unavailable
 from bayou.index.build import build
 from bayou.index.chunk import Shape
 from bayou.index.diff import diff
@@ -14,9 +14,8 @@ from bayou.index.node import name
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import find, names, scan
 from bayou.index.tree import Tree
-
-from .memory import MemoryStore
-from .reference import SHAPES, entry, some
+from tests.index.memory import MemoryStore
+from tests.index.reference import SHAPES, entry, some
 
 SMALL = SHAPES[1]
 KEY = ".bayou/nodes/{}.parquet"

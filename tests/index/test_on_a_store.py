@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import NotFound, PreconditionFailed
+from bayou.core.errors import NotFound, PreconditionFailed
 from bayou.index.build import build
 from bayou.index.check import check
 from bayou.index.diff import Change, diff
@@ -18,8 +18,7 @@ from bayou.index.read import scan
 from bayou.index.tree import Tree
 from bayou.store import keys
 from bayou.store.open import open_store
-
-from .reference import entry, some
+from tests.index.reference import entry, some
 
 AT = "2026-03-01T12:00:00.000Z"
 

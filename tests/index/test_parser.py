@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bayou import limits
-from bayou.errors import NodeDamaged, ParserFailed
+from bayou.core import limits
+from bayou.core.errors import NodeDamaged, ParserFailed
 from bayou.index import parser
 from bayou.index.codec import decode, encode
 from bayou.index.node import Child, Node, Pointer, child_of, leaf, name
-
-from .reference import some
-from .resealed import resealed
+from tests.index.reference import some
+from tests.index.resealed import resealed
 
 NODE = leaf(some(50))
 DATA = encode(NODE)

@@ -10,9 +10,8 @@ from bayou.index.build import build
 from bayou.index.chunk import SHAPE
 from bayou.index.node import Child
 from bayou.index.pieces import cut, stitch
-
-from .memory import MemoryNodes
-from .reference import entries, shapes, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import entries, shapes, some
 
 
 def parts(rows, cuts):

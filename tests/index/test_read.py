@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from bayou.index.build import build
 from bayou.index.read import find, find_many, names, scan
 from bayou.index.span import EVERYTHING, Span
-
-from .memory import MemoryNodes
-from .reference import SHAPES, entries, entry, paths, shapes, some
+from tests.index.memory import MemoryNodes
+from tests.index.reference import SHAPES, entries, entry, paths, shapes, some
 
 sets = st.lists(entries, unique_by=lambda entry: entry.path)
 

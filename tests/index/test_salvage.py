@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import HeadCorrupt, UnknownFormat
+from bayou.core.errors import HeadCorrupt, UnknownFormat
 from bayou.index.head import Head, advance, encode_head, first_head, parse_head
 from bayou.index.log import Tally
 from bayou.index.node import Root, name

@@ -9,9 +9,8 @@ from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.read import scan
 from bayou.index.trash import trash_changes
-
-from .memory import MemoryNodes
-from .reference import entry
+from tests.index.memory import MemoryNodes
+from tests.index.reference import entry
 
 AT = "2026-03-01T12:00:00.000Z"
 

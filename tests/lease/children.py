@@ -16,7 +16,7 @@ from tests.lease.conftest import Place
 _PRELUDE = """
 import json, os, sys, time
 from pathlib import Path
-from bayou.errors import BayouError, LeaseLost, LeaseTimeout
+from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
 from bayou.lease import STORE, Leases, LeaseGroup, environment, model_key
 from bayou.lease.wait import Backoff
 from bayou.store import open_store

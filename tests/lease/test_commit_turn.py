@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import AccessDenied, PreconditionFailed, Unavailable
+from bayou.core.errors import AccessDenied, PreconditionFailed, Unavailable
 from bayou.lease import COMMIT, Leases
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Team, Wire

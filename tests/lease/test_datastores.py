@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import LeaseTimeout
+from bayou.core.errors import LeaseTimeout
 from bayou.lease import model_key, open_leases
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync import api

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bayou.errors import LeaseTimeout
+from bayou.core.errors import LeaseTimeout
 from bayou.lease import COMMIT, STORE, Leases, model_key
 from tests.lease.conftest import Place, SlowTime
 

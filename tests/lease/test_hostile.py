@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bayou import limits
-from bayou.errors import LeaseCorrupt, LeaseTimeout
+from bayou.core import limits
+from bayou.core.errors import LeaseCorrupt, LeaseTimeout
 from bayou.lease import model_key
 from bayou.lease.keys import STORE, object_key
 from bayou.lease.record import Held, decode

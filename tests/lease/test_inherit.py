@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bayou.errors import ConfigInvalid, LeaseLost, LeaseTimeout
+from bayou.core.errors import ConfigInvalid, LeaseLost, LeaseTimeout
 from bayou.lease import STORE, VARIABLE, Leases, environment, model_key
 from bayou.lease.claim import BorrowedLease
 from bayou.lease.objects import LeaseObjects, Seen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import LeaseTimeout
+from bayou.core.errors import LeaseTimeout
 from bayou.lease import STORE, model_key
 from tests.lease.children import Child, holder
 from tests.lease.conftest import Place

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.lease import claim, exclude, objects
 from bayou.lease.keys import STORE, model_key
 from bayou.lease.objects import LeaseObjects

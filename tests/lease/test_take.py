@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from bayou.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
+from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
 from bayou.lease import STORE, Leases, model_key
 from bayou.lease.keys import object_key
 from bayou.lease.objects import LeaseObjects

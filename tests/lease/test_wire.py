@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bayou.errors import BayouError, LeaseLost, LeaseTimeout
+from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
 from bayou.lease import Leases, model_key
 from bayou.lease.objects import LeaseObjects
 from bayou.lease.record import Free, Held

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayou.errors import AlreadyExists, NotFound, PreconditionFailed, Unavailable
+from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed, Unavailable
 from bayou.lease.claim import OwnLease
 from bayou.lease.exclude import nobody_works, store_is_open
 from bayou.lease.keys import STORE

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import bayou
-from bayou import limits
-from bayou.errors import ExpressionInvalid, QueryInvalid
+from bayou.core import limits
+from bayou.core.errors import ExpressionInvalid, QueryInvalid
 from bayou.model.expressions import EvaluationScope, evaluate
 from bayou.model.expressions.scan import Code, parse
 from bayou.records.catalog.rows import VersionRow

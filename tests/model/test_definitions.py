@@ -7,7 +7,7 @@ import uuid
 import pytest
 import yaml
 
-from bayou.errors import ModelAmbiguous, ModelExists, ModelInvalid, ModelNotFound
+from bayou.core.errors import ModelAmbiguous, ModelExists, ModelInvalid, ModelNotFound
 from bayou.model import create_model, defined, find_model, list_models, load_definition
 from bayou.repo import Repo, init_repo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import ModelAmbiguous, ModelHasData, ModelNotFound
+from bayou.core.errors import ModelAmbiguous, ModelHasData, ModelNotFound
 from bayou.model import create_model, delete_model, find_model, list_models, resolve_model
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records

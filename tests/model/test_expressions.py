@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import ExpressionInvalid
+from bayou.core.errors import ExpressionInvalid
+from bayou.core.redaction import SHORTEST
 from bayou.model.expressions import (
     DataLookup,
     EvaluationScope,
@@ -21,7 +22,6 @@ from bayou.model.expressions import (
     uses,
 )
 from bayou.records.records import Records
-from bayou.redaction import SHORTEST
 
 
 def where(path) -> str:

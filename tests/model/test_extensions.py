@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import TypeNotFound
+from bayou.core.errors import TypeNotFound
 from bayou.model.types import find_type, load_types
 from bayou.records.records import Records
 from bayou.repo import Repo

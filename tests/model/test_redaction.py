@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import ArgumentsInvalid, ExpressionInvalid
+from bayou.core.errors import ArgumentsInvalid, ExpressionInvalid
 from bayou.repo import Repo
 from tests.secrets import LINES, PEM, forms, leaked
 

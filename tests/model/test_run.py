@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import bayou
-from bayou.errors import ArgumentsInvalid, BayouError, LeaseLost, MethodFailed
+from bayou.core.errors import ArgumentsInvalid, BayouError, LeaseLost, MethodFailed
 from bayou.model import find_model
 from bayou.model.prepare import Prepared
 from bayou.model.run import RunRequest, prepare, run_method

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.errors import Cancelled
+from bayou.core.errors import Cancelled
 from bayou.lease import open_leases
 from bayou.model.process import Excerpt, excerpt, run_process, tree
 from bayou.model.run import RunRequest, prepare, run_method

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import ArgumentsInvalid, ExpressionInvalid, MethodNotFound, TypeInvalid, TypeNotFound
+from bayou.core.errors import ArgumentsInvalid, ExpressionInvalid, MethodNotFound, TypeInvalid, TypeNotFound
 from bayou.model.run import RunRequest, prepare
 from bayou.model.types import Method, coerce, find_type, load_types, problems
 from bayou.model.types.schema import schema_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bayou.core.errors import JavaMissing, SparkFailed
 from bayou.core.file_lock import FileLock
 from bayou.engine.select import LARGE, LARGE_COLD
-from bayou.errors import JavaMissing, SparkFailed
 from bayou.pipeline.kernels.metadata import Parse, lines
 from bayou.pipeline.sql.query import open_query
 from bayou.records.catalog import Catalog, Refreshed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bayou.config import DatastoreConfig, SparkConfig
-from bayou.deadline import Deadline
-from bayou.errors import DeadlinePassed, JavaMissing
+from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, JavaMissing
 from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.read import scan

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
-from bayou.deadline import Deadline
-from bayou.errors import SparkUnavailable, TrustNeeded
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkUnavailable, TrustNeeded
 from bayou.pipeline import session
 from bayou.pipeline.session import is_loopback, require_private_channel
 from bayou.pipeline.sql.grant import grant_for

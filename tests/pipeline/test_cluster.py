@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bayou.config import DatastoreConfig, SparkConfig
-from bayou.deadline import Deadline
-from bayou.errors import SparkNotShared
-from bayou.ids import ulid
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkNotShared
+from bayou.core.ids import ulid
 from bayou.index.head import read_head
 from bayou.index.local import NodeFiles
 from bayou.index.nodes import StoreNodes

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bayou.core.errors import DeleteFailed, NodeMissing, SparkLost
 from bayou.engine import select
 from bayou.engine.local import LocalExecutor
-from bayou.errors import DeleteFailed, NodeMissing, SparkLost
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names
 from bayou.index.tree import Tree

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import HeadLost
+from bayou.core.errors import HeadLost
 from bayou.index.build import build
 from bayou.index.discovery import IN_THE_WAY
 from bayou.index.discovery import discover as by_point

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import AccessDenied, DeadlinePassed
+from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
-from bayou.engine.progress import Stage
-from bayou.errors import AccessDenied, DeadlinePassed
 from bayou.pipeline.executor import SparkExecutor, decode, encode, schema_of
 from bayou.store import open_store
 from bayou.store.recipe import Recipe

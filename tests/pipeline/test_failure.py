@@ -6,7 +6,7 @@ import grpc
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from bayou.errors import SparkFailed, SparkLost
+from bayou.core.errors import SparkFailed, SparkLost
 from bayou.pipeline.failure import spark_errors
 
 ENDED = """<_InactiveRpcError of RPC that terminated with:

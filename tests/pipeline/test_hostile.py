@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bayou import limits
-from bayou.errors import IndexDamaged
+from bayou.core import limits
+from bayou.core.errors import IndexDamaged
 from bayou.store import keys
 from bayou.sync import api
 from tests.index.resealed import mutated

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from bayou.errors import JavaMissing, JavaTooOld
+from bayou.core.errors import JavaMissing, JavaTooOld
 from bayou.pipeline import java
 from bayou.pipeline.java import Java, find_java
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from bayou.config import SparkConfig
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.pipeline.server.control import Warm
 from bayou.store import keys
 from bayou.testing.proxy import HttpProxy

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayou.deadline import Deadline
-from bayou.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
+from bayou.core.deadline import Deadline
+from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.records.renumber import renumber

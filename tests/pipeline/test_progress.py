@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayou.core.progress import NoProgress
 from bayou.pipeline.progress import watching
-from bayou.sync.progress import Silent
 
 
 @dataclass
@@ -117,7 +117,7 @@ def test_a_job_that_fails_is_not_told_to_be_done():
     assert (progress.told[-1], session.handlers) == (("end",), [])
 
 
-@pytest.mark.parametrize("progress", [None, Silent()])
+@pytest.mark.parametrize("progress", [None, NoProgress()])
 def test_where_nobody_watches_spark_is_asked_for_nothing(progress):
     session = Session()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayou.errors import DeadlinePassed
-from bayou.ids import ulid
+from bayou.core.errors import DeadlinePassed
+from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.nodes import StoreNodes, StoreSink

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import JavaMissing
+from bayou.core.errors import JavaMissing
 from bayou.pipeline.arrow import batch
 from bayou.pipeline.kernels.retention import Judge, lines
 from bayou.pipeline.sql.catalog import _ARROW

@@ -16,9 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
+from bayou.core.errors import ConfigInvalid, SparkUnavailable
 from bayou.core.file_lock import FileLock, is_locked
-from bayou.deadline import Deadline
-from bayou.errors import ConfigInvalid, SparkUnavailable
 from bayou.pipeline.java import Java
 from bayou.pipeline.server import identity, launch, machine, options, watch
 from bayou.pipeline.server import terminate as terminate_module

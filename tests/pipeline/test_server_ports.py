@@ -18,7 +18,7 @@ import pyarrow
 import pytest
 
 from bayou.config import SparkConfig
-from bayou.errors import SparkFailed
+from bayou.core.errors import SparkFailed
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
 from bayou.store.recipe import Recipe

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, SparkError, SparkFailed, SparkLost, SparkUnavailable
 from bayou.core.file_lock import is_locked
-from bayou.deadline import Deadline
-from bayou.errors import DeadlinePassed, SparkError, SparkFailed, SparkLost, SparkUnavailable
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.server import identity
 from bayou.pipeline.server.control import Warm
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 HOLD = """
 import sys
 from bayou.config import SparkConfig
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.pipeline.server.control import Warm
 warm, deadline = Warm.of(SparkConfig()), Deadline.after(250)
 with warm.using(deadline):

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 from bayou.config import SparkConfig
-from bayou.errors import SparkNotShared
+from bayou.core.errors import SparkNotShared
 from bayou.pipeline import shared
 from bayou.pipeline.arrow import batch
 from bayou.pipeline.server.control import Warm

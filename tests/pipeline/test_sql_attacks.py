@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayou.config import SparkConfig
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.sql import plan, query
 from bayou.pipeline.sql.base import base_view

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
 from bayou.pipeline.sql.functions import ALLOWED, DENIED
 from bayou.pipeline.sql.lexer import spell, tokenize
 from bayou.pipeline.sql.plan import check_plan

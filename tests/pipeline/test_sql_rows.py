@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from bayou.cli import sql_formats
-from bayou.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
+from bayou.core.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
 from bayou.pipeline.sql import catalog, content, parquet
 from bayou.pipeline.sql.base import BaseView, base_view
 from bayou.pipeline.sql.catalog import Rows

@@ -12,8 +12,8 @@ import pyarrow
 import pytest
 from msgspec.structs import replace
 
-from bayou.deadline import Deadline
-from bayou.errors import BayouError, Cancelled, CannotConnect, SparkFailed
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
 from bayou.pipeline import transfer
 from bayou.pipeline.transfer import Kernel, SparkMover
 from bayou.store.recipe import Recipe

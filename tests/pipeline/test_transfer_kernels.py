@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pyarrow import parquet
 
-from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
-from bayou.ids import ulid
+from bayou.core.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import entries_to_batch
 from bayou.pipeline.balance import REQUEST

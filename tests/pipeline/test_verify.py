@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import AccessDenied
+from bayou.core.errors import AccessDenied
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names
 from bayou.index.tree import Tree

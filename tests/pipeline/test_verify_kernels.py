@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, DeadlinePassed
 from bayou.engine.handle import StoreHandle
 from bayou.engine.local import LocalExecutor
-from bayou.errors import BadAnswer, DeadlinePassed
 from bayou.index.build import build
 from bayou.index.chunk import Shape
 from bayou.index.entry import Entry

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bayou.tree.append
-from bayou.errors import DataNotFound
+from bayou.core.errors import DataNotFound
 from bayou.records.records import Records
 from bayou.repo import open_repo
 from bayou.sync.database import Database

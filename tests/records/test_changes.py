@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from bayou.cli import run
+from bayou.core.errors import StateError
 from bayou.core.file_lock import FileLock
-from bayou.errors import StateError
 from bayou.records import changes
 from bayou.records.changes import change, turn
 from bayou.records.changeset import ChangeSet

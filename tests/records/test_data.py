@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import (
+from bayou.core.errors import (
     ContentDamaged,
     DataNotFound,
     NameTaken,

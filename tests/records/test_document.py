@@ -9,7 +9,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bayou.errors import RecordDamaged, UsageError
+from bayou.core.errors import RecordDamaged, UsageError
 from bayou.records import document
 
 # YAML tools read no key of more than 1,024 characters.

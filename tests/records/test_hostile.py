@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bayou import limits
-from bayou.errors import RecordDamaged, RecordError
+from bayou.core import limits
+from bayou.core.errors import RecordDamaged, RecordError
 from bayou.records import document
 from bayou.records.catalog.derive import derive
 from bayou.records.records import Records

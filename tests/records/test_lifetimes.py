@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bayou.errors import RetentionInvalid
+from bayou.core.errors import RetentionInvalid
 from bayou.records.lifetimes import Keep, Span, parse_keep, parse_lifetime
 from bayou.records.records import Records
 from tests.records.models import MODEL

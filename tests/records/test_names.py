@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayou import paths
-from bayou.errors import NameRefused
+from bayou.core import paths
+from bayou.core.errors import NameRefused
 from bayou.records.names import check_id, check_name, check_place, check_tags
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import DataNotFound, RecordNotFound
-from bayou.ids import ulid
+from bayou.core.errors import DataNotFound, RecordNotFound
+from bayou.core.ids import ulid
 from bayou.records.catalog.rows import Made
 from bayou.records.data import DataRepository
 from bayou.records.evaluated import EvaluatedRepository

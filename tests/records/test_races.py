@@ -8,7 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.records.models import MODEL, in_tree, leftovers, visible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import NameRefused, RecordDamaged, RecordNotFound, StateError, UsageError
+from bayou.core.errors import NameRefused, RecordDamaged, RecordNotFound, StateError, UsageError
 from bayou.records.catalog import Catalog
 from bayou.records.outputs import Output
 from bayou.records.records import Records

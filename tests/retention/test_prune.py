@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import ModelInvalid, ModelNotFound, UsageError
+from bayou.core.errors import ModelInvalid, ModelNotFound, UsageError
 from bayou.model import create_model, delete_model, find_model
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records

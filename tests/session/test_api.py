@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.errors import AlreadyInitialized, DataNotFound, LeaseTimeout, NotARepo, NotStreaming, QueryInvalid
+from bayou.core.errors import AlreadyInitialized, DataNotFound, LeaseTimeout, NotARepo, NotStreaming, QueryInvalid
 from tests.sync.conftest import Clone, Team, Wire
 
 
@@ -43,7 +43,7 @@ def descriptors(name: str) -> int:
 
 def test_the_package_has_five_names_and_shows_them() -> None:
     assert {"open", "init", "Repo", "errors", "__version__"} == set(bayou.__all__) <= set(dir(bayou))
-    assert bayou.errors.LeaseTimeout is LeaseTimeout
+    assert bayou.core.errors.LeaseTimeout is LeaseTimeout
     assert bayou.__version__[0].isdigit()
     shown = pydoc.plain(pydoc.render_doc(bayou))
     assert all(word in shown for word in ("class Repo", "open(path", "init(path", "repo.session", "query(self"))

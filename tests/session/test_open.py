@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import bayou
-from bayou.errors import ModelNotFound
+from bayou.core.errors import ModelNotFound
 from bayou.repo import init_repo
 from bayou.sync.service import Datastore
 from tests.sync.conftest import Team, Wire

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bayou.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, Unavailable, UsageError
+from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, Unavailable, UsageError
 from bayou.lease import STORE, LeaseInfo, model_key, open_leases
 from bayou.records.catalog import Catalog
 from bayou.records.catalog.refreshed import Refreshed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store.retry import RetryPolicy
 from bayou.testing.contract import Connect

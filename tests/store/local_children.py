@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bayou.errors import AlreadyExists, PreconditionFailed
+from bayou.core.errors import AlreadyExists, PreconditionFailed
 from bayou.store.local import LocalTransport
 from bayou.store.transport import Create, Match
 

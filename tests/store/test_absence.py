@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayou.errors import AccessDenied, BadAnswer, CannotConnect, NoSuchBucket, NotFound, Unavailable
-from bayou.ids import ulid
+from bayou.core.errors import AccessDenied, BadAnswer, CannotConnect, NoSuchBucket, NotFound, Unavailable
+from bayou.core.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store.open import open_transport
 from bayou.store.scope import Scope

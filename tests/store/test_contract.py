@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import open_store
 from bayou.testing import azurite
 from bayou.testing.contract import Connect, StoreContract

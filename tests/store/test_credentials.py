@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import CannotConnect, CredentialsExpired, CredentialsMissing
+from bayou.core.errors import CannotConnect, CredentialsExpired, CredentialsMissing
 from bayou.store import credentials, keys, open_store, raw_listing
 from bayou.store.credentials import BotoCredentials
 from bayou.store.retry import RetryPolicy

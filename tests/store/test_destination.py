@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import ConfigInvalid, DeleteFailed, StoreError, UsageError, WrongRegion
+from bayou.core.errors import ConfigInvalid, DeleteFailed, StoreError, UsageError, WrongRegion
 from bayou.store import Store, keys, open_store
 from bayou.store.credentials import GCS_RENEWAL
 from bayou.store.destination import client, host_of

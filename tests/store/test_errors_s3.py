@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bayou.deadline import Deadline
-from bayou.errors import (
+from bayou.core.deadline import Deadline
+from bayou.core.errors import (
     AccessDenied,
     BadAnswer,
     CannotConnect,
@@ -262,7 +262,7 @@ def test_profiles_and_roles_come_from_boto3_and_plain_keys_do_without(
 
 
 def test_an_unknown_profile_is_a_config_error(s3_env: S3Endpoint) -> None:
-    from bayou.errors import ConfigInvalid
+    from bayou.core.errors import ConfigInvalid
 
     with pytest.raises(ConfigInvalid) as caught:
         open_store("s3://bucket", options={"endpoint": s3_env.url, "profile": "nobody"})

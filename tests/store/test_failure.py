@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from obstore import exceptions as obs
 
-from bayou import errors
+from bayou.core import errors
 from bayou.store.failure import OddKey, Renewal, Request, from_status, one_line, translate
 
 RENEWAL = Renewal(missing="sign in with: login", expired="renew with: login")

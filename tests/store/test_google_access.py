@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from bayou.errors import BadAnswer, ConfigInvalid, CredentialsMissing, StoreError
+from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing, StoreError
 from bayou.store import open_store, raw_listing
 from bayou.store.raw_listing import google_access
 from bayou.testing.gcs import GcsServer

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bayou import paths
-from bayou.ids import ulid
+from bayou.core import paths
+from bayou.core.ids import ulid
 from bayou.store import keys
 from bayou.store.keys import PayloadKey
 from bayou.store.scope import Scope

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bayou.deadline import Deadline
-from bayou.errors import (
+from bayou.core.deadline import Deadline
+from bayou.core.errors import (
     BadAnswer,
     Cancelled,
     DeadlinePassed,
@@ -27,7 +27,7 @@ from bayou.errors import (
     TreeError,
     Unavailable,
 )
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store import remote as remote_module
 from bayou.store.keys import Key

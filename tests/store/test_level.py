@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import StoreError
+from bayou.core.errors import StoreError
 from bayou.store import keys, open_store
 from bayou.store.store import Store
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from bayou import limits
-from bayou.errors import BadAnswer, StoreError, TimedOut, Unavailable
-from bayou.ids import ulid
+from bayou.core import limits
+from bayou.core.errors import BadAnswer, StoreError, TimedOut, Unavailable
+from bayou.core.ids import ulid
 from bayou.store import ObjectMeta, Store, fetch, open_store
 from bayou.store.failure import Renewal, Request
 from bayou.store.open import open_transport
@@ -214,7 +214,7 @@ def test_the_time_that_the_reader_takes_is_not_the_listings() -> None:
 
 
 def test_a_transport_that_raises_plainly_when_it_deletes_is_retried_and_named() -> None:
-    from bayou.errors import AccessDenied, DeleteFailed
+    from bayou.core.errors import AccessDenied, DeleteFailed
     from bayou.testing.contract import payload
     from bayou.testing.faulty import Fault
 

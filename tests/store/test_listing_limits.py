@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, Cancelled, DeadlinePassed, StoreError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, Cancelled, DeadlinePassed, StoreError
 from bayou.store import Store, local, local_directories, open_store
 from bayou.store.keys import as_listed
 from bayou.store.retry import RetryPolicy

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bayou.core import atomic_file
-from bayou.errors import (
+from bayou.core.errors import (
     AccessDenied,
     AlreadyExists,
     DeleteFailed,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bayou import limits, paths
-from bayou.errors import BadAnswer, DeleteFailed, PreconditionFailed, Rejected
+from bayou.core import limits, paths
+from bayou.core.errors import BadAnswer, DeleteFailed, PreconditionFailed, Rejected
 from bayou.store import Create, Match
 from bayou.store.local import LocalTransport
 from tests.store.directories import TIMEOUT, content, listed, put, temporaries

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import BayouError, DeleteFailed, Rejected, StoreError
+from bayou.core.errors import BayouError, DeleteFailed, Rejected, StoreError
 from bayou.store import Create, Match
 from bayou.store.local import LocalTransport
 from tests.store.directories import TIMEOUT, listed, put

@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from bayou.errors import BadAnswer, Rejected
-from bayou.ids import ulid
+from bayou.core.errors import BadAnswer, Rejected
+from bayou.core.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store.keys import Key
 from bayou.testing.contract import Connect, payload

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bayou import errors
-from bayou.errors import StoreError
-from bayou.ids import ulid
+from bayou.core import errors
+from bayou.core.errors import StoreError
+from bayou.core.ids import ulid
 from bayou.store import open_store
 from bayou.store.transport import Transport
 from bayou.store.url import OPTIONS

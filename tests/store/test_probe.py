@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bayou.deadline import Deadline
-from bayou.errors import (
+from bayou.core.deadline import Deadline
+from bayou.core.errors import (
     AccessDenied,
     Cancelled,
     DeleteFailed,
@@ -18,7 +18,7 @@ from bayou.errors import (
     StoreError,
     Unavailable,
 )
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import Store, open_store
 from bayou.store.open import open_transport
 from bayou.store.probe import Capabilities, probe

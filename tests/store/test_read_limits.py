@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from bayou.errors import BadAnswer, StoreError, TooLarge
+from bayou.core.errors import BadAnswer, StoreError, TooLarge
 from bayou.store import Store, open_store
 from bayou.store.large import Nowhere
 from bayou.store.retry import RetryPolicy

@@ -43,7 +43,7 @@ FOREIGN = {
 
 OPEN = """
 import json, os, pickle, sys, threading
-from bayou.errors import StoreError
+from bayou.core.errors import StoreError
 from bayou.store import keys
 recipes = pickle.loads(sys.stdin.buffer.read())
 start = threading.Barrier(len(recipes))

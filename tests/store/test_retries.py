@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayou.deadline import Deadline
-from bayou.errors import (
+from bayou.core.deadline import Deadline
+from bayou.core.errors import (
     AccessDenied,
     Cancelled,
     DeadlinePassed,
@@ -20,7 +20,7 @@ from bayou.errors import (
     TimedOut,
     Unavailable,
 )
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import Create, Match, Store, keys
 from bayou.store.open import open_transport
 from bayou.store.retry import RetryPolicy

@@ -12,7 +12,7 @@ SCRIPT = """
 import os
 import sys
 import time
-from bayou.errors import NotFound
+from bayou.core.errors import NotFound
 from bayou.store import open_store
 from bayou.testing.contract import payload
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import ConfigInvalid, NamespaceInvalid, NotFound, Rejected, StoreError
-from bayou.ids import ulid
+from bayou.core.errors import ConfigInvalid, NamespaceInvalid, NotFound, Rejected, StoreError
+from bayou.core.ids import ulid
 from bayou.store import Create, Store, keys, open_store
 from bayou.store.keys import Key
 from bayou.store.large import MIB

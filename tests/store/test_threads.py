@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayou.errors import Cancelled, NotFound
+from bayou.core.errors import Cancelled, NotFound
 from bayou.store import open_store
 from bayou.store.threads import Crew, aside
 from tests.sync import children
@@ -128,7 +128,7 @@ def test_a_crew_that_is_told_to_stop_is_not_waited_for(forever: threading.Event)
 
 
 def test_an_interrupted_map_waits_for_nobody_once_its_deadline_is_cancelled(forever: threading.Event) -> None:
-    from bayou.deadline import Deadline
+    from bayou.core.deadline import Deadline
 
     deadline = Deadline.after(3600)
     store = open_store("memory://bucket").within(deadline)

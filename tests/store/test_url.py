@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.errors import ConfigInvalid, CredentialInConfig, Unavailable, UsageError
-from bayou.ids import ulid
+from bayou.core.errors import ConfigInvalid, CredentialInConfig, Unavailable, UsageError
+from bayou.core.ids import ulid
 from bayou.store import Store, keys, open_store
 from bayou.store.open import open_transport
 from bayou.store.retry import RetryPolicy

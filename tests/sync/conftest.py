@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bayou.store.open as store_open
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.store import Store, open_store
 from bayou.store.local import LocalTransport

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.index.chunk import Shape
 from bayou.index.head import read_head
 from bayou.index.nodes import StoreNodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bayou.core.clock import now
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally

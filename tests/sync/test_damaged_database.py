@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bayou.config.ownership import ASIDE
-from bayou.errors import StateError, StateSetAside
+from bayou.core.errors import StateError, StateSetAside
 from bayou.sync.database import Database
 from bayou.sync.service import Datastore
 from tests.sync.conftest import Clone, Team

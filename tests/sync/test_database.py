@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.sync.database import Database
 from tests.sync.conftest import Team
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.repo import open_repo
 from bayou.store.keys import as_listed, payload

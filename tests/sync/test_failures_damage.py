@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayou import paths
-from bayou.errors import HeadCorrupt, NodeDamaged, NodeMissing, UnknownFormat
-from bayou.ids import ulid
+from bayou.core import paths
+from bayou.core.errors import HeadCorrupt, NodeDamaged, NodeMissing, UnknownFormat
+from bayou.core.ids import ulid
 from bayou.index import codec
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf

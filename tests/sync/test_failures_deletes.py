@@ -15,8 +15,8 @@ import pytest
 
 import bayou.index.build as build_module
 import bayou.index.merge as merge_module
-from bayou.errors import MassDelete
-from bayou.ids import ulid
+from bayou.core.errors import MassDelete
+from bayou.core.ids import ulid
 from bayou.index.chunk import Shape
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names, scan

@@ -11,7 +11,7 @@ import pytest
 
 import bayou.sync.setup as setup_code
 import bayou.sync.view as view_code
-from bayou.errors import AccessDenied, BayouError, NotFound, Unavailable
+from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.store import keys
 from bayou.store.retry import RetryPolicy
 from bayou.sync import api

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
+from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
 from bayou.store import keys
 from bayou.store.retry import RetryPolicy
 from bayou.sync import api

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import StateError, UsageError
+from bayou.core.errors import StateError, UsageError
 from bayou.index.head import read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import find

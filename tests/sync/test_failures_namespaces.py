@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import NamespaceInvalid, SyncError
+from bayou.core.errors import NamespaceInvalid, SyncError
 from bayou.store import keys
 from bayou.store.keys import as_listed
 from bayou.sync import api

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.paths import PAYLOAD_ROOTS
+from bayou.core.paths import PAYLOAD_ROOTS
 from bayou.sync import api
 from bayou.testing.gcs import GcsServer
 from tests.sync.conftest import Clone, Team

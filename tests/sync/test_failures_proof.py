@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bayou.sync.pull as pull_module
-from bayou.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
-from bayou.ids import ulid
+from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
+from bayou.core.ids import ulid
 from bayou.store import keys
 from bayou.sync import api
 from bayou.sync.database import Database

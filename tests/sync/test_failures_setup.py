@@ -10,7 +10,7 @@ import pytest
 
 import bayou.store.open as store_open
 from bayou.config import parse_config
-from bayou.errors import (
+from bayou.core.errors import (
     AccessDenied,
     AlreadyExists,
     BayouError,

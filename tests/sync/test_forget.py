@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import MassDelete
+from bayou.core.errors import MassDelete
 from bayou.sync import api, commit
 from bayou.sync.reports import VerifyReport
 from tests.sync.conftest import Clone, Team

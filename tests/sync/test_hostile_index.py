@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayou import limits, paths
+from bayou.core import limits, paths
 from bayou.core.clock import now
-from bayou.errors import HeadCorrupt, IndexDamaged, PathRefused, SyncError
-from bayou.ids import ulid
+from bayou.core.errors import HeadCorrupt, IndexDamaged, PathRefused, SyncError
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import advance, encode_head, swap_head
 from bayou.index.log import Tally

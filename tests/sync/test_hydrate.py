@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import NotFound
+from bayou.core.errors import NotFound
 from bayou.sync import api
 from bayou.sync.service import Datastore
 from bayou.testing.proxy import HttpProxy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import DeadlinePassed, Unavailable
+from bayou.core.errors import DeadlinePassed, Unavailable
 from bayou.sync import mover
 from bayou.sync.mover import gathered
 from tests.sync import children

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import PreconditionFailed
+from bayou.core.errors import PreconditionFailed
 from bayou.store import keys
 from bayou.store.local import LocalTransport
 from bayou.store.transport import Match

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import CredentialsExpired, DeadlinePassed, Unavailable
-from bayou.ids import ulid
+from bayou.core.errors import CredentialsExpired, DeadlinePassed, Unavailable
+from bayou.core.ids import ulid
 from bayou.store.keys import Key
 from bayou.store.retry import RetryPolicy
 from bayou.sync import api

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.sync import push
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy

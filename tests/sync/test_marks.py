@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bayou
-from bayou.errors import PathRefused
+from bayou.core.errors import PathRefused
 from bayou.sync.database import Database
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import ConflictRefused
+from bayou.core.errors import ConflictRefused
 from bayou.store import keys
 from bayou.sync import api
 from tests.sync.conftest import Team

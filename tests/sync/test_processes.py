@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.local import NodeFiles
 from bayou.sync import view
 from bayou.testing.s3 import S3Endpoint

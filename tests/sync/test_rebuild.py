@@ -12,16 +12,7 @@ from bayou.store import keys
 from bayou.sync import api
 from bayou.testing.faulty import Crash, Fault, crash
 from tests.sync.conftest import Clone, Team, Wire
-from tests.sync.damages import (
-    FILES,
-    SOME,
-    find_node,
-    lose,
-    ready,
-    repair,
-    small_nodes,
-    verify,
-)
+from tests.sync.damages import FILES, SOME, find_node, lose, ready, repair, small_nodes, verify
 from tests.sync.indexes import entries_of, head_of
 
 __all__ = ["ready", "small_nodes"]

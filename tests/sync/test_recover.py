@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.chunk import Shape
 from bayou.index.entry import Entry

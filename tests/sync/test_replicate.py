@@ -16,8 +16,8 @@ import msgspec.structs
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import AccessDenied, BayouError, MassDelete, NotFound, ReplicaRefused, UsageError
-from bayou.ids import ulid
+from bayou.core.errors import AccessDenied, BayouError, MassDelete, NotFound, ReplicaRefused, UsageError
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Head, encode_head, parse_head, read_head
 from bayou.index.nodes import StoreNodes

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import create_head, first_head

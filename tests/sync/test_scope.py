@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import StoreSwapped
-from bayou.ids import ulid
+from bayou.core.errors import StoreSwapped
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.sync.report import SyncReport
 from bayou.sync.scope import ModelRef, Scope

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bayou.sync.setup as setup_code
-from bayou.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
+from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
 from bayou.store.keys import as_listed
 from bayou.sync import api
 from bayou.testing.faulty import Fault

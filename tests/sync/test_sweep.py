@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from bayou.ids import ulid, ulid_ms
+from bayou.core.ids import ulid, ulid_ms
 from bayou.sync.service import Datastore
 from bayou.tree.draft import is_temporary
 from tests.sync import children

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import AccessDenied, ConflictRefused
+from bayou.core.errors import AccessDenied, ConflictRefused
 from bayou.sync import act, mover, run
 from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import TreeError
+from bayou.core.errors import TreeError
 from bayou.sync import api, commit, observe, push, run
 from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport

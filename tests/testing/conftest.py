@@ -10,8 +10,7 @@ import pytest
 from bayou.testing.gcs import GcsServer
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.seaweed import SeaweedEndpoint
-
-from .server_clients import Http
+from tests.testing.server_clients import Http
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import AzureStore
 
 from bayou.testing.azurite import ACCOUNT, ACCOUNT_KEY, AzuriteServer, available
-
-from .server_clients import race
+from tests.testing.server_clients import race
 
 INSTALLED = os.environ.get("BAYOU_AZURITE")  # The suite runs without such variables; this one says where a program is.
 MISSING = available()

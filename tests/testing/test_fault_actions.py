@@ -11,8 +11,7 @@ import pytest
 
 from bayou.testing.faults import Delay, Fail, Garbage, Hold, LoseResponse, Reset, Rule, Silent, Truncate
 from bayou.testing.gcs import GcsServer
-
-from .server_clients import Http
+from tests.testing.server_clients import Http
 
 
 def test_fail_answers_for_the_server_and_nothing_takes_effect(gcs: GcsServer, http: Http) -> None:

@@ -12,8 +12,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, InvalidPathError, NotModifiedError, PreconditionError
 
 from bayou.testing.gcs import GcsServer
-
-from .server_clients import gcs_store, parts_then_failure, race
+from tests.testing.server_clients import gcs_store, parts_then_failure, race
 
 PART = 5 << 20
 

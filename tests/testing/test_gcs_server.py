@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bayou.testing.gcs import Conditions, GcsServer
-
-from .server_clients import Answer, Http, race, target
+from tests.testing.server_clients import Answer, Http, race, target
 
 
 def code(answer: Answer) -> str | None:

@@ -11,8 +11,7 @@ import pytest
 
 from bayou.testing.faults import Fail, Rule
 from bayou.testing.proxy import HttpProxy
-
-from .server_clients import Http, race
+from tests.testing.server_clients import Http, race
 
 Script = Callable[[bytes], bytes]
 

@@ -16,8 +16,7 @@ from bayou.testing.faults import LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.seaweed import SeaweedEndpoint, SeaweedServer, weed_program
-
-from .server_clients import parts_then_failure, race, s3_store
+from tests.testing.server_clients import parts_then_failure, race, s3_store
 
 pytestmark = [
     pytest.mark.s3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.tree import Kind, Ticket
 
 

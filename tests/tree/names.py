@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bayou import paths
+from bayou.core import paths
 
 _UUID = "6f2b1c1e-0000-4000-8000-000000000000"
 _TRICKS = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.errors import TreeError
+from bayou.core.errors import TreeError
 from bayou.tree import Tree
 from tests.tree.journals import RecordingJournal
 

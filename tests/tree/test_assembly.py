@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import ContentChanged, PathRefused, StateError, TreeError
+from bayou.core.errors import ContentChanged, PathRefused, StateError, TreeError
 from bayou.tree import Found, Tree, scan
 from tests.tree.journals import RecordingJournal
 

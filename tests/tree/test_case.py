@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.errors import PathRefused
+from bayou.core.errors import PathRefused
 from bayou.tree import Incoming, Skipped, Tree, scan
 from tests.tree.journals import RecordingJournal
 

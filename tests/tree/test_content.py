@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.deadline import Deadline
-from bayou.errors import Cancelled, ContentChanged, PathRefused
+from bayou.core.deadline import Deadline
+from bayou.core.errors import Cancelled, ContentChanged, PathRefused
 from bayou.tree import Content, FileStat, read_content
 
 SECOND = 1_000_000_000

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bayou.errors import PathRefused, TreeError
+from bayou.core.errors import PathRefused, TreeError
 from bayou.tree import FileStat, Incoming
 from bayou.tree.draft import temporary_name
 from bayou.tree.trail import Trail

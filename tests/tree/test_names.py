@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou import paths
-from bayou.errors import PathRefused
+from bayou.core import paths
+from bayou.core.errors import PathRefused
 from bayou.tree import FileStat, Found, Incoming, Tree, scan
 from bayou.tree.scan import _PLAIN_LENGTH, _plain
 from tests.tree.journals import RecordingJournal

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bayou import paths
-from bayou.errors import PathRefused, TreeError
+from bayou.core import paths
+from bayou.core.errors import PathRefused, TreeError
 from bayou.tree import FileStat, Found, Skipped, Tree, read_content, scan
 from tests.tree.commoner import Commoner
 

@@ -13,7 +13,7 @@ import pytest
 import bayou
 from bayou.config import trust as permissions
 from bayou.config.trust import user_folder
-from bayou.errors import ConfigInvalid, TrustNeeded
+from bayou.core.errors import ConfigInvalid, TrustNeeded
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.setup import setup
 from tests.cli.terminal import at_terminal

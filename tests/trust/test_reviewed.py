@@ -16,7 +16,7 @@ import pytest
 import bayou
 from bayou.config import ownership
 from bayou.config.git_index import placed_by_git
-from bayou.errors import StateError, TrustNeeded
+from bayou.core.errors import StateError, TrustNeeded
 from bayou.repo import Repo, init_repo, open_repo
 from tests.cli.conftest import Ran
 from tests.trusting import trust

@@ -16,7 +16,7 @@ import pytest
 import bayou
 from bayou.config import ownership
 from bayou.config.trust import user_folder
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.database import Database
 from tests.cli.conftest import Ran

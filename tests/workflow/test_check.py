@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import InputInvalid
+from bayou.core.errors import InputInvalid
 from bayou.repo import Repo, init_repo
 from bayou.workflow.check import validate_workflows
 from bayou.workflow.evaluate import evaluated_workflow

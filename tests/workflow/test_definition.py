@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.errors import WorkflowExists, WorkflowInvalid, WorkflowNotFound
+from bayou.core.errors import WorkflowExists, WorkflowInvalid, WorkflowNotFound
 from bayou.repo import Repo, init_repo
 from bayou.workflow.create import create_workflow
 from bayou.workflow.definition import Edge

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.errors import WorkflowNotFound
+from bayou.core.errors import WorkflowNotFound
 from bayou.records.records import Records
 from bayou.repo import init_repo
 from tests.session.commands import SOURCE

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bayou import limits
-from bayou.errors import InputInvalid, ModelInvalid, WorkflowInvalid
+from bayou.core import limits
+from bayou.core.errors import InputInvalid, ModelInvalid, WorkflowInvalid
 from bayou.model import create_model
 from bayou.model.find import find_model, list_models
 from bayou.records.query import apart

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import NothingToResume
+from bayou.core.errors import NothingToResume
 from bayou.records.records import Records
 from bayou.session import write_session
 from bayou.workflow.run import resumed_run, run_owner

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import InputInvalid, Unavailable, WorkflowInvalid
+from bayou.core.errors import InputInvalid, Unavailable, WorkflowInvalid
 from bayou.model import find_model
 from bayou.records.records import Records
 from bayou.repo import init_repo

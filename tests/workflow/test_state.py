@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bayou.errors import WorkflowInvalid
+from bayou.core.errors import WorkflowInvalid
 from bayou.records.run import Job, Run, Step
 from bayou.workflow.each import Each, elements, names
 from bayou.workflow.state import State

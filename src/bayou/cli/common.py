@@ -81,7 +81,7 @@ class Common(Struct):
 
     def _tell_set_aside(self) -> None:
         """Print the warning of a damaged database that this command sets aside, as other warnings are printed."""
-        from bayou.errors import StateSetAside  # noqa: PLC0415
+        from bayou.core.errors import StateSetAside  # noqa: PLC0415
 
         click.get_current_context().with_resource(warnings.catch_warnings())
         show = warnings.showwarning

@@ -7,8 +7,8 @@ import sys
 import click
 
 from bayou.cli.common import Common
-from bayou.errors import NotConfirmed
-from bayou.text import visible
+from bayou.core.errors import NotConfirmed
+from bayou.core.text import visible
 
 yes_option = click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
 

@@ -12,7 +12,7 @@ from bayou.cli import documents, sentences
 from bayou.cli.common import Common, Group
 from bayou.cli.output import Part, hint, say, show
 from bayou.cli.units import size
-from bayou.errors import UsageError
+from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
     from bayou.repo import Repo

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 import click
 
 from bayou.core.atomic_file import atomic_file
-from bayou.errors import UsageError
+from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
     from bayou.records.data import DataRepository, Item
@@ -51,7 +51,7 @@ def pour(content: BinaryIO) -> None:
     """
     sys.stdout.flush()
     if sys.stdout.isatty():
-        from bayou.text import VisibleStream  # noqa: PLC0415
+        from bayou.core.text import VisibleStream  # noqa: PLC0415
 
         stream = VisibleStream()
         while data := content.read(_CHUNK):

@@ -10,7 +10,7 @@ from bayou.cli import documents, parameters, sentences
 from bayou.cli.common import Common, Group
 from bayou.cli.conflicts import conflicts
 from bayou.cli.lock import lock
-from bayou.errors import DeadlinePassed, IndexDamaged
+from bayou.core.errors import DeadlinePassed, IndexDamaged
 
 if TYPE_CHECKING:
     from bayou.sync.report import Mode, Resolution

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from bayou.cli import signals
 from bayou.cli.output import paint
-from bayou.errors import BayouError, Cancelled, UsageError
-from bayou.text import visible
+from bayou.core.errors import BayouError, Cancelled, UsageError
+from bayou.core.text import visible
 
 if TYPE_CHECKING:
     from traceback import TracebackException
@@ -110,7 +110,7 @@ def _with_notes(problem: Problem, error: BaseException) -> Problem:
 
 def _without_secrets(problem: Problem) -> Problem:
     """Keep credentials of this process, and private keys, out of what is told (V26)."""
-    from bayou.redaction import redactor  # noqa: PLC0415
+    from bayou.core.redaction import redactor  # noqa: PLC0415
 
     hide = redactor().text
     return replace(problem, message=hide(problem.message), hint=problem.hint and hide(problem.hint))
@@ -120,7 +120,7 @@ def _trace(error: BaseException) -> str:
     """Return where an error happened, indented: no line of it can be taken for one of ours, and none tells a secret."""
     from traceback import TracebackException  # noqa: PLC0415
 
-    from bayou.redaction import redactor  # noqa: PLC0415
+    from bayou.core.redaction import redactor  # noqa: PLC0415
 
     hide = redactor().text
     entries = _entries(TracebackException.from_exception(error, limit=-_FRAMES))

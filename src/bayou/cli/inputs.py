@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from bayou import limits
 from bayou.cli import parameters
-from bayou.documents import Unreadable, read_at_most, read_yaml
+from bayou.core import limits
+from bayou.core.documents import Unreadable, read_at_most, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
 

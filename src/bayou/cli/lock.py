@@ -6,7 +6,7 @@ import click
 
 from bayou.cli import lock_sentences
 from bayou.cli.common import Common, Group
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 
 
 @click.group(cls=Group)

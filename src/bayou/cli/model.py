@@ -12,7 +12,7 @@ from bayou.cli.common import Common, Group
 from bayou.cli.confirm import confirm, yes_option
 from bayou.cli.model_run import describe, outputs, run, types
 from bayou.cli.writing import Rendered, write
-from bayou.errors import TypeNotFound
+from bayou.core.errors import TypeNotFound
 
 if TYPE_CHECKING:
     from bayou.model.types import ModelType

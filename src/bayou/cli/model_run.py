@@ -61,7 +61,7 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     """
     given, named = read_file(file), parameters.named_once("--input", texts)
     repo = common.open_repo()
-    from bayou.deadline import stop_event  # noqa: PLC0415
+    from bayou.core.deadline import stop_event  # noqa: PLC0415
     from bayou.model import find_model  # noqa: PLC0415
     from bayou.model.run import SUCCEEDED, RunRequest, prepare, run_method  # noqa: PLC0415
     from bayou.model.types import coerce, find_type  # noqa: PLC0415
@@ -107,7 +107,7 @@ def _printer(common: Common) -> Callable[[bytes], None] | None:
     """Show what a method prints to a user who passed -v: its lines, with what a terminal would obey made visible."""
     if not common.verbose or common.json:
         return None
-    from bayou.text import VisibleStream  # noqa: PLC0415
+    from bayou.core.text import VisibleStream  # noqa: PLC0415
 
     stream = VisibleStream()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO, cast
 import click
 from msgspec import Struct
 
-from bayou.text import visible, visible_lines
+from bayou.core.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from bayou.cli.progress import Bar

@@ -20,7 +20,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from bayou.deadline import stop_everything
+from bayou.core.deadline import stop_everything
 
 GRACE_S = 4.5
 

@@ -58,7 +58,7 @@ def stop(common: Common) -> None:
 
 def _config(common: Common) -> SparkConfig:
     from bayou.config import spark_config  # noqa: PLC0415
-    from bayou.errors import NotARepo  # noqa: PLC0415
+    from bayou.core.errors import NotARepo  # noqa: PLC0415
 
     try:
         return common.open_repo().config.spark

@@ -20,13 +20,13 @@ from bayou.cli.reading import reading
 from bayou.cli.units import count
 from bayou.cli.writing import annotated
 from bayou.core.atomic_file import atomic_file
-from bayou.errors import UsageError
-from bayou.text import visible_lines
+from bayou.core.errors import UsageError
+from bayou.core.text import visible_lines
 
 if TYPE_CHECKING:
+    from bayou.core.progress import Progress
     from bayou.pipeline.sql.query import Query
     from bayou.pipeline.sql.values import Row
-    from bayou.sync.progress import Progress
 
 _FORMATS = ("table", "json", "csv", "parquet")
 _ENDINGS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}

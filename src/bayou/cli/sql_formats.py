@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 from bayou.core.clock import format_utc
-from bayou.text import visible, visible_json
+from bayou.core.text import visible, visible_json
 
 if TYPE_CHECKING:
     from bayou.pipeline.sql.query import Column

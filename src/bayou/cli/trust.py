@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bayou.cli.common import Common, Group
 from bayou.cli.output import Line, Output, Part, hint, say, show, warn
-from bayou.errors import NotConfirmed
+from bayou.core.errors import NotConfirmed
 
 if TYPE_CHECKING:
     from bayou.config.trust import Need

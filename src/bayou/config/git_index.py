@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bayou import limits
+from bayou.core import limits
 
 _FIXED = struct.Struct(">10I")
 _MODE, _SIZE, _MTIME = 6, 9, 2

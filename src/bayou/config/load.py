@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bayou import limits
 from bayou.config import table
 from bayou.config.place import check_place, moved
 from bayou.config.record import Config, DatastoreConfig, SparkConfig, SyncConfig
 from bayou.config.spark import check_spark, refuse_token
 from bayou.config.table import Table
 from bayou.config.trust import Ask, Gate, datastore_needs, is_set, spark_needs
-from bayou.errors import ConfigInvalid
+from bayou.core import limits
+from bayou.core.errors import ConfigInvalid
 
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_CONCURRENCY = 1024

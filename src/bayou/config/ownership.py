@@ -25,9 +25,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
+from bayou.core.errors import StateError
 from bayou.core.file_lock import lock_descriptor
-from bayou.errors import StateError
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 
 OWNER = "owner"
 ASIDE = "set-aside"

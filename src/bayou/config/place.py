@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bayou.config.record import DatastoreConfig
-from bayou.errors import ConfigInvalid, CredentialInConfig, UsageError
+from bayou.core.errors import ConfigInvalid, CredentialInConfig, UsageError
 
 _USER_IN_URL = re.compile(r"://[^/]*@")
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct, field
 
 from bayou.config.trust import Gate
-from bayou.structs import SelectiveStruct
+from bayou.core.structs import SelectiveStruct
 
 Hydrate = Literal["full", "lazy"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bayou.config.record import SparkConfig
-from bayou.errors import ConfigInvalid, CredentialInConfig
+from bayou.core.errors import ConfigInvalid, CredentialInConfig
 
 _REMOTE = re.compile(r"sc://[^/;?#@\s]+(/(;\S*)?)?")
 _TOKEN = re.compile(r"[/;](token|x-[\w-]*)=", re.IGNORECASE)

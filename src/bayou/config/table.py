@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from bayou.config.place import credential, is_credential
 from bayou.config.record import Hydrate
-from bayou.core.suggest import nearest
-from bayou.errors import ConfigInvalid, UsageError
+from bayou.core.errors import ConfigInvalid, UsageError
+from bayou.core.text import nearest
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "": ("repo_id", "datastore", "sync", "spark"),

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from msgspec import Struct, field
 
-from bayou import limits
+from bayou.core import limits
 from bayou.core.atomic_file import write_file
 from bayou.core.clock import now
-from bayou.core.suggest import first_names
-from bayou.documents import Unreadable, read_json
-from bayou.errors import ConfigInvalid, TrustNeeded
-from bayou.structs import SelectiveStruct
+from bayou.core.documents import Unreadable, read_json
+from bayou.core.errors import ConfigInvalid, TrustNeeded
+from bayou.core.structs import SelectiveStruct
+from bayou.core.text import first_names
 
 if TYPE_CHECKING:
     from bayou.config.record import DatastoreConfig, SparkConfig

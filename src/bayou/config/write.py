@@ -13,7 +13,7 @@ from bayou.config.place import check_place
 from bayou.config.record import DatastoreConfig, Hydrate
 from bayou.config.trust import allow, datastore_needs
 from bayou.core import atomic_file
-from bayou.errors import ConfigInvalid
+from bayou.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

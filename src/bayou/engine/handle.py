@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import lru_cache
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from bayou.engine.progress import Stage
+from bayou.core.progress import Stage
 
 if TYPE_CHECKING:
     from bayou.engine.handle import StoreHandle

@@ -10,9 +10,9 @@ from itertools import islice
 from queue import Empty, Full, Queue
 from typing import Generic, NamedTuple
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress, ScaledProgress
 from bayou.engine.job import Job, Part, Result, Row
-from bayou.engine.progress import Progress, ScaledProgress
 
 THREADS = 8
 """Parts that run at once. They wait for a store most of the time; each may send many requests at once besides."""

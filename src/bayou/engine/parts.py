@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from bayou import paths
+from bayou.core import paths
 from bayou.store import keys
 from bayou.store.store import Store
 from bayou.store.transport import ObjectMeta

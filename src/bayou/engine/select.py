@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from bayou.errors import SparkError, SparkUnavailable, UsageError
+from bayou.core.errors import SparkError, SparkUnavailable, UsageError
 
 if TYPE_CHECKING:
     from bayou.config import Config, SparkConfig
-    from bayou.deadline import Deadline
+    from bayou.core.deadline import Deadline
+    from bayou.core.progress import Progress
     from bayou.engine.job import Executor, Needs
-    from bayou.engine.progress import Progress
 
 Request = Literal["auto", "point", "spark"]
 """What `--engine` says: choose, this process, or Spark."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from bayou.errors import NodeDamaged, NodeMissing
+from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root
 from bayou.index.span import EVERYTHING, Span

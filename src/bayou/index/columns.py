@@ -12,7 +12,7 @@ from typing import Any
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
 from arro3.io import read_parquet
 
-from bayou import limits
+from bayou.core import limits
 
 TEXT = DataType.string()
 INT = DataType.int64()

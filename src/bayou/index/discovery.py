@@ -8,8 +8,8 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from bayou import paths
-from bayou.errors import AlreadyExists, BadAnswer, HeadLost, NotFound
+from bayou.core import paths
+from bayou.core.errors import AlreadyExists, BadAnswer, HeadLost, NotFound
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally

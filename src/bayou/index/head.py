@@ -8,16 +8,9 @@ from typing import Any, ClassVar
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from bayou import limits
-from bayou.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
-from bayou.index.fields import dump
-from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
-from bayou.index.node import REPAIR, Root, digest_of, is_name
-from bayou.index.ports import Reads, Writes
-from bayou.index.replica import Replica
-from bayou.store import keys
-from bayou.store.transport import Create, Match, Stored
-from bayou.structs import (
+from bayou.core import limits
+from bayou.core.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
+from bayou.core.structs import (
     Count,
     Identifier,
     Label,
@@ -28,10 +21,17 @@ from bayou.structs import (
     check_object,
     check_time,
     convert,
+    dump_json,
     get,
     others,
     parse,
 )
+from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
+from bayou.index.node import REPAIR, Root, digest_of, is_name
+from bayou.index.ports import Reads, Writes
+from bayou.index.replica import Replica
+from bayou.store import keys
+from bayou.store.transport import Create, Match, Stored
 
 FORMAT = 1
 PAGE_ROWS = 50
@@ -163,7 +163,7 @@ def iter_log(store: Reads, head: Head) -> Iterator[LogRow]:
 
 def encode_head(head: Head) -> bytes:
     """Write a head."""
-    return dump(
+    return dump_json(
         {
             "format": head.format,
             "store": head.store,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from bayou.core.atomic_file import fsync_directory, fsync_file
-from bayou.errors import NodeMissing
-from bayou.ids import ulid
+from bayou.core.errors import NodeMissing
+from bayou.core.ids import ulid
 from bayou.index import codec
 from bayou.index.node import Node, Ref, digest_of
 from bayou.index.staging import NodeFile, Staging

@@ -8,14 +8,9 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from bayou import limits
-from bayou.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound, TooLarge
-from bayou.index.fields import dump
-from bayou.index.node import REPAIR, Pointer, Root
-from bayou.index.ports import Reads, Writes
-from bayou.store import keys
-from bayou.store.transport import Create
-from bayou.structs import (
+from bayou.core import limits
+from bayou.core.errors import AlreadyExists, BadAnswer, IndexDamaged, NotFound, TooLarge
+from bayou.core.structs import (
     Count,
     Identifier,
     Label,
@@ -27,10 +22,15 @@ from bayou.structs import (
     check_object,
     check_time,
     convert,
+    dump_json,
     get,
     others,
     parse,
 )
+from bayou.index.node import REPAIR, Pointer, Root
+from bayou.index.ports import Reads, Writes
+from bayou.store import keys
+from bayou.store.transport import Create
 
 _POINTER = re.compile(r"(\d\d?)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?", re.ASCII)
 
@@ -112,7 +112,7 @@ def write_page(store: Writes, page: Page) -> None:
     """Store a page. Its id is its commit's alone, so one that is there already is this one."""
     document = {"id": page.id, "older": page.older, "rows": [row.document() for row in page.rows]}
     try:
-        store.put(keys.log_page(page.id), dump(document), condition=Create())
+        store.put(keys.log_page(page.id), dump_json(document), condition=Create())
     except AlreadyExists:
         pass
 

@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
-from bayou import limits
-from bayou.errors import NodeDamaged
+from bayou.core import limits
+from bayou.core.errors import NodeDamaged
+from bayou.core.structs import Count, Label, Total
 from bayou.index.entry import Entry
 from bayou.store import keys
-from bayou.structs import Count, Label, Total
 
 Digest: TypeAlias = bytes
 

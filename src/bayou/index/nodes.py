@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from bayou import limits
-from bayou.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, TooLarge
+from bayou.core import limits
+from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, TooLarge
 from bayou.index import codec
 from bayou.index.local import NodeFiles
 from bayou.index.node import REPAIR, Node, Ref, damaged

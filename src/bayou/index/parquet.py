@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from bayou import limits
+from bayou.core import limits
 from bayou.index import parser
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf, Node, Ref, branch, damaged, digest_of, is_name, leaf, verify

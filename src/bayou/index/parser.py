@@ -22,8 +22,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from bayou import limits
-from bayou.errors import ParserFailed
+from bayou.core import limits
+from bayou.core.errors import ParserFailed
 
 _MESSAGE = struct.Struct("<IB")
 _COLUMNS = 0

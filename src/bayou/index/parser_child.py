@@ -13,7 +13,7 @@ import resource
 import select
 import struct
 
-from bayou import limits
+from bayou.core import limits
 from bayou.index.columns import BadColumns, read_columns
 
 MESSAGE = struct.Struct("<IB")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from bayou.core.structs import Identifier, Seq
 from bayou.index.node import Root
-from bayou.structs import Identifier, Seq
 
 
 class Replica(Struct, frozen=True):

@@ -10,11 +10,11 @@ import re
 
 from msgspec import Struct
 
-from bayou import limits
+from bayou.core import limits
+from bayou.core.structs import Malformed, convert, parse
 from bayou.index.head import FORMAT, unknown_format
 from bayou.index.log import LogRow
 from bayou.index.node import MAX_LEVEL, Pointer, is_name
-from bayou.structs import Malformed, convert, parse
 
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
 _STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from bayou.deadline import Deadline
-from bayou.errors import BayouError, LeaseLost
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError, LeaseLost
 from bayou.lease.objects import LeaseObjects, Seen
 from bayou.lease.record import RENEW, Held
 from bayou.lease.take import Taken, free

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.lease.claim import RELEASE_S, Lease
 from bayou.lease.inherit import environment
 

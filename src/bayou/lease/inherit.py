@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from bayou.errors import ConfigInvalid
+from bayou.core.errors import ConfigInvalid
 from bayou.lease.claim import BorrowedLease, Lease, OnLost
 from bayou.lease.objects import LeaseObjects, Seen
 from bayou.lease.record import Held

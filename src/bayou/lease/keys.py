@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from bayou.errors import UsageError
+from bayou.core.errors import UsageError
 from bayou.store import keys
 from bayou.store.keys import Key
 

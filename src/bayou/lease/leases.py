@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bayou.core.clock import format_ms, now_ms
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.lease import exclude, inherit
 from bayou.lease.claim import Lease, OnLost, OwnLease
 from bayou.lease.group import LeaseGroup

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from bayou import limits
-from bayou.deadline import Deadline
-from bayou.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError, TooLarge
-from bayou.ids import ulid
+from bayou.core import limits
+from bayou.core.deadline import Deadline
+from bayou.core.errors import AlreadyExists, NoConditionalWrites, NotFound, PreconditionFailed, StoreError, TooLarge
+from bayou.core.ids import ulid
 from bayou.lease.keys import object_key
 from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode, too_large
 from bayou.store import keys

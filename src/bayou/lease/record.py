@@ -12,9 +12,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-from bayou import limits
-from bayou.index.fields import dump
-from bayou.structs import Count, Identifier, Label, Malformed, Time, check_time, convert, parse
+from bayou.core import limits
+from bayou.core.structs import Count, Identifier, Label, Malformed, Time, check_time, convert, dump_json, parse
 
 _LONGEST_KEY = 4096
 
@@ -69,8 +68,8 @@ Record = Held | Free | Corrupt
 def encode(record: Held | Free) -> bytes:
     """Write a record. A free one is always `FREE_SIZE` long, and no other is: a listing shows which need no look."""
     if isinstance(record, Free):
-        return dump({"free": True, "nonce": record.nonce})
-    return dump(asdict(record))
+        return dump_json({"free": True, "nonce": record.nonce})
+    return dump_json(asdict(record))
 
 
 def decode(data: bytes) -> Record:

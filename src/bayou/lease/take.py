@@ -7,8 +7,8 @@ from collections.abc import Container
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.errors import BayouError, TimedOut
-from bayou.ids import ulid
+from bayou.core.errors import BayouError, TimedOut
+from bayou.core.ids import ulid
 from bayou.lease.objects import LeaseObjects, Seen
 from bayou.lease.record import RENEW, Corrupt, Free, Held
 from bayou.lease.wait import Obstacle, corrupt_lease

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import ConfigInvalid, DeadlinePassed, LeaseCorrupt, LeaseTimeout, StoreError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import ConfigInvalid, DeadlinePassed, LeaseCorrupt, LeaseTimeout, StoreError
 from bayou.lease.record import Corrupt, Held
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 
 from bayou.config import write_file
-from bayou.errors import ModelExists, ModelInvalid
+from bayou.core.errors import ModelExists, ModelInvalid
 from bayou.model.definition import Definition
 from bayou.model.names import FOLDER, SUFFIX, check_name, check_type
 from bayou.repo import Repo, leads_out

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, cast
 
 from msgspec import field
 
-from bayou import limits
-from bayou.core.suggest import did_you_mean
-from bayou.documents import (
+from bayou.core import limits
+from bayou.core.documents import (
     Lines,
     Place,
     Source,
@@ -21,10 +20,11 @@ from bayou.documents import (
     parse_source,
     read_at_most,
 )
-from bayou.errors import BayouError, ModelInvalid
+from bayou.core.errors import BayouError, ModelInvalid
+from bayou.core.structs import SelectiveStruct
+from bayou.core.text import did_you_mean
 from bayou.model.names import FOLDER, check_name, check_type, is_id
 from bayou.repo import Repo, leads_out
-from bayou.structs import SelectiveStruct
 from bayou.sync.scope import ModelRef
 
 KEYS = ("id", "name", "type", "arguments", "methods", "tags")

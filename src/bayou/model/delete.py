@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.errors import ModelHasData
+from bayou.core.errors import ModelHasData
 from bayou.model.definition import Definition
 from bayou.model.names import FOLDER
 from bayou.repo import Repo

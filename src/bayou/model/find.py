@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
+from bayou.core.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
+from bayou.core.text import did_you_mean
 from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
 from bayou.model.names import FOLDER, SUFFIX, is_id
 from bayou.repo import Repo

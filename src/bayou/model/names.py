@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bayou import paths
-from bayou.errors import ModelInvalid
+from bayou.core import paths
+from bayou.core.errors import ModelInvalid
 
 FOLDER = "models"
 SUFFIX = ".yaml"

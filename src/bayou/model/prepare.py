@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.core.suggest import did_you_mean
-from bayou.documents import Unusable, check_plain
-from bayou.errors import ArgumentsInvalid, MethodNotFound
+from bayou.core.documents import Unusable, check_plain
+from bayou.core.errors import ArgumentsInvalid, MethodNotFound
+from bayou.core.text import did_you_mean
 from bayou.model.definition import Definition
 from bayou.model.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
 from bayou.model.expressions.check import Where

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from bayou.core.clock import now
-from bayou.errors import BayouError, Cancelled, MethodFailed
+from bayou.core.errors import BayouError, Cancelled, MethodFailed
 from bayou.model.expressions.redact import redact
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.work import Work

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from bayou.core.redaction import StreamRedactor
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef
 from bayou.records.terms import Options
-from bayou.redaction import StreamRedactor
 
 if TYPE_CHECKING:
     from bayou.records.data import DataRepository

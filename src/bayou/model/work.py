@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bayou.errors import Cancelled, MethodFailed
+from bayou.core.errors import Cancelled, MethodFailed
+from bayou.core.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
 from bayou.model.expressions.redact import redact
 from bayou.model.stream import LiveStream, StagedStream, Stream
 from bayou.records.content import Content
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef, Owner
 from bayou.records.terms import Options
-from bayou.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
 
 if TYPE_CHECKING:
     from bayou.model.types.spec import Method

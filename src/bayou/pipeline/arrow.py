@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow
 
-from bayou import limits
+from bayou.core import limits
 from bayou.core.batched import batched
 from bayou.index.entry import Entry
 from bayou.store.transport import ObjectMeta

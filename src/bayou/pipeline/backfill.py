@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.kernels.metadata import LINES, Line, Parse, lines
 from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.source import load
 from bayou.pipeline.stream import batches
-from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from bayou.deadline import Deadline
-from bayou.errors import Cancelled, DeadlinePassed, SparkError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import Cancelled, DeadlinePassed, SparkError
 from bayou.pipeline.failure import spark_errors
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
 from bayou.index.build import FLUSH_EVERY
 from bayou.index.discovery import IN_THE_WAY, Discovered, Refused, head_lost
 from bayou.index.node import Root
@@ -27,7 +28,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.listing import judged
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
-from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bayou.config import SparkConfig
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
 from bayou.engine.job import Needs
-from bayou.engine.progress import Progress
 
 if TYPE_CHECKING:
     from bayou.pipeline.executor import SparkExecutor

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from msgspec import Struct
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
 from bayou.engine.job import Job, Part, Result, Row
-from bayou.engine.progress import Progress
 from bayou.pipeline.arrow import BYTES, INT, key_bytes, key_text
 from bayou.pipeline.bound import cancelled_with, ended_by
 from bayou.pipeline.failure import spark_errors

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bayou import errors
-from bayou.errors import (
+from bayou.core import errors
+from bayou.core.errors import (
     BayouError,
     DeadlinePassed,
     DeleteFailed,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.errors import JavaMissing, JavaTooOld
+from bayou.core.errors import JavaMissing, JavaTooOld
 
 OLDEST = 17
 

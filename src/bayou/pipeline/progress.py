@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from bayou.engine.progress import Progress, ScaledProgress, Stage
-from bayou.sync.progress import Silent
+from bayou.core.progress import NoProgress, Progress, ScaledProgress, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -31,7 +30,7 @@ def watching(
 
     Told only while answers of the server are read, by the thread that reads them. Without either, only a share is told.
     """
-    if progress is None or isinstance(progress, Silent):
+    if progress is None or isinstance(progress, NoProgress):
         yield
         return
     tally = _Tally(ScaledProgress(progress, Stage(what, files, bytes)))

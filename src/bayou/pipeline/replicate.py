@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import SyncError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SyncError
+from bayou.core.progress import Progress
 from bayou.index.node import Digest, Root
 from bayou.index.pieces import stitch
 from bayou.index.staging import Staging
@@ -29,7 +30,6 @@ from bayou.pipeline.shared import require_store
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.stream import tasks_of
 from bayou.store.recipe import Recipe
-from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import MOST_FAILED, Held, Made

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
 from bayou.pipeline.arrow import ddl
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.kernels.retention import ITEM, RULINGS, Judge, Line, lines
@@ -19,7 +20,6 @@ from bayou.pipeline.sql import catalog
 from bayou.pipeline.sql.tables import VERSION
 from bayou.pipeline.sql.views import read_parts
 from bayou.pipeline.stream import batches
-from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

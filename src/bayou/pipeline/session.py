@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkError, SparkLost, SparkUnavailable
 from bayou.core.file_lock import FileLock
-from bayou.deadline import Deadline
-from bayou.errors import SparkError, SparkLost, SparkUnavailable
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.server.control import START_S, Warm, release
 from bayou.pipeline.server.options import IDENTITY

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from msgspec import Struct
 
-from bayou.errors import SparkNotShared, TreeError
+from bayou.core.errors import SparkNotShared, TreeError
 from bayou.pipeline.arrow import INT, TEXT, batch, ddl, rows
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of

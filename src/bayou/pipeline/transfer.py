@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from msgspec import Struct
 
 from bayou.core.batched import batched
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST

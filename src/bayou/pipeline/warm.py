@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from bayou.config import SparkConfig
-from bayou.deadline import Deadline
-from bayou.errors import JavaMissing, JavaTooOld, SparkUnavailable
+from bayou.core.deadline import Deadline
+from bayou.core.errors import JavaMissing, JavaTooOld, SparkUnavailable
 from bayou.pipeline.server.control import START_S, Warm, answers
 from bayou.pipeline.server.spark_home import find_spark
 from bayou.pipeline.server.watch import stop_if_idle

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from bayou.errors import BayouError, ContentChanged, ContentDamaged, NotStreaming
+from bayou.core.errors import BayouError, ContentChanged, ContentDamaged, NotStreaming
 from bayou.records.content import Content, chunks
 from bayou.records.context import Context
 from bayou.records.item import find_item

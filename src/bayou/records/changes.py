@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from bayou.core.errors import BayouError, StateError
 from bayou.core.file_lock import FileLock
-from bayou.errors import BayouError, StateError
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.records.changeset import ChangeSet, explained, forget, load, note, place_of
 from bayou.records.claim import claim
 from bayou.records.context import Context

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from bayou.config.ownership import OWNER, owner_ids
 from bayou.config.trust import trusts_all
 from bayou.core.atomic_file import fsync_directory, write_file
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.repo import Repo
 
 

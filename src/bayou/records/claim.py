@@ -11,8 +11,8 @@ import uuid
 
 from msgspec.structs import replace
 
-from bayou import limits
-from bayou.errors import RecordDamaged, RecordError
+from bayou.core import limits
+from bayou.core.errors import RecordDamaged, RecordError
 from bayou.records.context import Context
 from bayou.records.layout import METADATA, RAW, VersionPath
 from bayou.records.metadata import Metadata

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.records import local
 from bayou.records.catalog.derive import version_row
 from bayou.records.catalog.rows import OutputRow, RunRow, VersionRow

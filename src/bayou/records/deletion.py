@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from bayou import paths
+from bayou.core import paths
 from bayou.records.changes import change
 from bayou.records.changeset import ChangeSet
 from bayou.records.context import Context

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bayou import limits
-from bayou.documents import Unreadable, check_value, decode_text, read_yaml
-from bayou.errors import RecordDamaged, UsageError
+from bayou.core import limits
+from bayou.core.documents import Unreadable, check_value, decode_text, read_yaml
+from bayou.core.errors import RecordDamaged, UsageError
 
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkError
+from bayou.core.progress import NoProgress, Progress
 from bayou.engine.select import Request, Selector
-from bayou.errors import SparkError
 from bayou.repo import LOCAL, Repo
-from bayou.sync.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -27,7 +27,7 @@ class Engine(Struct, frozen=True):
     """The engine that was asked for (`engine.select` chooses where it is `auto`), and the progress bar of a job."""
 
     choice: Choice = "auto"
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=NoProgress)
 
     def limit(self, repo: Repo) -> int | None:
         """Return how many records this process deals with by itself; None: with all there are."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayou.core.clock import now
-from bayou.errors import RecordNotFound
+from bayou.core.errors import RecordNotFound
 from bayou.records import document
 from bayou.records.context import Context
 from bayou.records.layout import deleted_model_path, evaluated_definition_path, evaluated_workflow_path

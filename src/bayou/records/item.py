@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.errors import DataNotFound, TooManyRenames
+from bayou.core.errors import DataNotFound, TooManyRenames
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.layout import VersionPath

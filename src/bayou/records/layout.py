@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from bayou import limits
+from bayou.core import limits
 
 RAW = "raw"
 METADATA = "metadata.yaml"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bayou.errors import RetentionInvalid
+from bayou.core.errors import RetentionInvalid
 
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(m|h|d|w|mo|y)", re.ASCII)
 _FIXED = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayou.documents import read_at_most
+from bayou.core.documents import read_at_most
 from bayou.records.layout import VersionPath, most_bytes, version_number
 from bayou.records.metadata import Metadata
 from bayou.tree.tree import Tree

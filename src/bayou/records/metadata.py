@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou import limits
-from bayou.errors import RecordDamaged
+from bayou.core import limits
+from bayou.core.errors import RecordDamaged
 from bayou.records import document
 from bayou.records.layout import VersionPath
 from bayou.records.owner import Owner

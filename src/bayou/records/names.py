@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from bayou import paths
-from bayou.errors import NameRefused
+from bayou.core import paths
+from bayou.core.errors import NameRefused
 from bayou.records.layout import DELETED, EVALUATED, METADATA, item_directory
 from bayou.records.owner import ModelRef
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.repo import Repo
 
 if TYPE_CHECKING:

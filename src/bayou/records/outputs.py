@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from bayou.errors import RecordNotFound
+from bayou.core.errors import RecordNotFound
 from bayou.records import document
 from bayou.records.catalog.derive import derive, output_row
 from bayou.records.catalog.rows import Made, OutputRow

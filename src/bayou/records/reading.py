@@ -6,7 +6,7 @@ import hashlib
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
-from bayou.errors import ContentDamaged, NotFound, RecordError
+from bayou.core.errors import ContentDamaged, NotFound, RecordError
 from bayou.records.context import Context
 from bayou.records.item import Item
 from bayou.records.metadata import Metadata

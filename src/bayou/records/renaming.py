@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from bayou.errors import NameTaken, RecordDamaged
+from bayou.core.errors import NameTaken, RecordDamaged
 from bayou.records.changes import change
 from bayou.records.changeset import ChangeSet, Placement
 from bayou.records.claim import describe

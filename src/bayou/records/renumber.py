@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bayou import limits
+from bayou.core import limits
 
 _VERSION = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayou.errors import RecordNotFound
+from bayou.core.errors import RecordNotFound
 from bayou.records import document
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.rows import RunRow

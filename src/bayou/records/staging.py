@@ -12,7 +12,7 @@ from typing import Unpack
 
 from msgspec import Struct
 
-from bayou.errors import UsageError
+from bayou.core.errors import UsageError
 from bayou.records.changes import change, turn
 from bayou.records.changeset import ChangeSet, Placement
 from bayou.records.claim import claim, describe, item_id, next_number, within

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.repo import Repo
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import RecordDamaged
+from bayou.core.errors import RecordDamaged
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.context import Context
 from bayou.records.item import metadata_of

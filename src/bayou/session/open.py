@@ -21,6 +21,7 @@ from bayou.sync.scope import ModelRef
 if TYPE_CHECKING:
     import builtins
 
+    from bayou.core.progress import Progress
     from bayou.model import Definition, ModelListing
     from bayou.pipeline.sql.query import ArrowTable, PandasFrame
     from bayou.records.evaluated import EvaluatedRepository
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from bayou.records.records import Records
     from bayou.records.runs import RunRepository
     from bayou.session.data import Data, DataItem, ModelData
-    from bayou.sync.progress import Progress
     from bayou.sync.report import SyncReport
     from bayou.sync.service import SyncService
     from bayou.tree.tree import Tree
@@ -64,7 +64,7 @@ class Models:
 
         A method that fails is an output that says so.
         """
-        from bayou.deadline import stop_event  # noqa: PLC0415
+        from bayou.core.deadline import stop_event  # noqa: PLC0415
         from bayou.model.run import RunRequest, prepare, run_method  # noqa: PLC0415
 
         prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
@@ -193,7 +193,7 @@ class Repo:
 
         `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
         """
-        from bayou.errors import QueryInvalid  # noqa: PLC0415
+        from bayou.core.errors import QueryInvalid  # noqa: PLC0415
         from bayou.records.query import query  # noqa: PLC0415
 
         self.records.catalog.refresh()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import BayouError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError
+from bayou.core.progress import NoProgress, Progress
 from bayou.lease import STORE, LeaseGroup, model_key, open_leases
 from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
@@ -21,7 +22,6 @@ from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.sync import api
 from bayou.sync.connection import Connection, connected
-from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.scope import ModelRef, Scope
 
@@ -74,7 +74,7 @@ def write_session(
         leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
         settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
         pulled = exchange.pull(None if store_wide or not models else Scope.of(models))
-        records = open_now.enter_context(_records(opened, leases, Engine(engine, progress or Silent())))
+        records = open_now.enter_context(_records(opened, leases, Engine(engine, progress or NoProgress())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
         try:

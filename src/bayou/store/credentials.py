@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from bayou.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
+from bayou.core.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
+from bayou.core.structs import SelectiveStruct
 from bayou.store.failure import Renewal, one_line
-from bayou.structs import SelectiveStruct
 
 
 def aws_renewal(profile: str | None) -> Renewal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from bayou.errors import DeleteFailed, StoreError
+from bayou.core.errors import DeleteFailed, StoreError
 from bayou.store.sender import Sender
 from bayou.store.threads import aside
 from bayou.store.transport import Transport

@@ -12,7 +12,7 @@ import re
 from msgspec import Struct
 from obstore import exceptions as obs
 
-from bayou import errors
+from bayou.core import errors
 from bayou.store.destination import NOWHERE
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*): ?(.*?)(?:\n\nDebug source:|\Z)", re.DOTALL)

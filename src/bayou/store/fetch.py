@@ -9,8 +9,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from bayou import limits
-from bayou.errors import BadAnswer, CannotConnect, TimedOut, Unavailable
+from bayou.core import limits
+from bayou.core.errors import BadAnswer, CannotConnect, TimedOut, Unavailable
 from bayou.store.failure import Request, from_status
 
 _MAX_ERROR = 64 << 10

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
 from bayou.store.keys import Key
 from bayou.store.transport import Fetched, ObjectMeta
 

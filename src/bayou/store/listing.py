@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from bayou import limits
-from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, StoreError
+from bayou.core import limits
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, StoreError
 from bayou.store.keys import Key
 from bayou.store.scope import Scope
 from bayou.store.sender import Sender

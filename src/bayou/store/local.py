@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from bayou.core.atomic_file import fsync_directory
-from bayou.errors import (
+from bayou.core.errors import (
     AlreadyExists,
     BadAnswer,
     DeleteFailed,
@@ -34,7 +34,7 @@ from bayou.errors import (
     TooLarge,
     Unavailable,
 )
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store.local_directories import entries, file_status, is_ours, open_below, opened, our_name, walk
 from bayou.store.local_errors import from_os, no_directory, why
 from bayou.store.local_files import create_file, lock_file, make_newer, open_file, require_file

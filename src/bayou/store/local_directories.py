@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bayou import limits
+from bayou.core import limits
 from bayou.store.local_errors import a_link
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from bayou.errors import AccessDenied, NoSuchBucket, NotFound, Rejected, StoreError, Unavailable
+from bayou.core.errors import AccessDenied, NoSuchBucket, NotFound, Rejected, StoreError, Unavailable
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTDOWN)
 _NEXT = {

@@ -8,8 +8,8 @@ import stat
 import time
 from typing import BinaryIO
 
+from bayou.core.errors import Rejected, TimedOut
 from bayou.core.file_lock import lock_descriptor
-from bayou.errors import Rejected, TimedOut
 from bayou.store.local_errors import a_link
 
 _NS_STEPS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayou.errors import ConfigInvalid
+from bayou.core.errors import ConfigInvalid
 from bayou.store import credentials, destination
 from bayou.store.failure import one_line
 from bayou.store.keys import INTERNAL

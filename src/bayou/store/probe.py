@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import (
+from bayou.core.deadline import Deadline
+from bayou.core.errors import (
     AccessDenied,
     AlreadyExists,
     BadAnswer,
@@ -23,7 +23,7 @@ from bayou.errors import (
     NotFound,
     PreconditionFailed,
 )
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.store import Store

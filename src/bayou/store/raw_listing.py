@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bayou.core.clock import parse_ms
-from bayou.errors import BadAnswer, ConfigInvalid, CredentialsMissing
+from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing
 from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal, gcs_key
 from bayou.store.failure import Request, one_line
 from bayou.store.fetch import fetch

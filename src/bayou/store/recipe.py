@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
 
+from bayou.core.structs import SelectiveStruct
 from bayou.store import credentials
 from bayou.store.open import open_store
 from bayou.store.store import Store
 from bayou.store.url import parse_url
-from bayou.structs import SelectiveStruct
 
 
 def _names(prefix: str, words: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ import obstore
 from obstore import exceptions as obs
 
 from bayou.core.clock import to_ms
-from bayou.errors import (
+from bayou.core.errors import (
     AlreadyExists,
     BadAnswer,
     BayouError,

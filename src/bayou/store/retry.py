@@ -6,7 +6,7 @@ import random
 
 from msgspec import Struct
 
-from bayou.errors import CannotConnect, StoreError
+from bayou.core.errors import CannotConnect, StoreError
 
 
 class RetryPolicy(Struct, frozen=True):

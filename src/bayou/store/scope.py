@@ -6,8 +6,8 @@ import re
 
 from msgspec import Struct
 
-from bayou import paths
-from bayou.errors import ConfigInvalid, NamespaceInvalid, Rejected
+from bayou.core import paths
+from bayou.core.errors import ConfigInvalid, NamespaceInvalid, Rejected
 from bayou.store.keys import Key
 
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bayou.deadline import Deadline
-from bayou.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
+from bayou.core.deadline import Deadline
+from bayou.core.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
 from bayou.store.keys import Key
 from bayou.store.meter import Meter, Verb
 from bayou.store.retry import RetryPolicy

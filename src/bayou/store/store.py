@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
-from bayou.deadline import Deadline, stop_event
-from bayou.errors import (
-    AlreadyExists,
-    DeleteFailed,
-    NotFound,
-    PreconditionFailed,
-    StoreError,
-    TooLarge,
-)
+from bayou.core.deadline import Deadline, stop_event
+from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.store import large
 from bayou.store.deleting import delete_batch
 from bayou.store.keys import Key

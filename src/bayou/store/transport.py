@@ -1,7 +1,7 @@
 """What a provider must be able to do: one method, one request, one attempt.
 
 `Store` puts scope, retries, deadlines, counting and large files on top; a transport knows none of these. Its keys are
-whole keys of the bucket (or paths below the directory), its errors are those of `bayou.errors`, mapped here and
+whole keys of the bucket (or paths below the directory), its errors are those of `bayou.core.errors`, mapped here and
 nowhere else. Everything that cuts across (faults in tests, recording) is a transport around a transport.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from bayou.structs import SelectiveStruct
+from bayou.core.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

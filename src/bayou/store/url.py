@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import ConfigInvalid, CredentialInConfig
+from bayou.core.errors import ConfigInvalid, CredentialInConfig
+from bayou.core.text import did_you_mean
 
 OPTIONS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "skip_signature", "request_payer"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.errors import ConflictRefused
+from bayou.core.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.span import Span
 from bayou.sync import base, commit, files, journal, publish

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkError, UsageError
+from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Request, Selector
-from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
-from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session

@@ -16,13 +16,14 @@ from functools import partial
 from itertools import compress
 from typing import Literal
 
-from bayou import paths
+from bayou.core import paths
 from bayou.core.clock import format_ms, now, parse_ms
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
+from bayou.core.ids import ulid
+from bayou.core.progress import Progress
 from bayou.engine.job import Executor, Needs
 from bayou.engine.select import Engines
-from bayou.errors import BadAnswer, NotFound, PreconditionFailed
-from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally
@@ -35,7 +36,6 @@ from bayou.store.store import Store
 from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.garbage import Sweep
-from bayou.sync.progress import Progress
 from bayou.sync.reports import CollectReport
 from bayou.sync.retained import retained
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, PreconditionFailed, StoreError
-from bayou.ids import ulid
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
+from bayou.core.ids import ulid
 from bayou.index.diff import Change
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, advance, iter_log, read_head, swap_head

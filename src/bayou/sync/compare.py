@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from bayou import paths
+from bayou.core import paths
 from bayou.core.batched import batched
 from bayou.index.entry import Entry
 from bayou.store import keys

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bayou import paths
+from bayou.core import paths
 from bayou.core.atomic_file import fsync_directory, fsync_file
 from bayou.core.clock import to_ms
-from bayou.errors import PathRefused, UsageError
+from bayou.core.errors import PathRefused, UsageError
 from bayou.sync.reports import KeptCopy
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
-    from bayou.deadline import Deadline
+    from bayou.core.deadline import Deadline
     from bayou.store.store import Store
     from bayou.sync.database import Database
 

@@ -10,13 +10,14 @@ from stat import S_ISREG
 
 from msgspec import Struct
 
-from bayou import paths
+from bayou.core import paths
+from bayou.core.deadline import Deadline
+from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
-from bayou.deadline import Deadline
+from bayou.core.ids import ulid
+from bayou.core.progress import NoProgress, Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
-from bayou.errors import AlreadySyncing, DeadlinePassed, PathRefused
-from bayou.ids import ulid
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.span import EVERYTHING, Span
 from bayou.repo import Repo
@@ -31,7 +32,6 @@ from bayou.sync.mover import Mover, Threads
 from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Policy
-from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.tree.filestat import FileStat
 from bayou.tree.ground import Ground
@@ -163,7 +163,7 @@ def open_context(
             mover=Threads(bounded, repo.tree_root, incoming),
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
-            progress=progress or Silent(),
+            progress=progress or NoProgress(),
         )
 
 

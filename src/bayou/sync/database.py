@@ -22,8 +22,8 @@ from typing import ClassVar
 
 from bayou.config.ownership import ASIDE, OWNER, create_private, owner_ids, set_aside_damaged
 from bayou.config.trust import trusts_all
+from bayou.core.errors import StateError, StateSetAside
 from bayou.core.file_lock import FileLock
-from bayou.errors import StateError, StateSetAside
 
 _SCHEMA = """
 CREATE TABLE owner (

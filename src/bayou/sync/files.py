@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple, cast
 
-from bayou.errors import PathRefused
+from bayou.core.errors import PathRefused
 from bayou.index.span import EVERYTHING, Span
 from bayou.sync.database import IN_SPAN, Database
 from bayou.tree.content import Content

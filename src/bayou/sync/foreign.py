@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from bayou import limits
 from bayou.config import ownership
 from bayou.config.trust import Need, write_private
-from bayou.documents import Unreadable, read_json
-from bayou.errors import StateError
+from bayou.core import limits
+from bayou.core.documents import Unreadable, read_json
+from bayou.core.errors import StateError
 
 _MAX_DATABASE = 1024 * limits.MIB
 _STEPS = 50_000_000

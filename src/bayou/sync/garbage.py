@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from bayou.core.paths import refusal
+from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import Part, divide, groups, objects
-from bayou.engine.progress import Stage
 from bayou.engine.spool import SortedSpool
 from bayou.index.check import try_load
 from bayou.index.discovery import other_store, parents
@@ -29,7 +30,6 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree
-from bayou.paths import refusal
 from bayou.store import keys
 from bayou.store.transport import ObjectMeta
 from bayou.sync.retained import Retained

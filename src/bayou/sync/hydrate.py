@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 
-from bayou import paths
-from bayou.errors import NotFound, SyncError
+from bayou.core import paths
+from bayou.core.errors import NotFound, SyncError
 from bayou.index.read import scan
 from bayou.repo import Repo
 from bayou.sync.connection import Connection

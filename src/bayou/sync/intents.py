@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-from bayou.errors import BayouError, Cancelled, DeadlinePassed
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed
 from bayou.index.entry import Entry
 from bayou.sync import base, files, rows
 from bayou.sync.commit import overtake

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from msgspec import Struct
 
 from bayou.core.file_lock import FileLock
-from bayou.ids import is_ulid, ulid, ulid_ms
+from bayou.core.ids import is_ulid, ulid, ulid_ms
 from bayou.sync.database import IN_SPAN, Database
 
 if TYPE_CHECKING:

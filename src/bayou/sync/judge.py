@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.errors import BadAnswer, NotFound, PreconditionFailed
+from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.entry import Entry
 from bayou.index.span import Spans
 from bayou.store import keys

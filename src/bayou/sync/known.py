@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from contextlib import suppress
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.diff import diff
 from bayou.index.local import NodeFiles
 from bayou.index.read import scan

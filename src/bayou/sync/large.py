@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayou.errors import IndexDamaged, SparkFailed
+from bayou.core.errors import IndexDamaged, SparkFailed
+from bayou.core.progress import CombinedProgress
 from bayou.index.diff import diff
 from bayou.index.read import scan
 from bayou.index.tree import Tree
@@ -26,7 +27,6 @@ from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
 from bayou.sync.planning import distrust, guard, plan, tell_found
-from bayou.sync.progress import Stages
 from bayou.sync.pull import Incoming, downloads
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import prove, see_store, settle_pending, tell_looked
@@ -219,7 +219,7 @@ class _Large:
             sum(planned.counts[one] for one in moving),
             sum(planned.bytes[one] for one in moving),
         )
-        context.progress = Stages(whole)
+        context.progress = CombinedProgress(whole)
         try:
             yield
         finally:

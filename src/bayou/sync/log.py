@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from bayou.deadline import Deadline
-from bayou.errors import BadAnswer, NotFound
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, NotFound
 from bayou.index.head import iter_log, read_head
 from bayou.index.log import LogRow
 from bayou.repo import Repo

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from bayou.errors import NotFound
+from bayou.core.errors import NotFound
 from bayou.index.discovery import entry_of
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen

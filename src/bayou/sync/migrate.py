@@ -16,11 +16,11 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from bayou.deadline import Deadline
-from bayou.errors import BayouError, TreeError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError, TreeError
+from bayou.core.progress import Progress
 from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import NoJournal
-from bayou.sync.progress import Progress
 from bayou.sync.report import Conflict
 from bayou.sync.units import unit_of
 from bayou.tree.content import read_content

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.batched import batched
-from bayou.errors import (
+from bayou.core.errors import (
     AccessDenied,
     BadAnswer,
     BayouError,
@@ -33,13 +33,13 @@ from bayou.errors import (
     TreeError,
     Unavailable,
 )
+from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
 from bayou.store import keys
 from bayou.store.ahead import read_ahead
 from bayou.store.large import THRESHOLD
 from bayou.store.store import Store
 from bayou.store.transport import Stored
-from bayou.structs import SelectiveStruct
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayou.errors import NodeDamaged, NodeMissing, StateError
+from bayou.core.errors import NodeDamaged, NodeMissing, StateError
 from bayou.index.local import LocalNodes
 from bayou.index.node import Node, Ref
 

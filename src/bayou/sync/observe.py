@@ -17,9 +17,10 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from bayou import paths
-from bayou.deadline import Deadline
-from bayou.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
+from bayou.core import paths
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
+from bayou.core.progress import NoProgress, Progress
 from bayou.index.span import EVERYTHING, Span
 from bayou.sync import files
 from bayou.sync.database import IN_SPAN, Database
@@ -28,7 +29,6 @@ from bayou.sync.journal import Row
 from bayou.sync.journaled import Journaled
 from bayou.sync.plan import UNREAD, LocalState
 from bayou.sync.policy import Policy
-from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.scope import Scope
 from bayou.tree.content import Content, read_content
@@ -201,7 +201,7 @@ class Observer:
         self._within = within
         self._pushes = pushes
         self._room = _KEPT if pushes else 0
-        self._progress = progress or Silent()
+        self._progress = progress or NoProgress()
         listed = database.rows(
             f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from bayou.structs import SelectiveStruct
+from bayou.core.structs import SelectiveStruct
 from bayou.sync.units import unit_of
 
 if TYPE_CHECKING:

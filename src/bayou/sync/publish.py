@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from bayou.errors import NodeMissing
+from bayou.core.errors import NodeMissing
 from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen

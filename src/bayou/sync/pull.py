@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.errors import BayouError, PathRefused, StateError
+from bayou.core.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.sync import base, files, journal, rows
 from bayou.sync.base import Why

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from bayou.core.batched import batched
 from bayou.core.clock import parse_ms
-from bayou.errors import ContentChanged, NotFound, PathRefused, TreeError
-from bayou.ids import ulid
+from bayou.core.errors import ContentChanged, NotFound, PathRefused, TreeError
+from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.store.transport import Stored

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou import limits, paths
+from bayou.core import limits, paths
 from bayou.core.clock import now
-from bayou.core.suggest import first_names
-from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
-from bayou.ids import ulid
+from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed
+from bayou.core.ids import ulid
+from bayou.core.text import first_names
 from bayou.index.build import build
 from bayou.index.check import survey
 from bayou.index.discovery import Listing, list_payload

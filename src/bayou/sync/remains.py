@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou import limits
-from bayou.errors import HeadCorrupt, IndexDamaged, NotFound, TooLarge
+from bayou.core import limits
+from bayou.core.errors import HeadCorrupt, IndexDamaged, NotFound, TooLarge
 from bayou.index.check import survey
 from bayou.index.head import Gc, Head, parse_head
 from bayou.index.log import Page, older_pages, read_page

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 
-from bayou import limits
+from bayou.core import limits
 from bayou.index.read import scan
 from bayou.index.span import Span
 from bayou.index.tree import Tree as Index

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig
 from bayou.config.place import check_place
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
+from bayou.core.ids import ulid
+from bayou.core.progress import NoProgress, Progress
 from bayou.engine.select import Request
-from bayou.errors import BadAnswer, MassDelete, NotFound, UsageError
-from bayou.ids import ulid
 from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes, StoreSink
@@ -30,7 +31,6 @@ from bayou.store.store import Store
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
 from bayou.sync.place import place_url
-from bayou.sync.progress import Progress, Silent
 from bayou.sync.replica import point
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.plan import Counts, Plan, plan
@@ -93,7 +93,7 @@ def replicate(
         place,
         _bulk(repo, url, engine, deadline, report, progress),
         allow_mass_delete,
-        progress or Silent(),
+        progress or NoProgress(),
         deadline,
         identity(),
         report,

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import Struct
 
 from bayou.core.clock import parse_ms
-from bayou.errors import NodeDamaged, NodeMissing
+from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.check import try_load
 from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, older_pages

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bayou.errors import NotFound
+from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.span import EVERYTHING
 from bayou.store.recipe import Recipe

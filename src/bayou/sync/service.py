@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from bayou import paths
+from bayou.core import paths
 from bayou.repo import Repo
 from bayou.sync.connection import Connection, connected
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
@@ -21,7 +21,7 @@ from bayou.sync.scope import ModelRef, Scope
 from bayou.tree.tree import Tree
 
 if TYPE_CHECKING:
-    from bayou.sync.progress import Progress
+    from bayou.core.progress import Progress
     from bayou.sync.report import Mode, Moved, Renumber, SyncOptions, SyncReport
     from bayou.sync.reports import Status
 

@@ -16,16 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig, write_datastore
-from bayou.deadline import Deadline
-from bayou.errors import (
-    DeadlinePassed,
-    NotFound,
-    StoreEmptied,
-    StoreRestored,
-    StoreSwapped,
-    SyncError,
-    UsageError,
-)
+from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, NotFound, StoreEmptied, StoreRestored, StoreSwapped, SyncError, UsageError
+from bayou.core.progress import NoProgress, Progress
 from bayou.repo import LOCAL, Repo
 from bayou.store.probe import probe
 from bayou.store.url import refuse_broken_url
@@ -35,7 +28,6 @@ from bayou.sync.context import Context, open_context
 from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
 from bayou.sync.place import place_url
-from bayou.sync.progress import Progress, Silent
 from bayou.sync.report import Conflict, Refusal, Renumber, SyncOptions, SyncReport
 from bayou.sync.reports import SetupReport
 from bayou.sync.run import run
@@ -81,7 +73,7 @@ def setup(
     elif repo.config.datastore.url is not None and not skip_migration:
         repo.require_online("what the store holds cannot be brought along; --skip-migration leaves it there")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    move = _Move(repo, skip_migration, deadline, progress or Silent(), renumber, engine)
+    move = _Move(repo, skip_migration, deadline, progress or NoProgress(), renumber, engine)
     if "://" in target:
         place = DatastoreConfig(
             target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)

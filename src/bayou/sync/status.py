@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from bayou.deadline import Deadline
-from bayou.errors import BayouError, NotFound
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BayouError, NotFound
 from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.repo import Repo

@@ -8,8 +8,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou import paths
-from bayou.errors import MassDelete
+from bayou.core import paths
+from bayou.core.errors import MassDelete
 from bayou.index.entry import Entry
 from bayou.sync.base import Why
 from bayou.sync.observe import Observed

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bayou.deadline import Deadline
-from bayou.errors import LeaseError, StoreError
+from bayou.core.deadline import Deadline
+from bayou.core.errors import LeaseError, StoreError
 from bayou.store.store import Store
 
 _WAIT_S = 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from bayou.core.clock import now
-from bayou.errors import PreconditionFailed, StoreError
-from bayou.ids import ulid
+from bayou.core.errors import PreconditionFailed, StoreError
+from bayou.core.ids import ulid
 from bayou.index.head import HeadSeen, advance, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge

@@ -19,10 +19,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bayou import paths
+from bayou.core import paths
+from bayou.core.errors import IndexDamaged, NotFound
+from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
-from bayou.errors import IndexDamaged, NotFound
 from bayou.index.discovery import discover
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
@@ -35,7 +36,6 @@ from bayou.sync.compare import MOST_NAMED, Compared
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending
 from bayou.sync.plan import Action
-from bayou.sync.progress import Progress
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
 from bayou.sync.report import SyncOptions

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bayou import paths
+from bayou.core import paths
+from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.parts import Part, divide, groups, objects
-from bayou.engine.progress import Stage
 from bayou.engine.spool import SortedSpool
-from bayou.errors import NodeDamaged, NodeMissing
 from bayou.index.check import Outline, damage_of, outline, try_load
 from bayou.index.discovery import (
     IN_THE_WAY,

@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
-from bayou.ids import ulid
+from bayou.core.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
+from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head

@@ -19,8 +19,16 @@ from typing import Protocol
 
 import pytest
 
-from bayou.errors import AlreadyExists, BadAnswer, ContentChanged, NotFound, PreconditionFailed, StoreError, TooLarge
-from bayou.ids import ulid
+from bayou.core.errors import (
+    AlreadyExists,
+    BadAnswer,
+    ContentChanged,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    TooLarge,
+)
+from bayou.core.ids import ulid
 from bayou.store import Create, Match, Store, keys
 from bayou.store.keys import Key
 from bayou.store.large import MIB, THRESHOLD

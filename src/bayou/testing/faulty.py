@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.errors import BadAnswer, Unavailable
+from bayou.core.errors import BadAnswer, Unavailable
 from bayou.store.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 
+from bayou.core.errors import ContentChanged
 from bayou.core.file_lock import lock_descriptor
-from bayou.errors import ContentChanged
 from bayou.tree.ground import Ground
 from bayou.tree.spot import Spot
 

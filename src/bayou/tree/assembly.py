@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from bayou import paths
+from bayou.core import paths
 from bayou.core.atomic_file import fsync_directory, fsync_file
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.tree.draft import OutFile, temporary_name
 from bayou.tree.failure import explained
 from bayou.tree.ground import Ground

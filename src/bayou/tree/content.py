@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 from typing import ClassVar
 
-from bayou.deadline import Deadline
-from bayou.errors import ContentChanged
-from bayou.structs import SelectiveStruct
+from bayou.core.deadline import Deadline
+from bayou.core.errors import ContentChanged
+from bayou.core.structs import SelectiveStruct
 from bayou.tree.failure import refused, tree_error
 from bayou.tree.filestat import FileStat
 from bayou.tree.spot import what_is

@@ -9,8 +9,8 @@ import re
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
-from bayou.errors import BayouError
-from bayou.ids import ulid
+from bayou.core.errors import BayouError
+from bayou.core.ids import ulid
 from bayou.tree.failure import explained
 from bayou.tree.ground import Ground
 from bayou.tree.spot import Spot

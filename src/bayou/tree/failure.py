@@ -6,7 +6,7 @@ import errno
 import os
 from types import TracebackType
 
-from bayou.errors import PathRefused, TreeError
+from bayou.core.errors import PathRefused, TreeError
 
 _HINTS = {
     errno.ENOSPC: "free some space, and try again",

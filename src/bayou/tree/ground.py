@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bayou.core.atomic_file import fsync_directory
-from bayou.errors import BayouError, PathRefused, TreeError
+from bayou.core.errors import BayouError, PathRefused, TreeError
 from bayou.tree.durable import each, sync_file_system
 from bayou.tree.failure import explained, refused, why
 from bayou.tree.spot import Spot

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayou import paths
+from bayou.core import paths
 from bayou.core.atomic_file import fsync_file
 from bayou.tree.draft import is_temporary, temporary_name
 from bayou.tree.durable import each, sync_file_system

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from bayou import paths
-from bayou.errors import PathRefused
+from bayou.core import paths
+from bayou.core.errors import PathRefused
 from bayou.tree.draft import is_made, is_temporary
 from bayou.tree.failure import tree_error, why
 from bayou.tree.filestat import FileStat

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from bayou.errors import BayouError
-from bayou.ids import ulid_ms
+from bayou.core.errors import BayouError
+from bayou.core.ids import ulid_ms
 from bayou.tree.draft import made_id
 from bayou.tree.ground import Ground
 from bayou.tree.spot import Spot

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from bayou.core.atomic_file import fsync_directory
-from bayou.errors import BayouError, PathRefused, TreeError
+from bayou.core.errors import BayouError, PathRefused, TreeError
 from bayou.tree.failure import tree_error
 from bayou.tree.spot import DIRECTORY, Spot, folds_case
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from bayou import paths
-from bayou.errors import BayouError
+from bayou.core import paths
+from bayou.core.errors import BayouError
 from bayou.tree.append import append
 from bayou.tree.assembly import Assembly
 from bayou.tree.draft import Draft, is_temporary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bayou.documents import Place
-from bayou.errors import BayouError, WorkflowInvalid
+from bayou.core.documents import Place
+from bayou.core.errors import BayouError, WorkflowInvalid
 from bayou.model import Definition, find_model
 from bayou.model.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
 from bayou.model.expressions.check import asked_of

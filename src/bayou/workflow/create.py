@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from bayou.config import write_file
-from bayou.errors import ModelInvalid, WorkflowExists, WorkflowInvalid
+from bayou.core.errors import ModelInvalid, WorkflowExists, WorkflowInvalid
 from bayou.model.names import check_name
 from bayou.repo import Repo, leads_out
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow

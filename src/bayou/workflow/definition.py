@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from bayou.documents import Place, Source
+from bayou.core.documents import Place, Source
 from bayou.sync.scope import ModelRef
 
 FOLDER = "workflows"

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayou.errors import WorkflowInvalid
+from bayou.core.errors import WorkflowInvalid
 from bayou.model.expressions.redact import redact
 
 _LONGEST = 80

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayou.documents import Place
-from bayou.errors import ExpressionInvalid
+from bayou.core.documents import Place
+from bayou.core.errors import ExpressionInvalid
 from bayou.model.expressions import EvaluationScope, evaluate, has_expression, uses
 from bayou.model.expressions.check import Where, compiled
 from bayou.model.expressions.redact import redact

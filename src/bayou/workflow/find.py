@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bayou.errors import WorkflowInvalid, WorkflowNotFound
+from bayou.core.errors import WorkflowInvalid, WorkflowNotFound
 from bayou.repo import Repo
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow
 from bayou.workflow.graph import check_graph

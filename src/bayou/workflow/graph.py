@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bayou.documents import Source
+from bayou.core.documents import Source
 from bayou.workflow.definition import Edge, Job, Step, Workflow
 from bayou.workflow.read import Problem, nearest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bayou.errors import InputInvalid
+from bayou.core.errors import InputInvalid
 from bayou.model.expressions import has_expression
 from bayou.model.types import coerce, problems
 from bayou.model.types.validation import schema_findings

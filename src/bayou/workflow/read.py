@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.documents import Place, Source
+from bayou.core.documents import Place, Source
+from bayou.core.text import did_you_mean
 from bayou.model.names import is_id
 from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
 

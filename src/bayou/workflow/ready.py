@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayou.errors import BayouError, WorkflowInvalid
+from bayou.core.errors import BayouError, WorkflowInvalid
 from bayou.model import Definition, find_model
 from bayou.model.expressions import EvaluationScope, has_expression
 from bayou.records.run import Step as Record

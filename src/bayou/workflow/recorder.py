@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.model.expressions.redact import redact
 from bayou.records.records import Records
 from bayou.records.run import Job, Run

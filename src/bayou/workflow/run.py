@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import BayouError, NothingToResume
-from bayou.ids import ulid
+from bayou.core.errors import BayouError, NothingToResume
+from bayou.core.ids import ulid
 from bayou.records.records import Records
 from bayou.records.run import Run
 from bayou.repo import Repo

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayou.documents import Place
+from bayou.core.documents import Place
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
 from bayou.records.run import Step as Record

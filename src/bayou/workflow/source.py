@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayou import documents
-from bayou.documents import Source, Unreadable
-from bayou.errors import WorkflowInvalid
+from bayou.core import documents
+from bayou.core.documents import Source, Unreadable
+from bayou.core.errors import WorkflowInvalid
 from bayou.model.definition import read_definition
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from bayou.errors import AssertionFailed, BayouError, Cancelled
+from bayou.core.errors import AssertionFailed, BayouError, Cancelled
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.run import WriteSession, run_method
 from bayou.records.outputs import Output

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.sync import api
 from bayou.sync.conflict import Conflicts
 from bayou.tree.draft import is_temporary

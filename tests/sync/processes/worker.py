@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from bayou.errors import StoreError
+from bayou.core.errors import StoreError
 from bayou.records.renumber import renumber
 from bayou.repo import open_repo
 from bayou.sync import api

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from bayou.errors import AlreadyExists, NotFound, PreconditionFailed
+from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed
 from bayou.store.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bayou.core.clock import parse_ms
-from bayou.errors import BayouError
+from bayou.core.errors import BayouError
 from bayou.index import codec
 from bayou.index import head as heads
 from bayou.index.entry import Entry

@@ -27,7 +27,7 @@ import bayou.index.chunk
 import bayou.index.codec
 import bayou.index.head
 import bayou.sync.run
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.index.chunk import Shape
 from bayou.index.entry import Entry
 from bayou.store.store import Store
@@ -66,8 +66,8 @@ def virtual(rules: Rules) -> Iterator[None]:
     clock = SimpleNamespace(time_ns=lambda: rules.now_ms() * 1_000_000)
     moment = SimpleNamespace(now=lambda zone: datetime.fromtimestamp(rules.now_ms() / 1000, zone or UTC))
     patches: list[Any] = [
-        patch("bayou.ids.os", SimpleNamespace(urandom=rng.randbytes)),
-        patch("bayou.ids.time", clock),
+        patch("bayou.core.ids.os", SimpleNamespace(urandom=rng.randbytes)),
+        patch("bayou.core.ids.time", clock),
         # How long a retry waits is what time it is then; what time a file has is part of its nodes' names; and whether
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
         patch("bayou.store.retry.random", dice),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayou.errors import (
+from bayou.core.errors import (
     AlreadyExists,
     DeleteFailed,
     IndexDamaged,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import ExpressionInvalid, QueryInvalid
+from bayou.core.errors import ExpressionInvalid, QueryInvalid
+from bayou.core.text import did_you_mean
 from bayou.model.expressions.scan import Code, Path, parse, texts
 from bayou.model.expressions.scope import NAMES
 from bayou.records.query.tokens import Token, tokens

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bayou import limits
-from bayou.documents import read_at_most
-from bayou.errors import QueryInvalid
+from bayou.core import limits
+from bayou.core.documents import read_at_most
+from bayou.core.errors import QueryInvalid
 from bayou.model.resolve import resolve_model
 from bayou.records.query.values import check_size
 from bayou.repo import Repo

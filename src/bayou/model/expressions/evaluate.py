@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayou.errors import BayouError, ExpressionInvalid
+from bayou.core.errors import BayouError, ExpressionInvalid
 from bayou.model.expressions.check import Where, asked_of, compiled
 from bayou.model.expressions.data import DataLookup
 from bayou.model.expressions.redact import redact

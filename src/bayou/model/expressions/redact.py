@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from bayou.redaction import REDACTED, redactor
+from bayou.core.redaction import REDACTED, redactor
 
 __all__ = ["REDACTED", "redact"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from bayou import limits
-from bayou.errors import ExpressionInvalid
+from bayou.core import limits
+from bayou.core.errors import ExpressionInvalid
 from bayou.records.query.tokens import token_at
 
 OPEN, CLOSE = "${{", "}}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import field
 
-from bayou.structs import SelectiveStruct
+from bayou.core.structs import SelectiveStruct
 
 if TYPE_CHECKING:
     from bayou.model.expressions.data import DataLookup

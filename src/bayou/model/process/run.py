@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.errors import Cancelled, MethodFailed
+from bayou.core.errors import Cancelled, MethodFailed
 from bayou.model.process.tree import end_group, end_tree, marked_environment
 
 _CHUNK = 1 << 16

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
+from bayou.core.text import did_you_mean
 from bayou.model.expressions.redact import redact
 from bayou.model.expressions.scan import Path, has_expression
 from bayou.model.types.spec import Schema

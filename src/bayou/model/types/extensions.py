@@ -16,7 +16,7 @@ from types import ModuleType
 from msgspec import Struct
 
 from bayou.config.trust import is_plain_directory
-from bayou.errors import TypeInvalid
+from bayou.core.errors import TypeInvalid
 from bayou.model.types.plain import Origin, PlainType
 from bayou.model.types.spec import ModelType
 

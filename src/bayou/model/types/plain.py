@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from bayou.errors import BayouError, TypeInvalid
+from bayou.core.errors import BayouError, TypeInvalid
 from bayou.model.names import check_type
 from bayou.model.types.python import PythonJob, run_python
 from bayou.model.types.schema import schema_of

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from bayou.errors import MethodFailed
+from bayou.core.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
 from bayou.model.types import child
 from bayou.model.types.printed import Redacted

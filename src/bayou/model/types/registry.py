@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bayou.config.trust import EXTENSIONS
-from bayou.core.suggest import did_you_mean
-from bayou.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
+from bayou.core.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
+from bayou.core.text import did_you_mean
 from bayou.model.types.call import PythonCall
 from bayou.model.types.shell import Shell
 from bayou.model.types.spec import ModelType

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bayou.errors import TypeInvalid
+from bayou.core.errors import TypeInvalid
 from bayou.model.types.spec import Schema
 
 WORK = "work"

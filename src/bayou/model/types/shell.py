@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bayou.errors import MethodFailed
+from bayou.core.errors import MethodFailed
 from bayou.model.process import Excerpt, run_process
 from bayou.model.types.printed import Redacted
 from bayou.model.types.spec import Method, OutputSpec

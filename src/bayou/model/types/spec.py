@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import MethodNotFound
+from bayou.core.errors import MethodNotFound
+from bayou.core.text import did_you_mean
 
 if TYPE_CHECKING:
     from bayou.model.work import Work

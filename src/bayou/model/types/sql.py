@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bayou.deadline import Deadline
-from bayou.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
+from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
 from bayou.model.types.spec import Method, OutputSpec
 from bayou.model.work import Work
 

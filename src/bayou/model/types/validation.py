@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bayou import limits
-from bayou.errors import DeadlinePassed
+from bayou.core import limits
+from bayou.core.errors import DeadlinePassed
 from bayou.model.types.spec import Schema
 
 Place = tuple[str | int, ...]

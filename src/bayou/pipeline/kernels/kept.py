@@ -12,7 +12,7 @@ import pyarrow
 from msgspec import Struct
 from pyarrow import parquet
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.pipeline.arrow import TEXT, batch
 from bayou.pipeline.kernels.handed_out import Kernel
 

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, TypeVar, cast
 
 import pyarrow
 
-from bayou import errors
-from bayou.errors import BayouError, SparkFailed
+from bayou.core import errors
+from bayou.core.errors import BayouError, SparkFailed
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows
 from bayou.pipeline.arrow import rows as values
 from bayou.store.meter import Requests

@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
+from bayou.core.errors import SparkUnavailable
 from bayou.core.file_lock import FileLock, is_locked
-from bayou.deadline import Deadline
-from bayou.errors import SparkUnavailable
 from bayou.pipeline.java import Java, find_java
 from bayou.pipeline.server import watch
 from bayou.pipeline.server.archive import Archive

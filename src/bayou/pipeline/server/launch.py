@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, SparkUnavailable
 from bayou.core.file_lock import FileLock, is_locked
-from bayou.deadline import Deadline
-from bayou.errors import DeadlinePassed, SparkUnavailable
 from bayou.pipeline.java import Java
 from bayou.pipeline.server import options
 from bayou.pipeline.server.archive import Archive

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.errors import SparkUnavailable
+from bayou.core.errors import SparkUnavailable
 
 LONGEST_SOCKET = 100
 """Bytes of a socket's path; systems differ by a few."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 from msgspec.structs import asdict
 
 from bayou.core.atomic_file import atomic_file
+from bayou.core.structs import SelectiveStruct
 from bayou.pipeline.server.place import Place
-from bayou.structs import SelectiveStruct
 
 
 class ServerRecord(SelectiveStruct, frozen=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.errors import SparkUnavailable
+from bayou.core.errors import SparkUnavailable
 
 
 class SparkHome(Struct, frozen=True):

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from bayou.core.errors import ConfigInvalid
 from bayou.core.file_lock import FileLock, is_locked
-from bayou.errors import ConfigInvalid
 from bayou.pipeline.server.archive import Archive
 from bayou.pipeline.server.detach import start_detached, watch_environment
 from bayou.pipeline.server.environment import SOURCE

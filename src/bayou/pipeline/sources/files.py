@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
-from bayou import paths
+from bayou.core import paths
 from bayou.pipeline.arrow import INT, TEXT, batches_of_rows
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load

@@ -13,7 +13,7 @@ import pyarrow
 from msgspec import Struct
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.pipeline.arrow import ddl
 
 if TYPE_CHECKING:

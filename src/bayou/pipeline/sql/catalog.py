@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow
 from msgspec import Struct
 
-from bayou.errors import StateError
+from bayou.core.errors import StateError
 from bayou.pipeline.sql.tables import CatalogTable
 
 RANGE = 25_000

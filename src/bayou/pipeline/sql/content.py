@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 from msgspec import Struct
 
-from bayou.errors import ContentDamaged, NotFound, RecordError
+from bayou.core.errors import ContentDamaged, NotFound, RecordError
 from bayou.index.entry import Entry
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayou.errors import QueryInvalid, SparkFailed
+from bayou.core.errors import QueryInvalid, SparkFailed
 from bayou.pipeline.sql.tables import VIEWS
 
 if TYPE_CHECKING:

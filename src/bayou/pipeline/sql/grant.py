@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bayou.errors import BayouError, RecordError
+from bayou.core.errors import BayouError, RecordError
 from bayou.pipeline.stores import store_of
 from bayou.repo import Repo
 from bayou.store import Store

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
 
 Kind = Literal["word", "name", "text", "number", "sign"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyarrow import parquet
 
 from bayou.core.atomic_file import fsync_file
-from bayou.errors import UsageError
-from bayou.ids import ulid
+from bayou.core.errors import UsageError
+from bayou.core.ids import ulid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

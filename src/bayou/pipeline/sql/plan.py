@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
 from bayou.pipeline.sql.functions import DENIED
 from bayou.pipeline.sql.tables import VIEWS
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow
 from msgspec import Struct
 
-from bayou.deadline import Deadline
-from bayou.errors import QueryInvalid
+from bayou.core.deadline import Deadline
+from bayou.core.errors import QueryInvalid
+from bayou.core.progress import Progress
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.progress import watching
 from bayou.pipeline.server.control import START_S
@@ -29,7 +30,6 @@ from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.values import Row, to_rows
 from bayou.pipeline.sql.views import create_views
 from bayou.repo import LOCAL, Repo
-from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
     import pandas

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
+from bayou.core.text import did_you_mean
 from bayou.pipeline.sql.functions import ALLOWED, DENIED, TYPE_MAKERS, TYPED
 from bayou.pipeline.sql.lexer import Token, spell, tokenize
 from bayou.pipeline.sql.tables import VIEWS

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.pipeline.sql.query import Column, open_query
 from bayou.repo import Repo
 

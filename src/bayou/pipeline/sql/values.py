@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
 
 Row = tuple[object, ...]
 

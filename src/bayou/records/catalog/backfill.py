@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.records.catalog.derive import ROOTS
 from bayou.records.catalog.lines import CacheReader, DirectoryReader, Part, Told, directories, told_by
 from bayou.records.catalog.schema import INDEXES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou import paths
+from bayou.core import paths
 from bayou.records.catalog.schema import TABLES, UNSEEN, Values, path_of, put, tell, told
 
 _NUMBERS = {"version": int, "size": int, "streaming": int, "deleted": int, "duration_s": float}

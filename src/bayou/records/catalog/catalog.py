@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou import limits
+from bayou.core import limits
 from bayou.records.catalog import find, schema
 from bayou.records.catalog.file import CatalogFile
 from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bayou import limits
+from bayou.core import limits
 from bayou.core.clock import format_utc, parse_utc
-from bayou.errors import RecordDamaged
+from bayou.core.errors import RecordDamaged
 from bayou.records import document
 from bayou.records.catalog.rows import Made, OutputRow, RunRow, VersionRow
 from bayou.records.layout import names_metadata, version_path

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from bayou.config.ownership import OWNER, create_private, owner_ids
+from bayou.core.errors import StateError
 from bayou.core.file_lock import FileLock
-from bayou.errors import StateError
 from bayou.records.catalog import carry
 from bayou.records.catalog.schema import SCHEMA, VERSION, tell, told
 

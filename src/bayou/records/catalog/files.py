@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.documents import read_at_most
-from bayou.errors import BayouError, RecordDamaged
+from bayou.core.documents import read_at_most
+from bayou.core.errors import BayouError, RecordDamaged
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.schema import Values, values
 from bayou.records.layout import most_bytes

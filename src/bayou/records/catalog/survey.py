@@ -15,7 +15,7 @@ from stat import S_ISDIR
 
 from msgspec import Struct, field
 
-from bayou import paths
+from bayou.core import paths
 from bayou.records.catalog.derive import ROOTS, is_record
 from bayou.records.catalog.files import stamp
 from bayou.records.layout import METADATA, version_number

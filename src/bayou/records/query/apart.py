@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from bayou import limits
-from bayou.deadline import Deadline
+from bayou.core import limits
+from bayou.core.deadline import Deadline
 from bayou.records.query import child
 
 Functions = Mapping[str, Callable[..., Any]]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bayou import limits
-from bayou.errors import DeadlinePassed
+from bayou.core import limits
+from bayou.core.errors import DeadlinePassed
 from bayou.records.query.cost import Cost, cost_of, weigh
 from bayou.records.query.engine import FAILURES, Program, compile_expression
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bayou import limits
+from bayou.core import limits
 from bayou.records.query.tokens import Token, tokens
 
 MACROS = ("all", "exists", "exists_one", "map", "filter")

@@ -7,8 +7,8 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any, Protocol
 
-from bayou import limits
-from bayou.errors import QueryInvalid
+from bayou.core import limits
+from bayou.core.errors import QueryInvalid
 
 FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """What an evaluation raises that comes to no value."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bayou.core.suggest import did_you_mean
-from bayou.errors import QueryInvalid
+from bayou.core.errors import QueryInvalid
+from bayou.core.text import did_you_mean
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.bounded import BoundedProgram
 from bayou.records.query.cost import FUNCTIONS, MACROS

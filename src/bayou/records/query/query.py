@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bayou import limits
-from bayou.documents import read_at_most
-from bayou.errors import QueryInvalid, RecordError
+from bayou.core import limits
+from bayou.core.documents import read_at_most
+from bayou.core.errors import QueryInvalid, RecordError
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.query.bounded import TooCostly
 from bayou.records.query.engine import FAILURES

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from bayou import limits
-from bayou.errors import RecordError
+from bayou.core import limits
+from bayou.core.errors import RecordError
 from bayou.records.query.times import as_record
 
 

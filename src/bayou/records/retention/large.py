@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
-from bayou.deadline import Deadline
+from bayou.core.deadline import Deadline
 from bayou.records.retention.court import Court, Ruling, ruling_of
 
 if TYPE_CHECKING:

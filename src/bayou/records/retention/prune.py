@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.errors import ModelNotFound, UsageError
+from bayou.core.errors import ModelNotFound, UsageError
 from bayou.model.find import defined_ids
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.retention.removal import Weighed, remove, weigh

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bayou.errors import RetentionInvalid
+from bayou.core.errors import RetentionInvalid
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.lifetimes import parse_keep, parse_lifetime
 

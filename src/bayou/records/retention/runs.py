@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.ids import ulid
+from bayou.core.ids import ulid
 from bayou.index.local import NodeFiles
 from bayou.index.read import scan
 from bayou.index.span import Span

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
+from bayou.core.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
 from bayou.store.large import THRESHOLD, Nowhere
 from bayou.store.store import Store

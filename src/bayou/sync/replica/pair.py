@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.ids import ulid, ulid_of
+from bayou.core.ids import ulid, ulid_of
 from bayou.index.entry import Entry
 
 _IDENTITY = slice(10, 20)

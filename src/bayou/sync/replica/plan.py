@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct, field
 
 from bayou.core.batched import batched
-from bayou.errors import NodeDamaged, NodeMissing
+from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.diff import diff
 from bayou.index.discovery import TooMany
 from bayou.index.log import Tally

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from bayou.core.progress import Progress
 from bayou.index.entry import Entry
 from bayou.index.merge import merge
 from bayou.index.node import Root
@@ -13,7 +14,6 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
 from bayou.store.store import Store
-from bayou.sync.progress import Progress
 from bayou.sync.replica.copy import Age, copy_all
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.plan import Plan, windows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import BadAnswer, PreconditionFailed, StoreError
+from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.index.diff import diff
 from bayou.index.head import Head, advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally

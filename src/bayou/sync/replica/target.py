@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
-from bayou.ids import ulid
+from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
+from bayou.core.ids import ulid
 from bayou.index.diff import Change, diff
 from bayou.index.discovery import TooMany, discover
 from bayou.index.head import Head, HeadSeen, create_head, first_head, iter_log, read_head

@@ -3,12 +3,15 @@
 Names, tags, messages of stores and output of methods come from strangers. A newline in one is a line of its own, an
 escape sequence is a command to the terminal, and a bidirectional character shows the rest in another order. The command
 line uses these functions where text becomes output, and nowhere else.
+
+Names in messages: the nearest to a wrong one, and the first few of many.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterable, Sequence
 
 _HIDDEN = (
     "\x00-\x1f\x7f-\x9f"  # controls: C0, DEL, C1
@@ -62,3 +65,22 @@ def _escaped(found: re.Match[str]) -> str:
 def _json_escaped(found: re.Match[str]) -> str:
     units = found.group().encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like a wrong one, or None if none is like it."""
+    import difflib  # noqa: PLC0415  (only where a name is wrong)
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint that asks for the nearest known name; `otherwise` is the hint where none is near."""
+    near = nearest(name, known)
+    return otherwise if near is None else f"did you mean {near}?"
+
+
+def first_names(names: Sequence[str], most: int) -> str:
+    """Return the first names as a list, and how many more there are: `a, b and 3 more`."""
+    listed = ", ".join(names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

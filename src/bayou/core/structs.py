@@ -2,10 +2,13 @@
 
 `convert` is strict: a field that is missing, or whose value is of another type or out of range, is named by
 `Malformed`, and nothing is guessed. The caller turns that into its own error, which names the object or the file.
+
+How documents of the index are written: compact JSON, and times in UTC with milliseconds.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -14,8 +17,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from msgspec import Meta, Struct, ValidationError
 from msgspec import convert as _convert
 
-from bayou import limits
-from bayou.documents import Unreadable, read_json
+from bayou.core import limits
+from bayou.core.documents import Unreadable, read_json
 
 Identifier = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 """An id that may become part of a key."""
@@ -127,3 +130,8 @@ def _reason(text: str, where: str) -> str:
 
 def _path(where: str, name: str) -> str:
     return f"{where}.{name}" if where and name else where or name
+
+
+def dump_json(value: object) -> bytes:
+    """Write a document compactly, in the order of its fields."""
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 
-from bayou.errors import PathRefused
+from bayou.core.errors import PathRefused
 
 PAYLOAD_ROOTS = frozenset(
     {

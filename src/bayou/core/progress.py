@@ -1,4 +1,7 @@
-"""How far a long operation has come: the interface of a progress bar, and a stage that is known only by its share."""
+"""How far a long operation has come: the interface of a progress bar, and a stage that is known only by its share.
+
+How far a long operation has come, told to whoever watches.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +57,41 @@ class ScaledProgress:
         files, size = (round((planned or 0) * share) for planned in (self._stage.files, self._stage.bytes))
         before, self._shown = self._shown, (files, size)
         self._progress.advance(files=files - before[0], bytes=size - before[1])
+
+
+__all__ = ["CombinedProgress", "NoProgress", "Progress"]
+
+
+class NoProgress:
+    """Nobody watches."""
+
+    def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
+        return
+
+    def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        return
+
+    def share(self, done: float) -> None:
+        return
+
+    def end(self) -> None:
+        return
+
+
+class CombinedProgress:
+    """Tells several stages as one: what is done in each adds up, and only the whole begins and ends."""
+
+    def __init__(self, whole: Progress) -> None:
+        self._whole = whole
+
+    def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
+        return
+
+    def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        self._whole.advance(files, bytes)
+
+    def share(self, done: float) -> None:
+        return
+
+    def end(self) -> None:
+        return

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 from msgspec import field
 
-from bayou.errors import Cancelled, DeadlinePassed
-from bayou.structs import SelectiveStruct
+from bayou.core.errors import Cancelled, DeadlinePassed
+from bayou.core.structs import SelectiveStruct
 
 _begun: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
 _begun_lock = threading.Lock()

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from bayou import limits
+from bayou.core import limits
 
 if TYPE_CHECKING:
     from yaml.nodes import Node, ScalarNode
