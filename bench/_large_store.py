@@ -14,10 +14,10 @@ from bayou.index.discovery import discover
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.merge import merge
 from bayou.index.tree import Tree
+from bayou.objectstore.spec import StoreSpec
 from bayou.records import document
 from bayou.records.metadata import Metadata
 from bayou.records.owner import Owner
-from bayou.store.recipe import Recipe
 
 _SPAWN = multiprocessing.get_context("spawn")
 _BLOCK = 1000
@@ -38,7 +38,7 @@ def remove(root: Path) -> None:
     subprocess.run(["rm", "-rf", "--", str(root)], check=True)
 
 
-def digest_in_another_order(recipe: Recipe, folder: Path) -> bytes | None:
+def digest_in_another_order(recipe: StoreSpec, folder: Path) -> bytes | None:
     """Return the digest of a store's tree, built by adding its entries in no order, some at a time.
 
     By a process of its own, which holds all entries.
@@ -87,7 +87,7 @@ def _write(path: str, content: bytes) -> None:
     os.close(file)
 
 
-def _digest(recipe: Recipe, folder: Path) -> bytes | None:
+def _digest(recipe: StoreSpec, folder: Path) -> bytes | None:
     entries = discover(recipe.open()).entries
     random.Random(1).shuffle(entries)
     nodes = LocalNodes(NodeFiles(folder), ulid())

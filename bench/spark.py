@@ -42,6 +42,7 @@ from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.nodes import StoreSink
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.discover import discover
 from bayou.pipeline.executor import SparkExecutor
 from bayou.pipeline.server.control import Warm
@@ -50,7 +51,6 @@ from bayou.pipeline.warm import stop
 from bayou.records.engine import Engine
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.store.recipe import Recipe
 from bayou.sync import api, view
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
@@ -135,7 +135,7 @@ def session_on(master: str, folder: Path) -> Iterator[Session]:
 
 def run_jobs(session: Session, root: Path, folder: Path, rounds: int) -> tuple[dict[str, float], Root | None]:
     """Return the best time of each job on a store that has no head, and the tree of the store."""
-    recipe = Recipe.of(root.as_uri(), None, {})
+    recipe = StoreSpec.of(root.as_uri(), None, {})
     store = recipe.open()
     times: dict[str, list[float]] = {job: [] for job in JOBS}
     tree = None
@@ -160,7 +160,7 @@ def head_of(root: Root | None) -> Head:
     )
 
 
-def verified(session: Session, recipe: Recipe, head: Head) -> int:
+def verified(session: Session, recipe: StoreSpec, head: Head) -> int:
     """Verify a store; return how many entries were checked."""
     store = StoreHandle(recipe.open(), lambda: recipe)
     found = SparkExecutor(session).run(VerifyJob(store, head, deep=False))
@@ -249,7 +249,7 @@ def grow(folder: Path, sizes: list[int], outcome: Outcome) -> None:
 
 
 def check_tree(root: Path, folder: Path, tree: Root | None, outcome: Outcome) -> None:
-    other = _large_store.digest_in_another_order(Recipe.of(root.as_uri(), None, {}), folder / "nodes")
+    other = _large_store.digest_in_another_order(StoreSpec.of(root.as_uri(), None, {}), folder / "nodes")
     same = tree is not None and other == tree.digest
     outcome.check(same, "built in another order, the tree is another one")
     print(f"built in another order, the tree is the same: {same}", flush=True)
@@ -257,10 +257,10 @@ def check_tree(root: Path, folder: Path, tree: Root | None, outcome: Outcome) ->
 
 def check_push(root: Path, folder: Path, tree: Root | None, outcome: Outcome) -> None:
     """Push one changed file to this store, and to a small one."""
-    create_head(Recipe.of(root.as_uri(), None, {}).open(), head_of(tree))
+    create_head(StoreSpec.of(root.as_uri(), None, {}).open(), head_of(tree))
     small = folder / "store-small"
     _large_store.make(small, SMALL)
-    view.create(Recipe.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host")
+    view.create(StoreSpec.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host")
     (few, low), (many, high) = one_changed_file(small, folder), one_changed_file(root, folder)
     outcome.check(many - max(0, high - 2) == few - max(0, low - 2), f"one changed file took {many} requests, and {few}")
     print(

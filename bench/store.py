@@ -24,7 +24,7 @@ import obstore
 from obstore.store import S3Store
 
 from bayou.core.ids import ulid
-from bayou.store import Store, keys, open_store
+from bayou.objectstore import Store, keys, open_store
 from bayou.testing.seaweed import SeaweedServer
 
 LIMIT = 1.15

@@ -16,7 +16,7 @@ from bayou.core.errors import AlreadyInitialized, NotARepo, Offline, UsageError
 from bayou.core.structs import SelectiveStruct
 
 if TYPE_CHECKING:
-    from bayou.store import Store
+    from bayou.objectstore import Store
 
 MARKER = "bayou.toml"
 LOCAL = ".bayou"
@@ -105,7 +105,7 @@ class Repo(SelectiveStruct, frozen=True):
             )
         self.require_online("the store is not to be contacted")
         place.require_trust()
-        from bayou.store import open_store  # noqa: PLC0415
+        from bayou.objectstore import open_store  # noqa: PLC0415
 
         return open_store(
             place.url, namespace=place.namespace, options=place.options, concurrency=self.config.sync.concurrency

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bayou.index.log import LogRow
+from bayou.objectstore.transport import Requests
 from bayou.records.renumber import renumber
-from bayou.store.meter import Requests
 from bayou.sync.report import CommitId, Conflict, Failure, Moved, PlannedAction, Refusal, SyncOptions, SyncReport
 from bayou.sync.reports import CollectReport, IndexStatus, KeptCopy, SetupReport, Status, VerifyReport
 

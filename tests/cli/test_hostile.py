@@ -16,13 +16,13 @@ from bayou.cli.errors import report
 from bayou.core.deadline import Deadline
 from bayou.core.errors import HeadCorrupt, UsageError
 from bayou.lease.record import Held, encode
+from bayou.objectstore import keys
 from bayou.records.catalog.rows import Made
 from bayou.records.outputs import Output
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records
 from bayou.records.run import Job, Run, Step
 from bayou.session import write_session
-from bayou.store import keys
 
 HOSTILE = (
     "x\nerror: fake\r\nhint: fake\x1b]0;title\x07\x1b[2J\u202eevil\u2066\u200f\x9b1m\u2028\x85fake\U000e0041\x7f\tz"

@@ -65,7 +65,7 @@ def test_help_loads_click_and_nothing_else(imports):
 
     assert foreign(modules) == {"click"}
     assert modules & HEAVY == set()
-    assert not {name for name in modules if name.startswith(("bayou.store", "bayou.sync", "bayou.config"))}
+    assert not {name for name in modules if name.startswith(("bayou.objectstore", "bayou.sync", "bayou.config"))}
     assert not {"bayou.cli.documents", "json", "tomllib"} & modules, "no command is loaded to list it"
 
 
@@ -81,7 +81,7 @@ def test_init_loads_no_store(imports):
 
     assert foreign(modules) == {"click"}
     assert modules & HEAVY == set()
-    assert not {name for name in modules if name.startswith(("bayou.store", "bayou.sync"))}
+    assert not {name for name in modules if name.startswith(("bayou.objectstore", "bayou.sync"))}
 
 
 def test_the_command_line_adds_nothing_heavy_to_a_sync(imports, tmp_path):
@@ -135,7 +135,12 @@ def test_a_type_of_spark_is_told_of_without_spark(imports, with_data, args):
 
 ASKING_NEEDS_NOT = (
     *("obstore", "arro3", "filelock", "hashlib", "concurrent.futures", "asyncio", "email", "http", "subprocess"),
-    *("bayou.store.open", "bayou.store.store", "bayou.store.remote", "bayou.store.credentials"),
+    *(
+        "bayou.objectstore.open",
+        "bayou.objectstore.store",
+        "bayou.objectstore.backends.obstore",
+        "bayou.objectstore.backends.credentials",
+    ),
     *("bayou.index.codec", "bayou.index.local", "bayou.index.tree", "bayou.index.merge"),
     *("bayou.sync.run", "bayou.sync.context", "bayou.sync.report", "bayou.sync.base", "bayou.sync.observe"),
     *("bayou.records.staging", "bayou.records.deletion", "bayou.records.renaming", "bayou.records.outputs"),

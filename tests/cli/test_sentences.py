@@ -9,7 +9,7 @@ import pytest
 from bayou.cli import documents, sentences
 from bayou.cli.output import Line, Table
 from bayou.index.log import LogRow
-from bayou.store.meter import Requests
+from bayou.objectstore.transport import Requests
 from bayou.sync.report import CommitId, Conflict, Failure, Moved, PlannedAction, Refusal, SyncReport
 from bayou.sync.reports import CollectReport, IndexStatus, KeptCopy, SetupReport, Status, VerifyReport
 

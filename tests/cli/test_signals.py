@@ -48,7 +48,7 @@ WAITS = RUN.format(
 STUCK = RUN.format(
     body="""
     import bayou.cli.signals
-    from bayou.store import keys
+    from bayou.objectstore import keys
     bayou.cli.signals.GRACE_S = 3600  # nobody else is to end this process: the main thread must be able to
     try:
         print("ready", flush=True)
@@ -251,7 +251,7 @@ def test_a_signal_that_comes_while_the_command_line_loads_ends_it_without_a_word
 EVERYWHERE = """
 import dis, os, signal, sys, threading, time
 from bayou.cli import signals
-from bayou.store.threads import Crew, outcome
+from bayou.objectstore.threads import Crew, outcome
 
 CHECKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 MODULES = (threading.__file__, sys.modules["concurrent.futures._base"].__file__)

@@ -11,7 +11,7 @@ from bayou.engine import select
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
-from bayou.store import open_store
+from bayou.objectstore import open_store
 
 AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
 

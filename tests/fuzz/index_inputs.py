@@ -27,8 +27,8 @@ from bayou.index.node import Branch, Child, Leaf, Node, Pointer, branch, child_o
 from bayou.index.replica import Replica
 from bayou.index.salvage import salvage
 from bayou.lease import record
-from bayou.store import keys
-from bayou.store.open import open_store
+from bayou.objectstore import keys
+from bayou.objectstore.open import open_store
 from tests.index.reference import entry, some
 from tests.index.resealed import mutated
 

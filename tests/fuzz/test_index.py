@@ -16,7 +16,7 @@ import pytest
 
 from bayou.core.errors import BayouError
 from bayou.index.entry import Entry
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from tests.index.resealed import mutated
 from tests.sync.conftest import Clone, Team, team
@@ -35,7 +35,7 @@ _PER_PROCESS = 50_000
 @pytest.fixture(autouse=True)
 def few_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the store prove that directories swap."""
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
 
 
 def feed(kind: str, seed: int, count: int) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from typing import Any
 from bayou.core.errors import AlreadyExists, NodeMissing, NotFound, PreconditionFailed, StoreError
 from bayou.index.node import Node, Ref, name, verify
 from bayou.index.tree import Tree
-from bayou.store.keys import Key
-from bayou.store.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+from bayou.objectstore.keys import Key
+from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
 
 
 class MemoryStore:

@@ -13,7 +13,7 @@ from bayou.index.log import Tally
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import keys
+from bayou.objectstore import keys
 from tests.index.memory import MemoryStore
 
 AT = "2026-03-01T12:00:00.000Z"

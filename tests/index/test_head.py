@@ -33,8 +33,8 @@ from bayou.index.head import (
 )
 from bayou.index.log import Tally
 from bayou.index.node import Root, name
-from bayou.store import keys
-from bayou.store.transport import Match
+from bayou.objectstore import keys
+from bayou.objectstore.transport import Match
 from tests.index.memory import MemoryStore
 
 STORE = "6f1c9b0e-2f5e-4c4e-9a55-0d1c5a4c8b11"

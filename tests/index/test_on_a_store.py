@@ -16,8 +16,8 @@ from bayou.index.merge import merge
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import keys
-from bayou.store.open import open_store
+from bayou.objectstore import keys
+from bayou.objectstore.open import open_store
 from tests.index.reference import entry, some
 
 AT = "2026-03-01T12:00:00.000Z"

@@ -19,8 +19,8 @@ from pathlib import Path
 from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
 from bayou.lease import STORE, Leases, LeaseGroup, environment, model_key
 from bayou.lease.wait import Backoff
-from bayou.store import open_store
-from bayou.store.open import open_directory
+from bayou.objectstore import open_store
+from bayou.objectstore.open import open_directory
 
 place = json.loads(sys.argv[1])
 TTL = float(sys.argv[2])

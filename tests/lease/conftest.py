@@ -12,9 +12,9 @@ import pytest
 
 from bayou.lease import Leases
 from bayou.lease.wait import Backoff, Wait
-from bayou.store import Store, open_store
-from bayou.store.open import open_directory
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.open import open_directory
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.s3 import S3Endpoint
 from tests.sync.conftest import Team, gcs_team, proxy, s3_env, s3_team, team, wire
 

@@ -28,7 +28,7 @@ from bayou.lease.objects import LeaseObjects
 from bayou.lease.record import Held
 from bayou.lease.take import Bid
 from bayou.lease.watch import Watch
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 from tests.lease import world
 from tests.lease.world import Broken, World
 

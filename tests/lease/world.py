@@ -21,10 +21,10 @@ from bayou.lease.objects import LeaseObjects
 from bayou.lease.record import Held, decode
 from bayou.lease.take import Bid, Taken, free, take
 from bayou.lease.watch import Watch
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.store import Store
-from bayou.store.transport import Condition, Create, Fetched, ObjectMeta, Stored
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Condition, Create, Fetched, ObjectMeta, Stored
 
 TTL = 9.0
 _STUCK_S = 20.0
@@ -240,7 +240,7 @@ class World:
 
 
 def objects_of(actor: Actor) -> LeaseObjects:
-    return LeaseObjects(Store(Wire(actor), Scope.of("", None), policy=AT_ONCE))  # type: ignore[arg-type]
+    return LeaseObjects(Store(Wire(actor), KeyScope.of("", None), policy=AT_ONCE))  # type: ignore[arg-type]
 
 
 def record(actor: Actor, key: str) -> Held:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from bayou.index.entry import Entry
+from bayou.objectstore import open_store
+from bayou.objectstore.store import Store
 from bayou.pipeline import plan
 from bayou.pipeline.arrow import batch, rows
 from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.look import LookAt
 from bayou.pipeline.sources import entries, said
 from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
-from bayou.store import open_store
-from bayou.store.store import Store
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import Context
 from bayou.sync.mover import Arrived, Mover, Sending, Upload

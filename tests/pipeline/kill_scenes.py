@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
-from bayou.store import keys
 from bayou.sync import api
 from bayou.sync.collect import _store_clock
 from bayou.testing.faults import Hold, Rule

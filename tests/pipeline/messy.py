@@ -10,7 +10,7 @@ from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import Store, keys
+from bayou.objectstore import Store, keys
 from tests.sync.conftest import Clone, Team
 
 FILES = {f"data/t/m-{number % 3}/n/{number}/raw": b"content %d" % number for number in range(60)}

@@ -12,9 +12,9 @@ from bayou.core.errors import DeadlinePassed, JavaMissing
 from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.read import scan
+from bayou.objectstore import Store, open_store
 from bayou.pipeline.bound import ended_by
 from bayou.repo import init_repo, open_repo
-from bayou.store import Store, open_store
 from bayou.sync import api, view
 from bayou.sync.bulk import Bulk
 

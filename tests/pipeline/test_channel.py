@@ -11,11 +11,11 @@ import pytest
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkUnavailable, TrustNeeded
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline import session
 from bayou.pipeline.session import is_loopback, require_private_channel
 from bayou.pipeline.sql.grant import grant_for
 from bayou.repo import init_repo, open_repo
-from bayou.store.recipe import Recipe
 from bayou.sync.bulk import Bulk
 from tests.trusting import trust
 
@@ -38,14 +38,14 @@ PRIVATE += ["sc://spark.example/;use_ssl=false"]
 
 
 @pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
+def recipe(monkeypatch: pytest.MonkeyPatch) -> StoreSpec:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    return Recipe.of("s3://bucket/p", None, {})
+    return StoreSpec.of("s3://bucket/p", None, {})
 
 
 @pytest.mark.parametrize("address", CLEAR)
-def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: Recipe, address: str) -> None:
+def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: StoreSpec, address: str) -> None:
     with pytest.raises(
         SparkUnavailable, match=r"the credentials of s3://bucket/p would travel in clear text"
     ) as refused:
@@ -56,17 +56,21 @@ def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: Recipe
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_channel_that_stays_here_or_is_encrypted_or_is_meant_to_be_open_is_used(recipe: Recipe, address: str) -> None:
+def test_a_channel_that_stays_here_or_is_encrypted_or_is_meant_to_be_open_is_used(
+    recipe: StoreSpec, address: str
+) -> None:
     require_private_channel(SparkConfig(remote=address), recipe)
 
 
-def test_a_token_of_the_environment_means_encryption_as_well(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_the_environment_means_encryption_as_well(
+    recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "t0ken")
 
     require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
 
 
-def test_an_address_that_this_user_has_typed_is_used(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_this_user_has_typed_is_used(recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAYOU_SPARK_REMOTE", "sc://spark.example")
 
     require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
@@ -76,7 +80,7 @@ def test_an_address_that_this_user_has_typed_is_used(recipe: Recipe, monkeypatch
 
 
 def test_an_address_that_this_user_has_allowed_is_used(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: StoreSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bayou trust` says of it that it is unencrypted."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -90,15 +94,18 @@ def test_an_address_that_this_user_has_allowed_is_used(
     require_private_channel(open_repo(made.root).config.spark, recipe)
 
 
-def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: Recipe, tmp_path: Path) -> None:
+def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: StoreSpec, tmp_path: Path) -> None:
     elsewhere = SparkConfig(remote="sc://spark.example")
-    for given in (Recipe.of(tmp_path.as_uri(), None, {}), Recipe.of("s3://open", None, {"skip_signature": "true"})):
+    for given in (
+        StoreSpec.of(tmp_path.as_uri(), None, {}),
+        StoreSpec.of("s3://open", None, {"skip_signature": "true"}),
+    ):
         require_private_channel(elsewhere, given)
     for here in (SparkConfig(), SparkConfig(master="spark://spark.example:7077")):
         require_private_channel(here, recipe)
 
 
-def test_17_1_a_job_asks_before_it_connects(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_17_1_a_job_asks_before_it_connects(recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("a connection was opened"))
     place, elsewhere = DatastoreConfig(url="s3://bucket/p"), SparkConfig(remote="sc://spark.example")
     warnings: list[str] = []
@@ -113,7 +120,7 @@ def test_17_1_a_job_asks_before_it_connects(recipe: Recipe, monkeypatch: pytest.
     assert warnings[0].startswith("the store was listed by this process alone")
 
 
-def test_17_1_a_query_gets_no_leave_to_read_from_the_store(recipe: Recipe) -> None:
+def test_17_1_a_query_gets_no_leave_to_read_from_the_store(recipe: StoreSpec) -> None:
     config = Config("id", DatastoreConfig(url="s3://bucket/p"), spark=SparkConfig(remote="sc://spark.example"))
     repo: Any = SimpleNamespace(config=config, offline=False)
 

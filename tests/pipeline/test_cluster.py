@@ -16,11 +16,11 @@ from bayou.index.local import NodeFiles
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.objectstore import Store, keys, open_store
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.warm import stop
-from bayou.store import Store, keys, open_store
 from bayou.sync import api, view
 from bayou.sync.bulk import Bulk
 from tests.pipeline.cluster import Cluster, can_be_apart, cluster

@@ -14,8 +14,8 @@ from bayou.engine.local import LocalExecutor
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names
 from bayou.index.tree import Tree
+from bayou.objectstore import keys
 from bayou.pipeline import executor
-from bayou.store import keys
 from bayou.sync import api, commit
 from bayou.sync.garbage import ListJob
 from bayou.sync.reports import CollectReport

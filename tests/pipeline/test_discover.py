@@ -17,6 +17,9 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.objectstore import keys
+from bayou.objectstore.backends.credentials import StaticCredentials
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline import discover as job
 from bayou.pipeline.arrow import ddl
 from bayou.pipeline.discover import discover
@@ -25,9 +28,6 @@ from bayou.pipeline.kernels.judge import JUDGED, Judge
 from bayou.pipeline.kernels.leaves import Leaves
 from bayou.pipeline.session import log_of
 from bayou.pipeline.sources.listing import judged
-from bayou.store import keys
-from bayou.store.credentials import Granted
-from bayou.store.recipe import Recipe
 from tests.index.memory import MemoryStore
 
 pytestmark = pytest.mark.spark
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.spark
 COMMIT = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
 
 
-def fill(root: Path, names) -> Recipe:
+def fill(root: Path, names) -> StoreSpec:
     for at, key in enumerate(names):
         file = root / key
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"x" * (at % 7))
-    return Recipe.of(root.as_uri(), None, {}, 4)
+    return StoreSpec.of(root.as_uri(), None, {}, 4)
 
 
 def local(directory: Path) -> LocalNodes:
@@ -48,7 +48,7 @@ def local(directory: Path) -> LocalNodes:
 
 
 @pytest.fixture
-def store(tmp_path) -> Recipe:
+def store(tmp_path) -> StoreSpec:
     """A directory with payload at several depths, and with what is not payload."""
     plain = [f"data/t/m-{at % 3}/n-{at % 40}/{at}/raw" for at in range(3000)]
     others = ["elsewhere/a", "top", "data/.lock", ".bayou/probe/x", "files/x/.bayou/head.json", "files/x/deep/y"]
@@ -141,7 +141,7 @@ def test_tasks_that_run_twice_write_the_same_tree(spark, store, tmp_path, monkey
 
 def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
     secret = "only-the-kernel-may-know-this"
-    keys_of_aws = Granted("me", secret, secret, None)
+    keys_of_aws = StaticCredentials("me", secret, secret, None)
     recipe = replace(fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, granted=keys_of_aws)
 
     found = judged(spark, recipe, [job.divide(recipe.open(), 1)[0]], 1)
@@ -161,7 +161,7 @@ def test_tasks_talk_to_a_bucket_with_the_callers_credentials(spark, seaweed, tmp
     for name, value in seaweed.env().items():
         monkeypatch.setenv(name, value)
     seaweed.create_bucket("discover")
-    recipe = Recipe.of("s3://discover/team", "infra", {"endpoint": seaweed.url}, 8)
+    recipe = StoreSpec.of("s3://discover/team", "infra", {"endpoint": seaweed.url}, 8)
     opened = recipe.open()
     objects = [keys.payload(f"data/t/m-{at % 3}/{at}/raw", None) for at in range(40)]
     list(opened.map(lambda key: opened.put(key, b"1"), objects))

@@ -19,9 +19,9 @@ from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
+from bayou.objectstore import open_store
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.executor import SparkExecutor, decode, encode, schema_of
-from bayou.store import open_store
-from bayou.store.recipe import Recipe
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests
 
@@ -66,7 +66,7 @@ class Keys:
 
 def handle(root) -> StoreHandle:
     url = root.as_uri()
-    return StoreHandle(open_store(url), lambda: Recipe.of(url, None, {}))
+    return StoreHandle(open_store(url), lambda: StoreSpec.of(url, None, {}))
 
 
 @pytest.fixture

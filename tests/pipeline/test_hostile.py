@@ -8,7 +8,7 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import IndexDamaged
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from tests.index.resealed import mutated
 from tests.sync.conftest import Team

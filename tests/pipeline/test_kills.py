@@ -20,8 +20,8 @@ import pytest
 
 from bayou.config import SparkConfig
 from bayou.core.ids import ulid
+from bayou.objectstore import keys
 from bayou.pipeline.server.control import Warm
-from bayou.store import keys
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.seaweed import SeaweedServer
 from tests.cli.conftest import Processes, Ran
@@ -213,7 +213,7 @@ def own_seaweed(tmp_path, monkeypatch) -> Iterator[SeaweedServer]:
     with SeaweedServer(tmp_path / "seaweed") as own:
         for name, value in own.env().items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+        monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
         own.create_bucket("kills")
         yield own
 

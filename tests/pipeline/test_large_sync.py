@@ -20,8 +20,8 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
+from bayou.objectstore.transport import RequestCounter, Verb
 from bayou.records.renumber import renumber
-from bayou.store.meter import Meter, Verb
 from bayou.sync import api, commit, large, publish
 from bayou.sync.bulk import Bulk
 from bayou.sync.mover import Arrived, Sending, Upload
@@ -292,16 +292,16 @@ def test_a_peer_that_commits_between_two_windows_is_merged_with_both(
 
 def test_v17_what_tasks_ask_the_store_for_while_they_compare_is_counted_too(team: Team, monkeypatch) -> None:
     sent = Counter[str]()
-    count = Meter.sent
+    count = RequestCounter.sent
 
-    def counting(self: Meter, verb: Verb, requests: int = 1, **moved: int) -> None:
+    def counting(self: RequestCounter, verb: Verb, requests: int = 1, **moved: int) -> None:
         sent[verb] += requests
         count(self, verb, requests, **moved)
 
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(20))
     here.push()
-    monkeypatch.setattr(Meter, "sent", counting)
+    monkeypatch.setattr(RequestCounter, "sent", counting)
     with without_spark():
         requests = there.pull(engine="spark").requests
 

@@ -18,8 +18,8 @@ from bayou.index.local import LocalNodes
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.objectstore import keys, open_store
 from bayou.pipeline.kernels.copies import Copy
-from bayou.store import keys, open_store
 from bayou.sync import api
 from tests.pipeline.test_discover_kernels import Files
 from tests.sync.conftest import Clone, Team

@@ -18,12 +18,12 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.pieces import stitch
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch, entries_to_batch, rows
 from bayou.pipeline.kernels.copies import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
 from bayou.pipeline.kernels.leaves import PIECES, Row, joined
 from bayou.pipeline.sources.entries import leaf_refs
-from bayou.store import Store, keys, open_store
-from bayou.store.recipe import Recipe
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.pair import Pair, copy_push
 from bayou.sync.replica.point import Held
@@ -64,13 +64,13 @@ def test_what_is_decided_of_a_row_is_what_is_decided_of_its_pair(found: list[tup
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> tuple[Recipe, Recipe]:
+def stores(tmp_path: Path) -> tuple[StoreSpec, StoreSpec]:
     for name in ("source", "target"):
         (tmp_path / name).mkdir()
-    return tuple(Recipe.of((tmp_path / name).as_uri(), None, {}, 4) for name in ("source", "target"))  # type: ignore[return-value]
+    return tuple(StoreSpec.of((tmp_path / name).as_uri(), None, {}, 4) for name in ("source", "target"))  # type: ignore[return-value]
 
 
-def fill(recipe: Recipe, content: dict[str, bytes]) -> list[Entry]:
+def fill(recipe: StoreSpec, content: dict[str, bytes]) -> list[Entry]:
     from hashlib import sha256
 
     store, push, made = open_store(recipe.url), ulid(), []
@@ -80,7 +80,7 @@ def fill(recipe: Recipe, content: dict[str, bytes]) -> list[Entry]:
     return made
 
 
-def copied(recipe: tuple[Recipe, Recipe], entries: list[Entry], age: Age = AGE) -> list[tuple[object, ...]]:
+def copied(recipe: tuple[StoreSpec, StoreSpec], entries: list[Entry], age: Age = AGE) -> list[tuple[object, ...]]:
     found = pairs_to_batch([Pair(entry.path, entry, None) for entry in entries])
     return [row for part in Copy(*recipe, age)([found]) for row in rows(part, RESULTS.names)]
 

@@ -19,9 +19,9 @@ import pytest
 
 from bayou.config import SparkConfig
 from bayou.core.errors import SparkFailed
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
-from bayou.store.recipe import Recipe
 from tests.pipeline.conftest import SECRET
 from tests.pipeline.test_server import eventually
 
@@ -162,7 +162,7 @@ def working(warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     """A server in the middle of a job whose kernel holds credentials."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
-    recipe = Recipe.of("s3://bucket", None, {})
+    recipe = StoreSpec.of("s3://bucket", None, {})
 
     def wait(batches):
         import time
@@ -316,7 +316,7 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: W
 def test_17_3_a_job_that_fails_logs_no_credential(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
-    recipe = Recipe.of("s3://bucket", None, {})
+    recipe = StoreSpec.of("s3://bucket", None, {})
 
     def fail(batches):
         raise ValueError(f"it fails on {recipe}")

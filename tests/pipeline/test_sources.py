@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from bayou.index.build import build
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch_to_entries, entries_to_batch
 from bayou.pipeline.parts import Part, divide, groups, objects
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.sources.files import files, places, read
 from bayou.pipeline.sources.listing import listed
-from bayou.store.recipe import Recipe
 from bayou.tree.scan import Found, scan
 from tests.index.reference import entry, some
 
@@ -35,11 +35,11 @@ KEYS = [
 
 
 @pytest.fixture
-def recipe(tmp_path) -> Recipe:
+def recipe(tmp_path) -> StoreSpec:
     for at, key in enumerate(KEYS):
         (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / key).write_bytes(b"x" * at)
-    return Recipe.of((tmp_path / "store").as_uri(), None, {}, 4)
+    return StoreSpec.of((tmp_path / "store").as_uri(), None, {}, 4)
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 4, 100])

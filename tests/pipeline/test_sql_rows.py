@@ -15,6 +15,7 @@ from pyarrow import parquet as pq
 
 from bayou.cli import sql_formats
 from bayou.core.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.sql import catalog, content, parquet
 from bayou.pipeline.sql.base import BaseView, base_view
 from bayou.pipeline.sql.catalog import Rows
@@ -29,7 +30,6 @@ from bayou.records.catalog.rows import VersionRow
 from bayou.records.catalog.schema import TABLES
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.store.recipe import Recipe
 from tests.records.models import MODEL, OTHER
 
 
@@ -214,7 +214,7 @@ def test_no_secret_is_shown(monkeypatch, team):
     clone = team.clone("one")
     assert "hush-hush" not in pickle.dumps(grant_for(clone.repo)).decode(errors="replace"), "its store is a directory"
 
-    grant = Grant(Recipe.of("s3://bucket", None, {}))
+    grant = Grant(StoreSpec.of("s3://bucket", None, {}))
 
     assert "hush-hush" in pickle.dumps(grant).decode(errors="replace")
     assert "hush-hush" not in repr(ContentSource(clone.repo.tree_root, BaseView(clone.repo.state), grant))

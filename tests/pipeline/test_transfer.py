@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline import transfer
 from bayou.pipeline.transfer import Kernel, SparkMover
-from bayou.store.recipe import Recipe
 from bayou.sync.mover import Threads, Upload
 from bayou.tree.incoming import Incoming
 from tests.pipeline.test_transfer_kernels import Place, entry
@@ -191,7 +191,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(mover, place, uploads
 def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark, place, uploads, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    recipe = Recipe.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
+    recipe = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
     store = recipe.open()
     mover = SparkMover(spark, recipe, store, place.tree, place.staging)
     threads = Threads(store, place.tree, Incoming(place.tree, place.staging))

@@ -18,6 +18,9 @@ from pyarrow import parquet
 from bayou.core.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
+from bayou.objectstore import keys, open_store
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.transport import Requests, Stored
 from bayou.pipeline.arrow import entries_to_batch
 from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.kernels import download, handed_out, moved
@@ -27,10 +30,6 @@ from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, out
 from bayou.pipeline.kernels.reports import Reports, reporting
 from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch, to_row
 from bayou.pipeline.transfer import divide
-from bayou.store import keys, open_store
-from bayou.store.meter import Requests
-from bayou.store.recipe import Recipe
-from bayou.store.transport import Stored
 from bayou.sync import mover
 from bayou.sync.mover import Arrived, Threads, Upload, unless_down
 from bayou.sync.report import Failure
@@ -43,7 +42,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
         self.objects.mkdir(parents=True)
-        self.recipe = Recipe.of(self.objects.as_uri(), None, {}, 4)
+        self.recipe = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
         self.store = open_store(self.objects.as_uri())
 
     def write(self, path: str, data: bytes) -> Upload:

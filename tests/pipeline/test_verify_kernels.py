@@ -23,13 +23,13 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
+from bayou.objectstore import keys
+from bayou.objectstore.keys import Key
+from bayou.objectstore.multipart import Downloaded
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.transport import Level
 from bayou.pipeline.balance import assign
 from bayou.pipeline.executor import _Run, decode
-from bayou.store import keys
-from bayou.store.keys import Key
-from bayou.store.large import Downloaded
-from bayou.store.recipe import Recipe
-from bayou.store.transport import Level
 from bayou.sync.compare import Compared
 from bayou.sync.garbage import Sweep
 from bayou.sync.judge import LEARNED
@@ -318,7 +318,7 @@ def test_a_huge_file_has_a_task_to_itself():
 @pytest.mark.parametrize("seconds", [None, 1e-9])
 def test_an_object_may_be_read_for_as_long_as_the_command_has(tmp_path, seconds):
     """And not for the three minutes of a usual call: an object of a terabyte takes hours."""
-    recipe = Recipe.of(tmp_path.as_uri(), None, {})
+    recipe = StoreSpec.of(tmp_path.as_uri(), None, {})
     store = recipe.open()
     store.put(Key("files/a"), b"a")
     entries = {"files/a": Entry("files/a", None, 1, None, None, None, 7)}

@@ -23,10 +23,10 @@ WRITES = """
 import json
 from pathlib import Path
 import bayou.lease.leases as leases
-import bayou.store.open as store_open
+import bayou.objectstore.open as store_open
 from bayou.repo import open_repo
 from bayou.session import write_session
-from bayou.store.local import LocalTransport
+from bayou.objectstore.backends.directory import LocalTransport
 from bayou.sync.scope import ModelRef
 from bayou.testing.faulty import Fault, FaultyTransport
 

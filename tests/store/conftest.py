@@ -1,4 +1,4 @@
-"""Stores for the tests of `bayou.store`: real servers, each test on a prefix of its own."""
+"""Stores for the tests of `bayou.objectstore`: real servers, each test on a prefix of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bayou.core.ids import ulid
-from bayou.store import Store, open_store
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.contract import Connect
 from bayou.testing.gcs import GcsServer
 from bayou.testing.proxy import HttpProxy

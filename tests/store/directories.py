@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bayou.store.local import LocalTransport
+from bayou.objectstore.backends.directory import LocalTransport
 
 TIMEOUT = 10.0
 

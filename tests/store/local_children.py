@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from bayou.core.errors import AlreadyExists, PreconditionFailed
-from bayou.store.local import LocalTransport
-from bayou.store.transport import Create, Match
+from bayou.objectstore.backends.directory import LocalTransport
+from bayou.objectstore.transport import Create, Match
 
 PATIENCE = 60.0
 BLOCK = 64 * 1024

@@ -8,10 +8,10 @@ import pytest
 
 from bayou.core.errors import AccessDenied, BadAnswer, CannotConnect, NoSuchBucket, NotFound, Unavailable
 from bayou.core.ids import ulid
-from bayou.store import Store, open_store
-from bayou.store.open import open_transport
-from bayou.store.scope import Scope
-from bayou.store.url import parse_url
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.url import parse_url
 from bayou.testing.contract import payload
 from bayou.testing.faults import Fail, Rule
 from bayou.testing.faulty import Fault, FaultyTransport
@@ -78,7 +78,7 @@ def test_a_missing_bucket_is_no_missing_object(server: GcsServer) -> None:
 
 def test_a_store_that_said_no_has_been_reached() -> None:
     faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
-    store = Store(faulty, Scope.of("p", None), policy=QUICK)
+    store = Store(faulty, KeyScope.of("p", None), policy=QUICK)
     with pytest.raises(NotFound):
         store.get(KEY)
     faulty.faults.append(Fault("get", error=lambda: CannotConnect("restarting")))

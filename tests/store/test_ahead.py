@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from bayou.store import ahead
-from bayou.store.ahead import Ahead, read_ahead
+from bayou.objectstore import prefetcher
+from bayou.objectstore.prefetcher import Prefetcher, prefetch
 
-TOGETHER = ahead._TOGETHER
+TOGETHER = prefetcher._TOGETHER
 
 
 class Source:
@@ -49,7 +49,7 @@ def test_a_source_is_read_to_its_end_although_nobody_asks() -> None:
         yield from range(3)
         read.set()
 
-    found = Ahead(source())
+    found = Prefetcher(source())
 
     assert read.wait(30)
     assert list(found) == [0, 1, 2]
@@ -60,7 +60,7 @@ def test_what_came_before_a_failure_comes_before_it() -> None:
         yield 1
         raise ValueError("broken")
 
-    found = iter(Ahead(source()))
+    found = iter(Prefetcher(source()))
 
     assert next(found) == 1
     with pytest.raises(ValueError, match="broken"):
@@ -74,7 +74,7 @@ def test_whoever_leaves_does_not_wait_for_a_source_that_never_ends() -> None:
         held.wait()
         yield 1
 
-    found = Ahead(source())
+    found = Prefetcher(source())
     found.leave()
     held.set()
 
@@ -84,7 +84,7 @@ def test_whoever_leaves_does_not_wait_for_a_source_that_never_ends() -> None:
 @pytest.mark.parametrize("most", [1, 5])
 def test_no_more_is_held_than_may_be(most: int) -> None:
     source = Source()
-    found = Ahead(source.numbers(), most)
+    found = Prefetcher(source.numbers(), most)
     assert source.goes_beyond(most - 1)
     beyond = source.goes_beyond(most, within=0.3)
     found.leave()
@@ -94,7 +94,7 @@ def test_no_more_is_held_than_may_be(most: int) -> None:
 @pytest.mark.parametrize("most", [1, 5])
 def test_what_is_taken_makes_room_for_as_many_and_no_more(most: int) -> None:
     source = Source()
-    found = Ahead(source.numbers(), most)
+    found = Prefetcher(source.numbers(), most)
     numbers = iter(found)
     for number in range(1, 51):
         assert next(numbers) == number
@@ -105,7 +105,7 @@ def test_what_is_taken_makes_room_for_as_many_and_no_more(most: int) -> None:
 
 def test_whoever_leaves_early_closes_a_source_that_has_more() -> None:
     source = Source()
-    found = Ahead(source.numbers(), 3)
+    found = Prefetcher(source.numbers(), 3)
     assert next(iter(found)) == 1
     found.leave()
     assert source.closed.wait(30)
@@ -114,7 +114,7 @@ def test_whoever_leaves_early_closes_a_source_that_has_more() -> None:
 
 def test_whoever_leaves_a_source_without_bounds_closes_it_too() -> None:
     source = Source()
-    found = Ahead(source.numbers())
+    found = Prefetcher(source.numbers())
     found.leave()
     assert source.closed.wait(30)
 
@@ -127,19 +127,19 @@ def test_what_is_read_ahead_comes_in_order_and_whole_from_a_thread_of_its_own() 
             threads.add(threading.current_thread())
             yield number
 
-    assert list(read_ahead(source(), 64, name="reader")) == list(range(1000))
+    assert list(prefetch(source(), 64, name="reader")) == list(range(1000))
     assert [thread.name for thread in threads] == ["reader"]
 
 
 @pytest.mark.parametrize("count", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1])
 def test_few_are_read_ahead_as_well(count: int) -> None:
-    assert list(read_ahead(range(count), 1, name="reader")) == list(range(count))
+    assert list(prefetch(range(count), 1, name="reader")) == list(range(count))
 
 
 @pytest.mark.parametrize("most", [1, TOGETHER, 4 * TOGETHER])
 def test_reading_ahead_goes_on_by_itself_and_not_without_end(most: int) -> None:
     source = Source()
-    results = read_ahead(source.numbers(), most, name="reader")
+    results = prefetch(source.numbers(), most, name="reader")
     assert next(results) == 1
     assert source.goes_beyond(most - 1)
     most = max(most, TOGETHER) + 2 * TOGETHER  # some are in hand, and some in between
@@ -149,7 +149,7 @@ def test_reading_ahead_goes_on_by_itself_and_not_without_end(most: int) -> None:
 
 def test_whoever_wants_no_more_that_is_read_ahead_closes_the_source() -> None:
     source = Source()
-    results = read_ahead(source.numbers(), 64, name="reader")
+    results = prefetch(source.numbers(), 64, name="reader")
     assert next(results) == 1
     results.close()
     assert source.closed.wait(30)
@@ -160,7 +160,7 @@ def test_whoever_wants_no_more_that_is_read_ahead_closes_the_source() -> None:
 
 def test_what_a_source_raises_is_raised_by_whoever_reads_ahead() -> None:
     source = Source(fails_at=2 * TOGETHER + 1)
-    results = read_ahead(source.numbers(), 1000, name="reader")
+    results = prefetch(source.numbers(), 1000, name="reader")
     assert [next(results) for _ in range(2 * TOGETHER)] == list(range(1, 2 * TOGETHER + 1))
     with pytest.raises(ValueError, match="broken"):
         next(results)
@@ -168,7 +168,7 @@ def test_what_a_source_raises_is_raised_by_whoever_reads_ahead() -> None:
 
 
 def test_what_came_before_a_failure_is_not_dropped_when_it_is_read_ahead() -> None:
-    results = read_ahead(Source(fails_at=6).numbers(), 1000, name="reader")
+    results = prefetch(Source(fails_at=6).numbers(), 1000, name="reader")
     assert [next(results) for _ in range(5)] == [1, 2, 3, 4, 5]
     with pytest.raises(ValueError, match="broken"):
         next(results)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.ids import ulid
-from bayou.store import open_store
+from bayou.objectstore import open_store
 from bayou.testing import azurite
 from bayou.testing.contract import Connect, StoreContract
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import CannotConnect, CredentialsExpired, CredentialsMissing
-from bayou.store import credentials, keys, open_store, raw_listing
-from bayou.store.credentials import BotoCredentials
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import keys, open_store
+from bayou.objectstore.backends import credentials, strict_listing
+from bayou.objectstore.backends.credentials import BotoCredentials
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.server import LoopbackServer
 from bayou.testing.wire import Request, Response, answer
@@ -127,7 +128,7 @@ def test_the_second_listing_goes_where_the_first_one_went(
     recording: Recording, options: dict[str, str], path: str
 ) -> None:
     everything = {"endpoint": recording.url, "region": "eu-north-1", **options}
-    assert [*raw_listing.s3("bucket", "s3://bucket", everything, None)("p/", "p/a b+c", 5.0)] == [[]]
+    assert [*strict_listing.s3("bucket", "s3://bucket", everything, None)("p/", "p/a b+c", 5.0)] == [[]]
     (request,) = recording.requests
     assert request.path.removesuffix("/") == path
     assert request.query == {
@@ -146,12 +147,12 @@ def test_the_second_listing_goes_where_the_first_one_went(
 
 def test_who_pays_for_a_listing_is_told(recording: Recording) -> None:
     options = {"endpoint": recording.url, "request_payer": "true"}
-    [*raw_listing.s3("bucket", "s3://bucket", options, None)("p/", None, 5.0)]
+    [*strict_listing.s3("bucket", "s3://bucket", options, None)("p/", None, 5.0)]
     assert recording.requests[0].headers["x-amz-request-payer"] == "requester"
     assert "x-amz-request-payer" in recording.requests[0].headers["authorization"]
 
 
 def test_anonymous_listings_are_not_signed(recording: Recording) -> None:
     options = {"endpoint": recording.url, "skip_signature": "true"}
-    [*raw_listing.s3("bucket", "s3://bucket", options, None)("p/", None, 5.0)]
+    [*strict_listing.s3("bucket", "s3://bucket", options, None)("p/", None, 5.0)]
     assert "authorization" not in recording.requests[0].headers

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import ConfigInvalid, DeleteFailed, StoreError, UsageError, WrongRegion
-from bayou.store import Store, keys, open_store
-from bayou.store.credentials import GCS_RENEWAL
-from bayou.store.destination import client, host_of
-from bayou.store.failure import Request
-from bayou.store.fetch import fetch
-from bayou.store.retry import RetryPolicy
-from bayou.store.url import OPTIONS, CustomEndpoint, check_options, custom_endpoint
+from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore.backends.credentials import GCS_RENEWAL
+from bayou.objectstore.backends.obstore_errors import Request, client, host_of
+from bayou.objectstore.backends.plain_http import fetch
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.url import OPTIONS, CustomEndpoint, check_options, custom_endpoint
 from bayou.testing.contract import payload
 from tests.store.scripted import Scripted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.store import open_store
+from bayou.objectstore import open_store
 from bayou.testing.contract import listed, payload
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint

@@ -20,8 +20,8 @@ from bayou.core.errors import (
     Unavailable,
     WrongRegion,
 )
-from bayou.store import Store, keys, open_store
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.contract import listed, payload
 from bayou.testing.faults import Fail, Garbage, Reset, Rule, Silent, Truncate
 from bayou.testing.proxy import HttpProxy
@@ -106,7 +106,7 @@ def test_f097_no_credentials_anywhere_is_said_without_waiting(
 
 @pytest.mark.parametrize("url", ["gs://bucket", "az://container"])
 def test_f097_the_same_for_other_providers(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr("bayou.store.credentials._product_name", lambda: "")
+    monkeypatch.setattr("bayou.objectstore.backends.credentials._product_name", lambda: "")
     with pytest.raises(CredentialsMissing) as caught:
         open_store(url)
     assert caught.value.hint
@@ -234,7 +234,7 @@ def test_v4_a_404_that_is_not_the_stores_own_word_does_not_mean_absent(
 
 
 def test_a_409_on_a_conditional_write_is_not_taken_for_somebody_elses_object(proxied: Store, proxy: HttpProxy) -> None:
-    from bayou.store import Create
+    from bayou.objectstore import Create
 
     body = XML % (b"ConditionalRequestConflict", b"try again")
     proxy.faults.add(Rule(Fail(409, body), method="PUT", times=2))
@@ -274,7 +274,7 @@ def test_plain_keys_never_import_boto3() -> None:
 
     code = (
         "import os, sys; os.environ.update(AWS_ACCESS_KEY_ID='a', AWS_SECRET_ACCESS_KEY='b');"
-        "from bayou.store import open_store; open_store('s3://b/p', options={'endpoint': 'http://127.0.0.1:9'});"
+        "from bayou.objectstore import open_store; open_store('s3://b/p', options={'endpoint': 'http://127.0.0.1:9'});"
         "bad = {'boto3', 'pyarrow', 'pandas', 'pyspark'} & set(sys.modules); print(sorted(bad)); sys.exit(bool(bad))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from obstore import exceptions as obs
 
 from bayou.core import errors
-from bayou.store.failure import OddKey, Renewal, Request, from_status, one_line, translate
+from bayou.objectstore.backends.obstore_errors import Renewal, Request, UnparsableKey, from_status, one_line, translate
 
 RENEWAL = Renewal(missing="sign in with: login", expired="renew with: login")
 GET = Request("GET", "p/data/a", "s3://bucket", RENEWAL)
@@ -153,7 +153,7 @@ def test_a_failure_without_an_answer_becomes_the_error_that_it_means(
     ],
 )
 def test_a_key_that_obstore_cannot_express_is_no_error_of_the_store(text: str) -> None:
-    assert isinstance(translate(obs.GenericError(text), LIST), OddKey)
+    assert isinstance(translate(obs.GenericError(text), LIST), UnparsableKey)
     body = f"<p>{text}</p>"
     assert isinstance(translate(obs.GenericError(answered(403, body)), LIST), errors.AccessDenied)
 

@@ -15,8 +15,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing, StoreError
-from bayou.store import open_store, raw_listing
-from bayou.store.raw_listing import google_access
+from bayou.objectstore import open_store
+from bayou.objectstore.backends import strict_listing
+from bayou.objectstore.backends.strict_listing import google_access
 from bayou.testing.gcs import GcsServer
 from bayou.testing.server import LoopbackServer
 from bayou.testing.wire import Request, Response, answer
@@ -179,7 +180,7 @@ def test_a_users_refresh_token_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> 
     user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(user))
     with TokenServer(b'{"access_token": "fresh"}') as tokens:
-        monkeypatch.setattr(raw_listing, "_GOOGLE_TOKENS", tokens.url)
+        monkeypatch.setattr(strict_listing, "_GOOGLE_TOKENS", tokens.url)
         assert google_access({}, 5.0)[1] == {"Authorization": "Bearer fresh"}
         form = parse_qs(tokens.requests[0].body.decode())
         assert form == {

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from bayou.core import paths
 from bayou.core.ids import ulid
-from bayou.store import keys
-from bayou.store.keys import PayloadKey
-from bayou.store.scope import Scope
+from bayou.objectstore import keys
+from bayou.objectstore.keys import KeyScope, PayloadKey
 
-SCOPE = Scope.of("p", None)
+SCOPE = KeyScope.of("p", None)
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PUSH, NEXT = "01J9ZQ3V7M5K8Y2W4X6C0B1D2E", "01J9ZQ3V7M5K8Y2W4X6C0B1D2F"
 

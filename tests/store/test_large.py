@@ -28,14 +28,13 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.core.ids import ulid
-from bayou.store import Store, open_store
-from bayou.store import remote as remote_module
-from bayou.store.keys import Key
-from bayou.store.large import MIB, PARALLEL, THRESHOLD, part_size
-from bayou.store.open import open_transport
-from bayou.store.scope import Scope
-from bayou.store.transport import Fetched
-from bayou.store.url import parse_url
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.backends import obstore as remote_module
+from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.transport import Fetched
+from bayou.objectstore.url import parse_url
 from bayou.testing.contract import payload
 from bayou.testing.faults import Delay, Fail, Rule, Silent
 from bayou.testing.faulty import Fault, FaultyTransport
@@ -76,7 +75,7 @@ class Source(io.BytesIO):
 MEASURED = """
 import hashlib, resource, sys
 from pathlib import Path
-from bayou.store import open_store
+from bayou.objectstore import open_store
 from bayou.testing.contract import payload
 
 directory, size = Path(sys.argv[1]), int(sys.argv[2]) << 20
@@ -131,7 +130,7 @@ def faulty() -> FaultyTransport:
 
 @pytest.fixture
 def store(faulty: FaultyTransport) -> Store:
-    return Store(faulty, Scope.of("p", None), policy=QUICK)
+    return Store(faulty, KeyScope.of("p", None), policy=QUICK)
 
 
 @pytest.mark.parametrize("nth", [2, 3, 5])
@@ -169,7 +168,7 @@ class Careless(FaultyTransport):
 
 def test_v2_a_store_that_does_not_look_at_conditions_is_looked_at_itself() -> None:
     careless = Careless(open_transport(parse_url(f"memory://{ulid()}"), {}))
-    store = Store(careless, Scope.of("p", None), policy=QUICK)
+    store = Store(careless, KeyScope.of("p", None), policy=QUICK)
     old, new = block(b"o", 20), block(b"n", 20)
     first = store.put(KEY, old)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import StoreError
-from bayou.store import keys, open_store
-from bayou.store.store import Store
+from bayou.objectstore import keys, open_store
+from bayou.objectstore.store import Store
 
 KEYS = ["top", "data/a", "data/a.b", "data/t/m/raw", "data/u/raw", "files/x"]
 

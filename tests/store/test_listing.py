@@ -12,12 +12,13 @@ import pytest
 from bayou.core import limits
 from bayou.core.errors import BadAnswer, StoreError, TimedOut, Unavailable
 from bayou.core.ids import ulid
-from bayou.store import ObjectMeta, Store, fetch, open_store
-from bayou.store.failure import Renewal, Request
-from bayou.store.open import open_transport
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.url import parse_url
+from bayou.objectstore import ObjectMeta, Store, open_store
+from bayou.objectstore.backends import plain_http
+from bayou.objectstore.backends.obstore_errors import Renewal, Request
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.url import parse_url
 from bayou.testing.faults import Fail, Garbage, Rule
 from bayou.testing.faulty import FaultyTransport
 from bayou.testing.gcs import GcsServer
@@ -166,7 +167,7 @@ class Pages:
 
 def scripted(*script: Sequence[str] | StoreError) -> tuple[Store, Pages]:
     pages = Pages(*script)
-    return Store(pages, Scope.of("p", None), policy=QUICK), pages  # type: ignore[arg-type]
+    return Store(pages, KeyScope.of("p", None), policy=QUICK), pages  # type: ignore[arg-type]
 
 
 def test_a_listing_in_order_goes_on_where_it_broke() -> None:
@@ -205,7 +206,7 @@ def test_the_time_that_the_reader_takes_is_not_the_listings() -> None:
     transport = open_transport(parse_url(f"memory://{ulid()}"), {})
     for number in range(3_000):
         transport.put(f"p/{number:05}", b"", timeout=5)
-    store = Store(transport, Scope.of("p", None), policy=RetryPolicy(call_deadline_s=1.0))
+    store = Store(transport, KeyScope.of("p", None), policy=RetryPolicy(call_deadline_s=1.0))
     seen = 0
     for page in store.list():
         seen += len(page)
@@ -219,7 +220,7 @@ def test_a_transport_that_raises_plainly_when_it_deletes_is_retried_and_named() 
     from bayou.testing.faulty import Fault
 
     faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
-    store = Store(faulty, Scope.of("p", None), policy=QUICK)
+    store = Store(faulty, KeyScope.of("p", None), policy=QUICK)
     store.put(payload("data/a"), b"")
     faulty.faults.append(Fault("delete", nth=1, error=lambda: Unavailable("503")))
     store.delete([payload("data/a")])
@@ -294,4 +295,4 @@ def test_v12_a_request_of_our_own_is_bounded_in_time_and_size(
 ) -> None:
     monkeypatch.setattr(limits, "LISTING_BYTES", 1 << 20)
     with pytest.raises(error):
-        fetch.fetch(talk(speak), {}, ABOUT, 0.3)
+        plain_http.fetch(talk(speak), {}, ABOUT, 0.3)

@@ -11,9 +11,10 @@ import pytest
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, Cancelled, DeadlinePassed, StoreError
-from bayou.store import Store, local, local_directories, open_store
-from bayou.store.keys import as_listed
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.backends import directory, directory_paths
+from bayou.objectstore.keys import as_listed
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing import gcs as gcs_module
 from bayou.testing.faults import Delay, Rule
 from bayou.testing.gcs import GcsServer
@@ -106,12 +107,12 @@ def test_17_10_a_directory_that_answers_slowly_ends_at_the_deadline(
     looked: list[object] = []
 
     def slow(*where: object) -> Iterator[object]:
-        for found in local_directories.walk(*where):  # type: ignore[arg-type]
+        for found in directory_paths.walk(*where):  # type: ignore[arg-type]
             time.sleep(SLOW.seconds)
             looked.append(found)
             yield found
 
-    monkeypatch.setattr(local, "walk", slow)
+    monkeypatch.setattr(directory, "walk", slow)
     store = open_store(tmp_path.as_uri()).within(Deadline.after(DEADLINE_S))
     with pytest.raises(DeadlinePassed):
         listed(store)

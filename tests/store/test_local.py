@@ -28,10 +28,12 @@ from bayou.core.errors import (
     TimedOut,
     Unavailable,
 )
-from bayou.store import Create, Match, Store, keys, local, local_files, open_store
-from bayou.store.local import LocalTransport
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
+from bayou.objectstore import Create, Match, Store, keys, open_store
+from bayou.objectstore.backends import directory as local
+from bayou.objectstore.backends import directory_files
+from bayou.objectstore.backends.directory import LocalTransport
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.contract import payload, race
 from tests.store.directories import TIMEOUT, content, listed, put, temporaries
 
@@ -54,7 +56,7 @@ def transport(root: Path) -> LocalTransport:
 
 @pytest.fixture
 def store(transport: LocalTransport) -> Store:
-    return Store(transport, Scope.of("", None), policy=ONCE)
+    return Store(transport, KeyScope.of("", None), policy=ONCE)
 
 
 def run_child(*arguments: str) -> subprocess.Popen[str]:
@@ -338,7 +340,7 @@ def test_a_full_disk_leaves_nothing_behind(
         if how == "fsync":
             refuse(patch, errno.ENOSPC, "fsync")
         else:
-            patch.setattr(local_files, "open", lambda *arguments: Full(open(*arguments)), raising=False)  # noqa: SIM115
+            patch.setattr(directory_files, "open", lambda *arguments: Full(open(*arguments)), raising=False)  # noqa: SIM115
         for call in (
             lambda: put(transport, "data/b", b"new", condition=condition),
             lambda: transport.put_chunks("data/a", iter([b"1", b"2"]), part_size=1, parallel=1, timeout=TIMEOUT),

@@ -13,8 +13,8 @@ import pytest
 
 from bayou.core import limits, paths
 from bayou.core.errors import BadAnswer, DeleteFailed, PreconditionFailed, Rejected
-from bayou.store import Create, Match
-from bayou.store.local import LocalTransport
+from bayou.objectstore import Create, Match
+from bayou.objectstore.backends.directory import LocalTransport
 from tests.store.directories import TIMEOUT, content, listed, put, temporaries
 
 

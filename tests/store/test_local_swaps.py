@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import BayouError, DeleteFailed, Rejected, StoreError
-from bayou.store import Create, Match
-from bayou.store.local import LocalTransport
+from bayou.objectstore import Create, Match
+from bayou.objectstore.backends.directory import LocalTransport
 from tests.store.directories import TIMEOUT, listed, put
 from tests.sync.conftest import Team
 

@@ -11,8 +11,8 @@ import pytest
 
 from bayou.core.errors import BadAnswer, Rejected
 from bayou.core.ids import ulid
-from bayou.store import Store, open_store
-from bayou.store.keys import Key
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.keys import Key
 from bayou.testing.contract import Connect, payload
 from bayou.testing.faults import Garbage, Rule
 from bayou.testing.gcs import GcsServer

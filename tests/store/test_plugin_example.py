@@ -11,9 +11,9 @@ import pytest
 from bayou.core import errors
 from bayou.core.errors import StoreError
 from bayou.core.ids import ulid
-from bayou.store import open_store
-from bayou.store.transport import Transport
-from bayou.store.url import OPTIONS
+from bayou.objectstore import open_store
+from bayou.objectstore.transport import Transport
+from bayou.objectstore.url import OPTIONS
 from bayou.testing.contract import Connect, StoreContract
 from tests.sync.conftest import Team
 

@@ -19,12 +19,12 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.core.ids import ulid
-from bayou.store import Store, open_store
-from bayou.store.open import open_transport
-from bayou.store.probe import Capabilities, probe
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.url import parse_url
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.probe import Capabilities, probe
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.url import parse_url
 from bayou.testing import gcs_xml
 from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
 from bayou.testing.gcs import GcsServer
@@ -165,7 +165,7 @@ def faulty() -> FaultyTransport:
 
 @pytest.fixture
 def store(faulty: FaultyTransport) -> Store:
-    return Store(faulty, Scope.of("p", None), policy=ONCE)
+    return Store(faulty, KeyScope.of("p", None), policy=ONCE)
 
 
 def left(faulty: FaultyTransport) -> list[str]:
@@ -174,7 +174,7 @@ def left(faulty: FaultyTransport) -> list[str]:
 
 def requests_of_a_probe() -> int:
     transport = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
-    probe(Store(transport, Scope.of("p", None)))
+    probe(Store(transport, KeyScope.of("p", None)))
     return len(transport.seen)
 
 
@@ -190,7 +190,7 @@ def test_whichever_request_fails_it_is_an_error_and_nothing_is_left_behind(error
         faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
         faulty.faults.append(Fault(nth=number, error=lambda: error("no")))
         with pytest.raises(error):
-            probe(Store(faulty, Scope.of("p", None), policy=ONCE))
+            probe(Store(faulty, KeyScope.of("p", None), policy=ONCE))
         assert left(faulty) == [], f"after request {number}, {faulty.seen[number - 1]}"
 
 
@@ -208,7 +208,7 @@ def test_whichever_answer_is_lost_nothing_is_left_behind() -> None:
         faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
         faulty.faults.append(Fault(nth=number, when="after", error=lost_answer))
         with contextlib.suppress(StoreError):  # where the answer would have been an error, that one stands
-            probe(Store(faulty, Scope.of("p", None), policy=ONCE))
+            probe(Store(faulty, KeyScope.of("p", None), policy=ONCE))
         assert left(faulty) == [], f"after request {number}, {faulty.seen[number - 1]}"
 
 
@@ -235,7 +235,7 @@ def test_v12_a_probe_that_is_cancelled_cleans_up_in_time_of_its_own(store: Store
         deadline.cancel()
         return Unavailable("503")
 
-    patient = Store(faulty, Scope.of("p", None), policy=RetryPolicy(base_s=60, cap_s=60))
+    patient = Store(faulty, KeyScope.of("p", None), policy=RetryPolicy(base_s=60, cap_s=60))
     faulty.faults.append(Fault("list", nth=1, error=cancel))
     with pytest.raises(Cancelled):
         probe(patient.within(deadline))

@@ -10,9 +10,9 @@ from threading import Thread
 import pytest
 
 from bayou.core.errors import BadAnswer, StoreError, TooLarge
-from bayou.store import Store, open_store
-from bayou.store.large import Nowhere
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.multipart import NullSink
+from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.contract import payload
 
 ONCE = RetryPolicy(attempts=1, request_timeout_s=20, call_deadline_s=30)
@@ -99,7 +99,7 @@ def test_17_9_an_answer_without_a_length_is_none(endless: Callable[[str], tuple[
     [
         lambda store: store.get(KEY, span=(0, 10)),
         lambda store: store.read(KEY, 9, bytes(32)),
-        lambda store: store.download(KEY, Nowhere(), 10),
+        lambda store: store.download(KEY, NullSink(), 10),
     ],
     ids=["get", "read", "download"],
 )
@@ -118,7 +118,7 @@ def test_17_9_an_object_that_should_be_empty_and_announces_gigabytes_is_not_read
 ) -> None:
     store, server = endless(f"HTTP/1.1 200 OK\nContent-Length: {100 * MIB}")
     with pytest.raises(BadAnswer, match="0 bytes expected"):
-        store.download(KEY, Nowhere(), 0)
+        store.download(KEY, NullSink(), 0)
     assert sum(server.sent) < IN_FLIGHT
 
 

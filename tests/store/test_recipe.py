@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bayou.store import keys
-from bayou.store.recipe import CREDENTIALS, SECRETS, SETTINGS, Recipe
+from bayou.objectstore import keys
+from bayou.objectstore.spec import CREDENTIALS, SECRETS, SETTINGS, StoreSpec
 from bayou.testing.server import LoopbackServer
 from bayou.testing.wire import Request, Response, answer
 
@@ -44,7 +44,7 @@ FOREIGN = {
 OPEN = """
 import json, os, pickle, sys, threading
 from bayou.core.errors import StoreError
-from bayou.store import keys
+from bayou.objectstore import keys
 recipes = pickle.loads(sys.stdin.buffer.read())
 start = threading.Barrier(len(recipes))
 
@@ -87,7 +87,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def open_elsewhere(*recipes: Recipe, **environ: str) -> dict[str, str]:
+def open_elsewhere(*recipes: StoreSpec, **environ: str) -> dict[str, str]:
     """Open and use all of them at once in a process of another environment; return what that has at the end."""
     done = subprocess.run(
         [sys.executable, "-c", OPEN],
@@ -100,7 +100,7 @@ def open_elsewhere(*recipes: Recipe, **environ: str) -> dict[str, str]:
     return found
 
 
-def secrets_of(recipe: Recipe) -> list[str]:
+def secrets_of(recipe: StoreSpec) -> list[str]:
     return sorted(name for name, value in recipe.environ.items() if value == SECRET)
 
 
@@ -109,7 +109,7 @@ def secrets_of(recipe: Recipe) -> list[str]:
 
 def test_17_1_the_recipe_of_a_directory_has_no_credentials_at_all(everything: None, tmp_path: Path) -> None:
     for url in (tmp_path.as_uri(), "memory://name", "elsewhere://plugged/in"):
-        recipe = Recipe.of(url, None, {})
+        recipe = StoreSpec.of(url, None, {})
         assert (dict(recipe.environ), recipe.granted, recipe.secret) == ({}, None, False)
         assert SECRET.encode() not in pickle.dumps(recipe)
 
@@ -119,7 +119,7 @@ def test_17_1_the_recipe_of_a_bucket_has_the_keys_of_its_own_provider_only(
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_PROXY_URL", f"http://me:{SECRET}@127.0.0.1:9")
-    s3, gs, az = (Recipe.of(f"{scheme}://bucket/p", None, {}) for scheme in ("s3", "gs", "az"))
+    s3, gs, az = (StoreSpec.of(f"{scheme}://bucket/p", None, {}) for scheme in ("s3", "gs", "az"))
 
     assert s3.granted is not None
     assert (s3.granted.access_key_id, s3.granted.secret_access_key, s3.granted.token) == ("me", SECRET, SECRET)
@@ -133,7 +133,7 @@ def test_17_1_the_recipe_of_a_bucket_has_the_keys_of_its_own_provider_only(
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_who_reads_anonymously_takes_no_credentials_along(everything: None, scheme: str) -> None:
-    recipe = Recipe.of(f"{scheme}://bucket", None, {"skip_signature": "true"})
+    recipe = StoreSpec.of(f"{scheme}://bucket", None, {"skip_signature": "true"})
 
     assert SECRET.encode() not in pickle.dumps(recipe)
     assert not recipe.secret
@@ -141,7 +141,7 @@ def test_who_reads_anonymously_takes_no_credentials_along(everything: None, sche
 
 def test_a_recipe_shows_nothing_of_what_it_carries(everything: None) -> None:
     for scheme in ("s3", "gs", "az"):
-        recipe = pickle.loads(pickle.dumps(Recipe.of(f"{scheme}://bucket/p", "infra", {})))
+        recipe = pickle.loads(pickle.dumps(StoreSpec.of(f"{scheme}://bucket/p", "infra", {})))
 
         assert SECRET not in repr(recipe) + str(recipe)
         assert recipe.secret
@@ -175,7 +175,7 @@ def test_each_variable_is_one_that_its_client_reads(name: str) -> None:
 
 def test_who_opens_it_has_these_credentials_and_no_others(everything: None) -> None:
     with Keeping() as server:
-        recipe = Recipe.of("s3://bucket/p", "infra", {"endpoint": server.url})
+        recipe = StoreSpec.of("s3://bucket/p", "infra", {"endpoint": server.url})
 
         left = open_elsewhere(recipe, **dict.fromkeys(FOREIGN, "another's"), SERVICE_ACCOUNT="another's")
 
@@ -193,9 +193,9 @@ def test_17_1_stores_that_are_opened_at_once_have_their_own_credentials_each(
     monkeypatch.delenv("AWS_PROFILE")
     with Keeping() as mine, Keeping() as theirs, Keeping() as google:
         recipes = [
-            Recipe.of("s3://mine", None, {"endpoint": mine.url}),
-            Recipe.of("s3://theirs", None, {"endpoint": theirs.url, "profile": "backup"}),
-            Recipe.of("gs://bucket", None, {"endpoint": google.url}),
+            StoreSpec.of("s3://mine", None, {"endpoint": mine.url}),
+            StoreSpec.of("s3://theirs", None, {"endpoint": theirs.url, "profile": "backup"}),
+            StoreSpec.of("gs://bucket", None, {"endpoint": google.url}),
         ]
         (tmp_path / "credentials").unlink()  # as on another machine
 
@@ -214,13 +214,13 @@ def test_the_process_that_made_a_recipe_keeps_its_environment(everything: None, 
     before = dict(os.environ)
 
     for url in ("s3://bucket", "gs://bucket", tmp_path.as_uri()):
-        Recipe.of(url, None, {}).open()
+        StoreSpec.of(url, None, {}).open()
 
     assert dict(os.environ) == before
 
 
 def test_a_directory_needs_no_credentials(tmp_path: Path) -> None:
-    store = Recipe.of(tmp_path.as_uri(), None, {}).open()
+    store = StoreSpec.of(tmp_path.as_uri(), None, {}).open()
     store.put(keys.payload("data/a", None), b"1")
 
     assert (tmp_path / "data/a").read_bytes() == b"1"
@@ -237,7 +237,7 @@ def test_what_names_the_store_goes_along(monkeypatch: pytest.MonkeyPatch) -> Non
         for name, value in {**named, "AWS_ENDPOINT_URL": server.url}.items():
             monkeypatch.setenv(name, value)
 
-        left = open_elsewhere(Recipe.of("s3://bucket", None, {}))
+        left = open_elsewhere(StoreSpec.of("s3://bucket", None, {}))
 
     assert server.authorised
     assert (left["AWS_ENDPOINT_URL"], left["AWS_SSE_CUSTOMER_KEY_BASE64"]) == (server.url, "a2V5")

@@ -21,11 +21,11 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.core.ids import ulid
-from bayou.store import Create, Match, Store, keys
-from bayou.store.open import open_transport
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.url import parse_url
+from bayou.objectstore import Create, Match, Store, keys
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.url import parse_url
 from bayou.testing.contract import payload
 from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
 
@@ -39,7 +39,7 @@ def faulty() -> FaultyTransport:
 
 @pytest.fixture
 def store(faulty: FaultyTransport) -> Store:
-    return Store(faulty, Scope.of("p", None), policy=QUICK)
+    return Store(faulty, KeyScope.of("p", None), policy=QUICK)
 
 
 def unavailable() -> StoreError:
@@ -149,7 +149,7 @@ def test_f084_a_deadline_ends_a_call_that_would_go_on_retrying(store: Store, fau
 
 
 def test_f086_a_passed_deadline_names_what_it_waited_for(faulty: FaultyTransport) -> None:
-    patient = Store(faulty, Scope.of("p", None), policy=RetryPolicy(base_s=50, cap_s=50))
+    patient = Store(faulty, KeyScope.of("p", None), policy=RetryPolicy(base_s=50, cap_s=50))
     faulty.faults.append(Fault("get", error=lambda: TimedOut("silence")))
     with pytest.raises(DeadlinePassed) as caught:
         patient.within(Deadline.after(0.05)).get(payload("data/a"))
@@ -159,7 +159,7 @@ def test_f086_a_passed_deadline_names_what_it_waited_for(faulty: FaultyTransport
 
 
 def test_a_cancelled_deadline_wakes_a_sleeping_retry(faulty: FaultyTransport) -> None:
-    patient = Store(faulty, Scope.of("p", None), policy=RetryPolicy(base_s=600, cap_s=600))
+    patient = Store(faulty, KeyScope.of("p", None), policy=RetryPolicy(base_s=600, cap_s=600))
     deadline = Deadline.after(600)
 
     def fail_and_cancel() -> StoreError:

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from bayou.core.errors import NotFound
-from bayou.store import open_store
+from bayou.objectstore import open_store
 from bayou.testing.contract import payload
 
 os.sched_getaffinity = lambda pid: set(range(6))

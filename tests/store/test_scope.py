@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import ConfigInvalid, NamespaceInvalid, NotFound, Rejected, StoreError
 from bayou.core.ids import ulid
-from bayou.store import Create, Store, keys, open_store
-from bayou.store.keys import Key
-from bayou.store.large import MIB
-from bayou.store.open import open_transport
-from bayou.store.probe import probe
-from bayou.store.scope import Scope
-from bayou.store.url import parse_url
+from bayou.objectstore import Create, Store, keys, open_store
+from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.multipart import MIB
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.probe import probe
+from bayou.objectstore.url import parse_url
 from bayou.testing.contract import payload
 from bayou.testing.faulty import FaultyTransport
 from bayou.testing.gcs import GcsServer
@@ -73,8 +72,8 @@ def test_f073_a_bad_namespace_is_refused_before_any_request(
 
 @pytest.mark.parametrize("name", ["a", "0", "infra", "team-1", "a" * 64, "a--b", "bayou", "datas"])
 def test_a_good_namespace_is_a_directory_of_the_prefix(name: str) -> None:
-    assert Scope.of("proj", name).root == f"proj/{name}/"
-    assert Scope.of("", name).root == f"{name}/"
+    assert KeyScope.of("proj", name).root == f"proj/{name}/"
+    assert KeyScope.of("", name).root == f"{name}/"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_a_good_namespace_is_a_directory_of_the_prefix(name: str) -> None:
 )
 def test_a_bad_prefix_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
-        Scope.of(prefix, None)
+        KeyScope.of(prefix, None)
     assert "prefix" in caught.value.message
 
 
@@ -93,8 +92,8 @@ def test_a_bad_prefix_in_a_url_is_refused(url: str) -> None:
 
 
 def test_slashes_around_a_prefix_do_not_matter() -> None:
-    assert {Scope.of(prefix, None).root for prefix in ("proj", "/proj", "proj/", "//proj//")} == {"proj/"}
-    assert Scope.of("", None).root == Scope.of("/", None).root == ""
+    assert {KeyScope.of(prefix, None).root for prefix in ("proj", "/proj", "proj/", "//proj//")} == {"proj/"}
+    assert KeyScope.of("", None).root == KeyScope.of("/", None).root == ""
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_v9_every_key_that_a_gcs_server_sees_is_inside(counted: GcsServer, monke
 )
 def test_a_key_that_could_name_something_else_is_refused_without_a_request(key: str) -> None:
     faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
-    store = Store(faulty, Scope.of("p", "n"), policy=QUICK)
+    store = Store(faulty, KeyScope.of("p", "n"), policy=QUICK)
     for call in (
         lambda: store.get(Key(key)),
         lambda: store.head(Key(key)),
@@ -211,7 +210,7 @@ def test_v9_whatever_the_key_no_object_outside_is_touched(key: str) -> None:
     transport = open_transport(parse_url(f"memory://{ulid()}"), {})
     for other in ("p", "p2/x", "x", "p/other/x"):
         transport.put(other, b"theirs", timeout=5)
-    store = Store(transport, Scope.of("p", "n"), policy=QUICK)
+    store = Store(transport, KeyScope.of("p", "n"), policy=QUICK)
     try:
         store.put(Key(key), b"mine")
     except StoreError:
@@ -223,7 +222,7 @@ def test_v9_whatever_the_key_no_object_outside_is_touched(key: str) -> None:
 
 
 def test_a_scope_knows_what_is_inside() -> None:
-    scope = Scope.of("proj", "one")
+    scope = KeyScope.of("proj", "one")
     assert scope.relative("proj/one/data/a") == "data/a"
     assert scope.relative("proj/one-two/data/a") is None
     assert scope.relative("proj2/one/data/a") is None

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from bayou.core.errors import Cancelled, NotFound
-from bayou.store import open_store
-from bayou.store.threads import Crew, aside
+from bayou.objectstore import open_store
+from bayou.objectstore.threads import ThreadPool, run_interruptible
 from tests.sync import children
 
 
@@ -24,16 +24,16 @@ def forever() -> Iterator[threading.Event]:
 
 
 def test_the_main_thread_makes_no_call_itself() -> None:
-    assert aside(threading.current_thread) is not threading.main_thread()
+    assert run_interruptible(threading.current_thread) is not threading.main_thread()
 
 
 def test_one_thread_serves_the_main_thread_as_long_as_it_is_free() -> None:
-    assert aside(threading.current_thread) is aside(threading.current_thread)
+    assert run_interruptible(threading.current_thread) is run_interruptible(threading.current_thread)
 
 
 def test_another_thread_makes_its_calls_itself() -> None:
     made: list[threading.Thread] = []
-    thread = threading.Thread(target=lambda: made.append(aside(threading.current_thread)))
+    thread = threading.Thread(target=lambda: made.append(run_interruptible(threading.current_thread)))
     thread.start()
     thread.join()
 
@@ -45,7 +45,7 @@ def test_what_a_call_raises_comes_out() -> None:
         raise NotFound("no")
 
     with pytest.raises(NotFound):
-        aside(fail)
+        run_interruptible(fail)
 
 
 def test_a_signal_is_raised_while_a_call_hangs_and_the_next_call_goes_through(forever: threading.Event) -> None:
@@ -67,17 +67,17 @@ def test_a_signal_is_raised_while_a_call_hangs_and_the_next_call_goes_through(fo
     helper.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            aside(hang)
+            run_interruptible(hang)
     finally:
         signal.signal(signal.SIGUSR1, before)
         helper.join()
 
-    assert aside(lambda: "answer") == "answer"
+    assert run_interruptible(lambda: "answer") == "answer"
 
 
 def test_a_fork_starts_threads_of_its_own() -> None:
     body = """
-from bayou.store.threads import aside
+from bayou.objectstore.threads import aside
 aside(lambda: 1)
 child = os.fork()
 if child == 0:
@@ -90,7 +90,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_process_ends_while_a_thread_is_inside_a_call() -> None:
     body = """
 import threading
-from bayou.store.threads import Crew
+from bayou.objectstore.threads import Crew
 inside = threading.Event()
 Crew(1).submit(lambda: (inside.set(), threading.Event().wait()))
 inside.wait()
@@ -100,7 +100,7 @@ print("done")
 
 
 def test_a_crew_waits_for_what_has_begun_and_drops_the_rest() -> None:
-    crew, gate, begun, done = Crew(1), threading.Event(), threading.Event(), []
+    crew, gate, begun, done = ThreadPool(1), threading.Event(), threading.Event(), []
 
     def work(number: int) -> None:
         begun.set()
@@ -117,7 +117,7 @@ def test_a_crew_waits_for_what_has_begun_and_drops_the_rest() -> None:
 
 
 def test_a_crew_that_is_told_to_stop_is_not_waited_for(forever: threading.Event) -> None:
-    crew, begun, stop = Crew(1), threading.Event(), threading.Event()
+    crew, begun, stop = ThreadPool(1), threading.Event(), threading.Event()
     future = crew.submit(lambda: (begun.set(), forever.wait()))
     begun.wait()
     stop.set()

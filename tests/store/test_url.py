@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import ConfigInvalid, CredentialInConfig, Unavailable, UsageError
 from bayou.core.ids import ulid
-from bayou.store import Store, keys, open_store
-from bayou.store.open import open_transport
-from bayou.store.retry import RetryPolicy
-from bayou.store.transport import Transport
-from bayou.store.url import OPTIONS, StoreUrl, check_options, parse_url
+from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore.open import open_transport
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.transport import Transport
+from bayou.objectstore.url import OPTIONS, StoreUrl, check_options, parse_url
 from bayou.testing.contract import payload
 from bayou.testing.faulty import Fault, FaultyTransport
 

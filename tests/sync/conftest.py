@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import bayou.store.open as store_open
+import bayou.objectstore.open as store_open
 from bayou.core.ids import ulid
+from bayou.objectstore import Store, open_store
+from bayou.objectstore.backends.directory import LocalTransport
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.store import Store, open_store
-from bayou.store.local import LocalTransport
 from bayou.sync import api
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
@@ -136,7 +136,7 @@ def s3_env(seaweed: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
     for name, value in seaweed.env().items():
         monkeypatch.setenv(name, value)
     # SeaweedFS lets writers that race for one key wait a second for each other: tests/store proves that it races well.
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     seaweed.create_bucket("sync-tests")
     return seaweed
 

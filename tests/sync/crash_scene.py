@@ -21,9 +21,9 @@ from bayou.index.head import read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.store import Store
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
 from bayou.sync import api
 from bayou.sync.database import Database
 from bayou.sync.report import Mode, SyncReport
@@ -112,7 +112,7 @@ class Play:
     def command(self, mode: Mode, faults: list[Fault] | None = None, *, attempts: int = 4) -> list[str]:
         """Run one command in a process of its own, so to say; return the requests that it sent."""
         transport = FaultyTransport(SimTransport(self.bucket, "A", _Straight()), faults or [])
-        self._client("A", Store(transport, Scope.of("", None), concurrency=1, policy=_policy(attempts))).sync(
+        self._client("A", Store(transport, KeyScope.of("", None), concurrency=1, policy=_policy(attempts))).sync(
             mode, walk=True
         )
         return [f"{one.verb} {one.key}" for one in transport.seen]
@@ -200,7 +200,7 @@ def run(play: Play, mode: Mode) -> SyncReport:
 
 
 def _store(bucket: Bucket, who: str) -> Store:
-    return Store(SimTransport(bucket, who, _Straight()), Scope.of("", None), concurrency=1, policy=_policy(4))
+    return Store(SimTransport(bucket, who, _Straight()), KeyScope.of("", None), concurrency=1, policy=_policy(4))
 
 
 def _policy(attempts: int) -> RetryPolicy:

@@ -13,7 +13,7 @@ from bayou.index.chunk import Shape
 from bayou.index.entry import Entry
 from bayou.index.node import Leaf
 from bayou.index.nodes import StoreNodes
-from bayou.store import Store, keys
+from bayou.objectstore import Store, keys
 from bayou.sync import api
 from bayou.sync.reports import VerifyReport
 from tests.sync.conftest import Clone, Team
@@ -29,7 +29,7 @@ def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few files make a tree of several levels."""
     for function in (build_module.build, build_module.build_above, merge_module.merge):
         monkeypatch.setattr(function, "__defaults__", (SMALL,))
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)  # tests/store proves that directories swap
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)  # tests/store proves that directories swap
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from bayou.index.merge import merge
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import Store
+from bayou.objectstore import Store
 
 
 def head_of(store: Store) -> HeadSeen:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.report import SyncReport
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team

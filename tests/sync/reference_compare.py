@@ -13,8 +13,8 @@ from bayou.index.head import Head
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import Spans
 from bayou.index.trash import trash_refusal
-from bayou.store import keys
-from bayou.store.store import Store
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
 from bayou.sync.judge import CHANGED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
 from bayou.sync.remains import chain

@@ -11,9 +11,9 @@ from bayou.index.node import Leaf, Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree, leaves
-from bayou.store import keys
-from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.garbage import Garbage, entry_refused, is_garbage, is_inside, is_internal
 from bayou.sync.retained import Retained
 

@@ -9,8 +9,8 @@ import pytest
 
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
+from bayou.objectstore.keys import as_listed, payload
 from bayou.repo import open_repo
-from bayou.store.keys import as_listed, payload
 from bayou.sync.service import Datastore
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Team

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team

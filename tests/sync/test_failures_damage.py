@@ -13,7 +13,7 @@ from bayou.core.ids import ulid
 from bayou.index import codec
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from bayou.sync.context import open_context
 from bayou.sync.report import SyncOptions

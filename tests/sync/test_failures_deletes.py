@@ -21,7 +21,7 @@ from bayou.index.chunk import Shape
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import names, scan
 from bayou.index.tree import Tree
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from bayou.testing.proxy import HttpProxy
 from tests.sync.children import run_to_death
@@ -177,7 +177,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
     two = Shape(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
     for function in (build_module.build, build_module.build_above, merge_module.merge):
         monkeypatch.setattr(function, "__defaults__", (two,))
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     number, made_again = 0, 0
     while True:
         number += 1
@@ -219,7 +219,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 
 DELETE_TEN = """
 from bayou.repo import open_repo
-from bayou.store.sender import Sender
+from bayou.objectstore.retry import Sender
 from bayou.sync import api
 from bayou.sync.report import SyncOptions
 
@@ -302,7 +302,7 @@ MANY = {f"files/{number:03}": b"x" for number in range(260)}
 
 @pytest.fixture
 def large(team: Team, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     a = team.clone("a")
     a.write_all(MANY)
     a.sync()

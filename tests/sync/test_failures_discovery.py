@@ -12,8 +12,8 @@ import pytest
 import bayou.sync.setup as setup_code
 import bayou.sync.view as view_code
 from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
-from bayou.store import keys
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import keys
+from bayou.objectstore.retry import RetryPolicy
 from bayou.sync import api
 from bayou.testing.faults import Fail, Hold, Rule
 from bayou.testing.faulty import Fault
@@ -212,7 +212,7 @@ def test_f053_a_listing_that_breaks_off_is_no_short_bucket(
     team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     lay_files(team, *FOUND)
-    monkeypatch.setattr("bayou.store.local._PAGE", 2)
+    monkeypatch.setattr("bayou.objectstore.backends.directory._PAGE", 2)
     monkeypatch.setattr(RetryPolicy, "pause", lambda *_: 0.0)
     wire.cut(Fault("list", "^$", nth=2, times=1000, error=lambda: Unavailable("503 from the store")))
     a = newcomer(team, "a") if verb == "setup" else team.clone("a")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
-from bayou.store import keys
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore import keys
+from bayou.objectstore.retry import RetryPolicy
 from bayou.sync import api
 from bayou.testing.faults import Fail, Hold, LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
@@ -126,7 +126,7 @@ def test_f004_a_neighbour_survives_the_emptying_of_its_leaf_in_every_order(
     tmp_path: Path, turns: Turns, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them is interrupted by the other before each of its requests in turn."""
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     number = 0
     while True:
         number += 1

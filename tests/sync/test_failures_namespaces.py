@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import NamespaceInvalid, SyncError
-from bayou.store import keys
-from bayou.store.keys import as_listed
+from bayou.objectstore import keys
+from bayou.objectstore.keys import as_listed
 from bayou.sync import api
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash

@@ -16,7 +16,7 @@ import pytest
 import bayou.sync.pull as pull_module
 from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
 from bayou.core.ids import ulid
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from bayou.sync.database import Database
 from bayou.testing.proxy import HttpProxy

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import bayou.store.open as store_open
+import bayou.objectstore.open as store_open
 from bayou.config import parse_config
 from bayou.core.errors import (
     AccessDenied,
@@ -20,9 +20,9 @@ from bayou.core.errors import (
     PreconditionFailed,
     SyncError,
 )
-from bayou.store.keys import as_listed
-from bayou.store.local import LocalTransport
-from bayou.store.transport import Create, Match, Stored
+from bayou.objectstore.backends.directory import LocalTransport
+from bayou.objectstore.keys import as_listed
+from bayou.objectstore.transport import Create, Match, Stored
 from bayou.sync import api
 from bayou.testing.faulty import Fault, FaultyTransport
 from bayou.testing.proxy import HttpProxy

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import bayou.store.open as store_open
-from bayou.store.local import LocalTransport
+import bayou.objectstore.open as store_open
+from bayou.objectstore.backends.directory import LocalTransport
 from bayou.sync.database import Database
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import FaultyTransport

@@ -21,7 +21,7 @@ from bayou.index.merge import merge
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import Store, keys
+from bayou.objectstore import Store, keys
 from bayou.sync import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import commit_rows, entries_of, head_of
@@ -64,7 +64,7 @@ BY_PATH = {one.path: one for one in HOSTILE.values()}
 @pytest.fixture(autouse=True)
 def few_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the store prove that directories swap."""
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
 
 
 @pytest.fixture

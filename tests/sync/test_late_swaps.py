@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import PreconditionFailed
-from bayou.store import keys
-from bayou.store.local import LocalTransport
-from bayou.store.transport import Match
+from bayou.objectstore import keys
+from bayou.objectstore.backends.directory import LocalTransport
+from bayou.objectstore.transport import Match
 from tests.sync.conftest import Clone, Team
 
 X, Y = "files/x", "files/y"

@@ -11,8 +11,8 @@ import pytest
 
 from bayou.core.errors import CredentialsExpired, DeadlinePassed, Unavailable
 from bayou.core.ids import ulid
-from bayou.store.keys import Key
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore.keys import Key
+from bayou.objectstore.retry import RetryPolicy
 from bayou.sync import api
 from bayou.sync.mover import Upload, send_all
 from bayou.sync.report import SyncOptions, SyncReport

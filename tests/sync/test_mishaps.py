@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import ConflictRefused
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from tests.sync.conftest import Team
 

@@ -83,7 +83,7 @@ def play_with_restarts(nurseries: list[Nursery], server: SeaweedServer, rng: ran
 @pytest.fixture
 def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
     """A SeaweedFS that nobody else is using."""
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     with SeaweedServer() as server:
         for name, value in server.env().items():
             monkeypatch.setenv(name, value)

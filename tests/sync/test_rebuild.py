@@ -8,7 +8,7 @@ import pytest
 
 import bayou.index.merge as merge_module
 import bayou.sync.rebuild as rebuild_module
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync import api
 from bayou.testing.faulty import Crash, Fault, crash
 from tests.sync.conftest import Clone, Team, Wire

@@ -8,7 +8,7 @@ import pytest
 
 from bayou.core.errors import HeadCorrupt, HeadLost, NotFound, StoreSwapped
 from bayou.index.log import LogRow, read_page
-from bayou.store import Store, keys
+from bayou.objectstore import Store, keys
 from bayou.sync import api
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.damages import FILES, SOME, objects, ready, repair, small_nodes, verify

@@ -10,7 +10,7 @@ from bayou.index.chunk import Shape
 from bayou.index.entry import Entry
 from bayou.index.read import names
 from bayou.index.tree import Tree
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.recover import Recovered, Version, Written, recover
 from tests.index.memory import MemoryNodes
 

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
+from bayou.objectstore.retry import RetryPolicy
 from bayou.records.renumber import renumber
-from bayou.store.retry import RetryPolicy
 from bayou.sync.scope import ModelRef
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer

@@ -23,9 +23,9 @@ from bayou.index.head import Head, encode_head, parse_head, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
+from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
-from bayou.store import Store, keys, open_store
-from bayou.store.large import THRESHOLD
 from bayou.sync import api
 from bayou.sync.replica.pair import Pair, copy_push, is_copy
 from bayou.sync.reports import ReplicateReport

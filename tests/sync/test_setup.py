@@ -11,7 +11,7 @@ import pytest
 
 import bayou.sync.setup as setup_code
 from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
-from bayou.store.keys import as_listed
+from bayou.objectstore.keys import as_listed
 from bayou.sync import api
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire

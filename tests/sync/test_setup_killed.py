@@ -21,7 +21,7 @@ TEXTS = {path: content.decode() for path, content in FILES.items()}
 SETUPS = """
 import importlib, json
 from bayou.repo import open_repo
-from bayou.store import probe
+from bayou.objectstore import probe
 from bayou.sync import api, hydrate, migrate, setup
 
 probe.ROUNDS = 0
@@ -49,7 +49,7 @@ INTO_STORE = [
     ("bayou.sync.setup:probe", 1),
     ("bayou.index.discovery:create_head", 1),
     ("bayou.sync.setup:_bring", 1),
-    ("bayou.store.store:Store.upload", 2),
+    ("bayou.objectstore.store:Store.upload", 2),
     ("bayou.sync.commit:swap_head", 1),
     ("bayou.sync.publish:_finish", 1),
     ("bayou.sync.setup:run", 1),
@@ -129,7 +129,7 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
 def test_f062_at_every_moment_the_configuration_names_a_place_whose_data_is_complete(
     team: Team, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Team, str], Move], steps: list[tuple[str, int]]
 ) -> None:
-    monkeypatch.setattr("bayou.store.probe.ROUNDS", 0)  # racing is proved elsewhere, and takes its time
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)  # racing is proved elsewhere, and takes its time
     moves = [prepare(team, f"repo{number}") for number in range(len(steps))]
     orders = [
         (str(move.clone.repo.root), move.target, step, count) for move, (step, count) in zip(moves, steps, strict=True)

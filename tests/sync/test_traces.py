@@ -15,7 +15,7 @@ import pytest
 import bayou.sync.pull as pull_module
 import bayou.sync.verify as verify_module
 from bayou.index.head import read_head
-from bayou.store.keys import as_listed
+from bayou.objectstore.keys import as_listed
 from bayou.sync import api, commit
 from bayou.sync.reports import VerifyReport
 from bayou.sync.service import Datastore

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import bayou.store.open as opening
-from bayou.store.local import LocalTransport
+import bayou.objectstore.open as opening
+from bayou.objectstore.backends.directory import LocalTransport
 from bayou.testing.faulty import FaultyTransport, Seen, Verb
 
 

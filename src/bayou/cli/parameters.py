@@ -28,7 +28,7 @@ def timeout(text: str) -> float:
 
 def namespace(text: str) -> str:
     """Read a namespace; `NamespaceInvalid` before any request (V9)."""
-    from bayou.store.scope import check_namespace  # noqa: PLC0415
+    from bayou.objectstore.keys import check_namespace  # noqa: PLC0415
 
     return check_namespace(text)
 
@@ -37,7 +37,7 @@ def target(text: str) -> str:
     """Read a store's URL, left as it is, or a directory, made absolute from here."""
     if "://" in text:
         return text
-    from bayou.store.url import refuse_broken_url  # noqa: PLC0415
+    from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
 
     refuse_broken_url(text)
     return os.path.abspath(os.path.expanduser(text))

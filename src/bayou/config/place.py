@@ -26,7 +26,7 @@ def check_place(place: DatastoreConfig, source: str) -> None:
     if place.path is not None:
         _check_directory(place, place.path, source)
     if place.namespace is not None:
-        from bayou.store.scope import check_namespace  # noqa: PLC0415
+        from bayou.objectstore.keys import check_namespace  # noqa: PLC0415
 
         with _naming(f"{source}: datastore.namespace"):
             check_namespace(place.namespace)
@@ -36,7 +36,7 @@ def check_place(place: DatastoreConfig, source: str) -> None:
 
 def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
     """Return `place` elsewhere. Namespace and options were meant for its own store, and stay behind with it (V9)."""
-    from bayou.store.url import parse_url, refuse_broken_url  # noqa: PLC0415
+    from bayou.objectstore.url import parse_url, refuse_broken_url  # noqa: PLC0415
 
     if "://" not in target:
         with _naming("BAYOU_DATASTORE"):
@@ -52,7 +52,7 @@ def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
 
 def is_credential(name: str) -> bool:
     """Say whether the name of a setting sounds like a secret."""
-    from bayou.store.url import is_secret  # noqa: PLC0415
+    from bayou.objectstore.url import is_secret  # noqa: PLC0415
 
     return is_secret(name)
 
@@ -76,7 +76,7 @@ def _check_directory(place: DatastoreConfig, path: str, source: str) -> None:
     if place.path is not None and "://" in place.path:
         raise ConfigInvalid(f"{source}: datastore.path is a URL", hint="call it url")
     if place.path is not None and "@" in place.path:
-        from bayou.store.url import refuse_broken_url  # noqa: PLC0415
+        from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
 
         with _naming(f"{source}: datastore.path"):
             refuse_broken_url(place.path)
@@ -88,8 +88,8 @@ def _check_directory(place: DatastoreConfig, path: str, source: str) -> None:
 
 
 def _check_store(place: DatastoreConfig, url: str, source: str) -> None:
-    from bayou.store.scope import check_prefix  # noqa: PLC0415
-    from bayou.store.url import OPTIONS, check_options, parse_url  # noqa: PLC0415
+    from bayou.objectstore.keys import check_prefix  # noqa: PLC0415
+    from bayou.objectstore.url import OPTIONS, check_options, parse_url  # noqa: PLC0415
 
     with _naming(f"{source}: datastore.url"):
         there = parse_url(url)

@@ -136,7 +136,7 @@ def datastore_needs(root: Path, place: DatastoreConfig, *, lasting: bool = False
     """
     found: list[Need] = []
     if place.url is not None and place.options:
-        from bayou.store.url import OPTIONS, custom_endpoint, parse_url  # noqa: PLC0415
+        from bayou.objectstore.url import OPTIONS, custom_endpoint, parse_url  # noqa: PLC0415
 
         scheme = parse_url(place.url).scheme
         server = custom_endpoint(scheme, place.options)
@@ -250,7 +250,7 @@ def _file_store(root: Path, place: DatastoreConfig, url: str, *, lasting: bool) 
     """
     if ":" not in url or url.strip().partition(":")[0].lower() != "file":
         return ()
-    from bayou.store.url import parse_url  # noqa: PLC0415
+    from bayou.objectstore.url import parse_url  # noqa: PLC0415
 
     there = parse_url(url)
     target = Path(os.path.realpath(Path(there.bucket, there.prefix, place.namespace or "")))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from bayou.core.deadline import Deadline
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 
 
 class StoreHandle:
@@ -19,7 +19,7 @@ class StoreHandle:
     recipe, which resolves credentials, is made at that moment and not before; its text shows none of them (V26).
     """
 
-    def __init__(self, store: Store, recipe: Callable[[], Recipe], deadline: Deadline | None = None) -> None:
+    def __init__(self, store: Store, recipe: Callable[[], StoreSpec], deadline: Deadline | None = None) -> None:
         """`deadline` bounds each call of a worker as it bounds those of `store` here (V12)."""
         self._store = store
         self._recipe = recipe
@@ -32,11 +32,11 @@ class StoreHandle:
     def open(self) -> Store:
         return self._store
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> StoreSpec:
         """Return how another process opens this store; an error of the credentials' provider is raised here."""
         return self._recipe()
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Recipe, float | None]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
         seconds = None if self._deadline is None else self._deadline.remaining()
         return _RemoteHandle, (self._recipe(), seconds)
 
@@ -44,7 +44,7 @@ class StoreHandle:
 class _RemoteHandle:
     """What a `StoreHandle` is in a worker."""
 
-    def __init__(self, recipe: Recipe, seconds: float | None) -> None:
+    def __init__(self, recipe: StoreSpec, seconds: float | None) -> None:
         self._recipe = recipe
         self._seconds = seconds
 
@@ -56,7 +56,7 @@ class _RemoteHandle:
         return store_of(self._recipe, self._seconds)
 
 
-def store_of(recipe: Recipe, seconds: float | None = None) -> Store:
+def store_of(recipe: StoreSpec, seconds: float | None = None) -> Store:
     """Return this process's client of a store; with `seconds`, each call may take that long, and not its usual time."""
     store = _opened(pickle.dumps(recipe))
     return store if seconds is None else store.within_seconds(seconds)
@@ -64,5 +64,5 @@ def store_of(recipe: Recipe, seconds: float | None = None) -> Store:
 
 @lru_cache(maxsize=8)
 def _opened(recipe: bytes) -> Store:
-    found: Recipe = pickle.loads(recipe)
+    found: StoreSpec = pickle.loads(recipe)
     return found.open()

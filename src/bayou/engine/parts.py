@@ -16,9 +16,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from bayou.core import paths
-from bayou.store import keys
-from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta
 
 MOST_LEVELS = 500
 """Directories that are looked into before the work begins: what they cost must not be felt."""

@@ -15,8 +15,8 @@ from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import REPAIR, Root
 from bayou.index.ports import Reads, Writes
-from bayou.store import keys
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.transport import ObjectMeta
 
 _OUTSIDE = ("", ".", "..")
 IN_THE_WAY = "other objects have it as their directory"

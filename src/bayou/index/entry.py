@@ -7,7 +7,7 @@ import re
 from msgspec import Struct
 
 from bayou.core import limits, paths
-from bayou.store import keys
+from bayou.objectstore import keys
 
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

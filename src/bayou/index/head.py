@@ -30,8 +30,8 @@ from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.ports import Reads, Writes
 from bayou.index.replica import Replica
-from bayou.store import keys
-from bayou.store.transport import Create, Match, Stored
+from bayou.objectstore import keys
+from bayou.objectstore.transport import Create, Match, Stored
 
 FORMAT = 1
 PAGE_ROWS = 50

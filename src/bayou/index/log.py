@@ -29,8 +29,8 @@ from bayou.core.structs import (
 )
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.ports import Reads, Writes
-from bayou.store import keys
-from bayou.store.transport import Create
+from bayou.objectstore import keys
+from bayou.objectstore.transport import Create
 
 _POINTER = re.compile(r"(\d\d?)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?", re.ASCII)
 

@@ -17,7 +17,7 @@ from bayou.core import limits
 from bayou.core.errors import NodeDamaged
 from bayou.core.structs import Count, Label, Total
 from bayou.index.entry import Entry
-from bayou.store import keys
+from bayou.objectstore import keys
 
 Digest: TypeAlias = bytes
 

@@ -12,7 +12,7 @@ from bayou.index.local import NodeFiles
 from bayou.index.node import REPAIR, Node, Ref, damaged
 from bayou.index.ports import Reads, Writes
 from bayou.index.staging import NodeFile, Staging
-from bayou.store import keys
+from bayou.objectstore import keys
 
 T = TypeVar("T")
 R = TypeVar("R")

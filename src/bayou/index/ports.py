@@ -1,12 +1,12 @@
-"""What the index needs of a store; `bayou.store.store.Store` has it all."""
+"""What the index needs of a store; `bayou.objectstore.store.Store` has it all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from bayou.store.keys import Key
-from bayou.store.transport import Condition, Fetched, ObjectMeta, Stored
+from bayou.objectstore.keys import Key
+from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 
 from bayou.core.errors import UsageError
-from bayou.store import keys
-from bayou.store.keys import Key
+from bayou.objectstore import keys
+from bayou.objectstore.keys import Key
 
 STORE = "store"
 """Keeps every writer of a model out, and waits for those that are at work."""

@@ -21,8 +21,8 @@ from bayou.lease.status import LeaseInfo, describe
 from bayou.lease.take import Bid, Taken, forsake, free, take
 from bayou.lease.wait import Backoff, OnWait, Wait, timeout_s
 from bayou.lease.watch import CLOCK, Clock, Watch
+from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.store.store import Store
 
 TTL_S = 30.0
 _FORSAKE_S = 2.0
@@ -174,7 +174,7 @@ def open_leases(repo: Repo, store: Store | None = None) -> Leases:
     """Open the leases of a repo's datastore, in its store or in its directory; no request is sent."""
     if store is not None or repo.config.datastore.url is not None:
         return Leases(store or repo.store())
-    from bayou.store.open import open_directory  # noqa: PLC0415
+    from bayou.objectstore.open import open_directory  # noqa: PLC0415
 
     # Those of a tree that only this repo has stay out of it: the tree holds payload alone.
     directory = repo.root if repo.config.datastore.path is None else repo.tree_root

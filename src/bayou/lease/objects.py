@@ -16,10 +16,10 @@ from bayou.core.errors import AlreadyExists, NoConditionalWrites, NotFound, Prec
 from bayou.core.ids import ulid
 from bayou.lease.keys import object_key
 from bayou.lease.record import FREE_SIZE, Corrupt, Free, Held, Record, corrupt, decode, encode, too_large
-from bayou.store import keys
-from bayou.store.keys import Key
-from bayou.store.store import Store
-from bayou.store.transport import Create, Match
+from bayou.objectstore import keys
+from bayou.objectstore.keys import Key
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Create, Match
 
 
 class Seen(Struct, frozen=True):

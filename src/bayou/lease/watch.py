@@ -12,7 +12,7 @@ from functools import partial
 
 from bayou.lease.objects import Seen
 from bayou.lease.record import Held
-from bayou.store.transport import Match
+from bayou.objectstore.transport import Match
 
 Clock = Callable[[], float]
 """Seconds that only grow, of this machine alone."""

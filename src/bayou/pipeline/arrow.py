@@ -9,7 +9,7 @@ import pyarrow
 from bayou.core import limits
 from bayou.core.batched import batched
 from bayou.index.entry import Entry
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore.transport import ObjectMeta
 
 TEXT = pyarrow.string()
 INT = pyarrow.int64()

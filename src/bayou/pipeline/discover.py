@@ -19,6 +19,8 @@ from bayou.index.discovery import IN_THE_WAY, Discovered, Refused, head_lost
 from bayou.index.node import Root
 from bayou.index.pieces import stitch
 from bayou.index.staging import NodeFile, Staging
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import ddl, key_text
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.kernels import judge, leaves
@@ -26,8 +28,6 @@ from bayou.pipeline.kernels.leaves import FOUND, PIECES, Leaves, Nested
 from bayou.pipeline.parts import divide
 from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.listing import judged
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ _MOST_TASKS = 1000
 def discover(
     spark: SparkSession,
     store: Store,
-    recipe: Recipe,
+    recipe: StoreSpec,
     sink: Staging,
     *,
     carry: bool = False,

@@ -19,6 +19,8 @@ from pyarrow import compute, parquet
 
 from bayou.index.read import scan as entries_of
 from bayou.index.tree import Tree
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import ddl, rows
 from bayou.pipeline.bound import cancelled_with, ended_by
 from bayou.pipeline.kernels.kept import KEPT, Kept
@@ -27,8 +29,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
 from bayou.sync.context import Context
 from bayou.sync.journal import Row
 from bayou.sync.plan import Action
@@ -84,7 +84,7 @@ class Planned(Struct, frozen=True):
         return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
 
 
-def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, folder: Path) -> Planned:
+def plan(spark: SparkSession, recipe: StoreSpec, context: Context, remote: Tree, folder: Path) -> Planned:
     """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
 
     The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
@@ -118,7 +118,7 @@ def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, fo
     return _result(parts, marks, exported.through, context.store)
 
 
-def compare(spark: SparkSession, recipe: Recipe, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
+def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
     """Have tasks join the inputs, look at what needs it, and keep that in `target`; return each task's file, in which
     paths are in order."""
     from pyspark.sql import functions as f  # noqa: PLC0415

@@ -19,6 +19,7 @@ from bayou.index.node import Digest, Root
 from bayou.index.pieces import stitch
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, ddl
 from bayou.pipeline.balance import REQUEST, balanced
 from bayou.pipeline.bound import ended_by, seconds_left
@@ -29,7 +30,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.shared import require_store
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.stream import tasks_of
-from bayou.store.recipe import Recipe
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import MOST_FAILED, Held, Made
@@ -53,8 +53,8 @@ _MOST_HELD = 100_000
 class Both(Struct, frozen=True):
     """The two stores, as workers open them, and the tree of each."""
 
-    source: Recipe
-    target: Recipe
+    source: StoreSpec
+    target: StoreSpec
     from_tree: Tree
     to_tree: Tree
 

@@ -31,7 +31,7 @@ from bayou.pipeline.server.record import ServerRecord
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-    from bayou.store.recipe import Recipe
+    from bayou.objectstore.spec import StoreSpec
 
     Session: TypeAlias = SparkSession
     """A session, for those who must not import pyspark themselves."""
@@ -90,7 +90,7 @@ def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Sp
     return spark
 
 
-def require_private_channel(config: SparkConfig, recipe: Recipe) -> None:
+def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
     """Raise `SparkUnavailable` where credentials would travel to another machine in clear text (V26).
 
     They travel inside kernels. A channel is private if it does not leave this machine, or is encrypted: by

@@ -19,11 +19,11 @@ import pyarrow
 from msgspec import Struct
 
 from bayou.core.errors import SparkNotShared, TreeError
+from bayou.objectstore.url import parse_url
 from bayou.pipeline.arrow import INT, TEXT, batch, ddl, rows
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of
 from bayou.pipeline.stream import batches
-from bayou.store.url import parse_url
 from bayou.tree.draft import temporary_name
 
 if TYPE_CHECKING:

@@ -20,6 +20,9 @@ from msgspec import Struct
 from bayou.core.batched import batched
 from bayou.core.deadline import Deadline
 from bayou.index.entry import Entry
+from bayou.objectstore.prefetcher import Prefetcher
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import ddl, entries_to_batch
 from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.bound import ended_by, interrupt_all, seconds_left
@@ -31,9 +34,6 @@ from bayou.pipeline.kernels.reports import Reports
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.store.ahead import Ahead
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
 from bayou.sync import mover
 from bayou.sync.mover import Arrived, Upload
 from bayou.sync.report import Failure
@@ -83,7 +83,7 @@ class SparkMover:
     def __init__(
         self,
         spark: SparkSession,
-        recipe: Recipe,
+        recipe: StoreSpec,
         store: Store,
         root: Path,
         staging: Path,
@@ -177,7 +177,7 @@ class SparkMover:
             tasks = handed_out.write(file, to_batch(window), self._divide(window))
             numbers = self._spark.range(0, tasks, 1, tasks)
             done = numbers.mapInArrow(handed_out.HandedOut(file, kernel), ddl(MOVED))
-            found = Ahead(batches(self._spark, done), name="bayou-spark-results")
+            found = Prefetcher(batches(self._spark, done), name="bayou-spark-results")
             whole = False
             try:
                 yield None
@@ -192,7 +192,7 @@ class SparkMover:
         return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
 
 
-def _rows(found: Ahead[pyarrow.RecordBatch], reports: Reports) -> Iterator[Row]:
+def _rows(found: Prefetcher[pyarrow.RecordBatch], reports: Reports) -> Iterator[Row]:
     """Yield what tasks report while they run, and what Spark hands over when they end: most paths come twice.
 
     What was reported before the job failed is yielded before that is raised: it need not be done again.

@@ -159,10 +159,10 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     from bayou.index.entry import Entry  # noqa: PLC0415
     from bayou.index.local import LocalNodes, NodeFiles  # noqa: PLC0415
     from bayou.index.tree import Tree  # noqa: PLC0415
+    from bayou.objectstore.spec import StoreSpec  # noqa: PLC0415
     from bayou.pipeline.kernels.look import LookAt  # noqa: PLC0415
     from bayou.pipeline.plan import compare  # noqa: PLC0415
     from bayou.pipeline.sources.said import Inputs  # noqa: PLC0415
-    from bayou.store.recipe import Recipe  # noqa: PLC0415
 
     cache, root = folder / "nodes", folder / "tree"
     (root / "files").mkdir(parents=True)
@@ -173,7 +173,7 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     for number, remote in enumerate((nothing, there)):
         kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is nothing)
         inputs = Inputs(root, {}, nothing, None if remote is nothing else remote, cache)
-        compare(spark, Recipe.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
+        compare(spark, StoreSpec.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 
 
 def _rows() -> dict[str, list[object]]:

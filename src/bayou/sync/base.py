@@ -20,8 +20,8 @@ from bayou.index.entry import Entry
 from bayou.index.node import Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSink, NodeSource, Tree
+from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.store.store import Store
 from bayou.sync import rows
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.place import place_id, place_url

@@ -15,8 +15,8 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Request, Selector
 from bayou.index.discovery import Discovered
 from bayou.index.staging import Staging
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -59,7 +59,7 @@ class Bulk(Struct, frozen=True):
             progress,
         )
 
-    def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
+    def run(self, what: str, job: Callable[[Session, StoreSpec], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
 
         `what` completes "… by this process alone", as in "the store was listed".
@@ -76,7 +76,7 @@ class Bulk(Struct, frozen=True):
         from bayou.pipeline.shared import require_store  # noqa: PLC0415
 
         place.require_trust()
-        recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
+        recipe = StoreSpec.of(place.url, place.namespace, place.options, self.concurrency)
         try:
             require_private_channel(self.spark, recipe)
             with spark_session(self.spark, deadline=self.deadline) as spark:
@@ -91,7 +91,7 @@ class Bulk(Struct, frozen=True):
     def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
         """Discover a store on Spark, as `pipeline.discover` does; None if that cannot be: then do it here."""
 
-        def job(spark: Session, recipe: Recipe) -> Discovered:
+        def job(spark: Session, recipe: StoreSpec) -> Discovered:
             from bayou.pipeline.discover import discover  # noqa: PLC0415
 
             return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline, progress=self.progress)
@@ -105,10 +105,10 @@ class Bulk(Struct, frozen=True):
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
     """Return the store of a repo as a job holds it; a worker's client is made only where this user trusts the repo."""
 
-    def recipe() -> Recipe:
+    def recipe() -> StoreSpec:
         place = config.datastore
         place.require_trust()  # V23
         assert place.url is not None  # a directory has no store
-        return Recipe.of(place.url, place.namespace, place.options, config.sync.concurrency)
+        return StoreSpec.of(place.url, place.namespace, place.options, config.sync.concurrency)
 
     return StoreHandle(store, recipe, deadline)

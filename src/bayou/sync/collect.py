@@ -30,9 +30,9 @@ from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.store import keys
-from bayou.store.store import Store
 from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.garbage import Sweep

@@ -29,8 +29,8 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import find_many
 from bayou.index.trash import trash_changes
 from bayou.index.tree import Tree
-from bayou.store.retry import RetryPolicy
-from bayou.store.store import Store
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
 from bayou.sync import base, files, rows
 from bayou.sync.database import Database
 from bayou.sync.turn import turn

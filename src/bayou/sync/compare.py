@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from bayou.core import paths
 from bayou.core.batched import batched
 from bayou.index.entry import Entry
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync.judge import LEARNED, MISSING, UNINDEXED
 from bayou.sync.report import Refusal
 

@@ -18,7 +18,7 @@ from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.core.deadline import Deadline
-    from bayou.store.store import Store
+    from bayou.objectstore.store import Store
     from bayou.sync.database import Database
 
 

@@ -20,8 +20,8 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.span import EVERYTHING, Span
+from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.store.store import Store
 from bayou.sync.base import Base, Why, repo_place
 from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.connection import Connection, connected

@@ -30,8 +30,8 @@ from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree
-from bayou.store import keys
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.retained import Retained
 
 _OBJECT, _KEPT, _ONCE, _TRASH = range(4)

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.entry import Entry
 from bayou.index.span import Spans
-from bayou.store import keys
-from bayou.store.large import Nowhere
-from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.multipart import NullSink
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta
 
 MISSING, CHANGED, READ, WELL, LEARNED = "missing", "changed", "read", "well", "learned"
 """Of an entry. `READ`: only the bytes of its object can tell. `LEARNED`: they told a hash that nobody knew."""
@@ -77,6 +77,6 @@ def _gone(store: Store, entry: Entry) -> bool:
 def _digest(store: Store, entry: Entry) -> bytes | None:
     """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
     try:
-        return store.download(entry.key, Nowhere(), entry.size).sha256
+        return store.download(entry.key, NullSink(), entry.size).sha256
     except (NotFound, BadAnswer, PreconditionFailed):
         return None

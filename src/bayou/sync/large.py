@@ -19,7 +19,7 @@ from bayou.core.progress import CombinedProgress
 from bayou.index.diff import diff
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store.recipe import Recipe
+from bayou.objectstore.spec import StoreSpec
 from bayou.sync import files, view, windows
 from bayou.sync.act import Begun, begin, conflict_refused, finish
 from bayou.sync.context import Context
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _NAMED = 3
 
 
-def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: View | None = None) -> bool:
+def large_pass(context: Context, spark: Session, recipe: StoreSpec, store_view: View | None = None) -> bool:
     """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
 
     `store_view`: the store as it was seen a moment ago, by somebody who found that this is too much for one process.
@@ -80,7 +80,7 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[SparkMover]:
+def _moving(context: Context, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
     from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[SparkM
         mover.close()
 
 
-def _compare(context: Context, spark: Session, recipe: Recipe, store_view: View, folder: Path) -> Planned:
+def _compare(context: Context, spark: Session, recipe: StoreSpec, store_view: View, folder: Path) -> Planned:
     """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
     from bayou.pipeline import plan as job  # noqa: PLC0415
     from bayou.pipeline.failure import spark_errors  # noqa: PLC0415

@@ -14,8 +14,8 @@ from bayou.index.head import HeadSeen
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import find_many
 from bayou.index.tree import Tree
-from bayou.store import keys
-from bayou.store.store import Store
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.sync import base, commit, push
 from bayou.sync.context import Context
 from bayou.sync.plan import same_object

@@ -35,11 +35,11 @@ from bayou.core.errors import (
 )
 from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
-from bayou.store import keys
-from bayou.store.ahead import read_ahead
-from bayou.store.large import THRESHOLD
-from bayou.store.store import Store
-from bayou.store.transport import Stored
+from bayou.objectstore import keys
+from bayou.objectstore.multipart import THRESHOLD
+from bayou.objectstore.prefetcher import prefetch
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Stored
 from bayou.sync.report import Failure
 from bayou.tree.incoming import Incoming
 
@@ -136,7 +136,7 @@ class Threads(Struct, frozen=True):
     def download(self, entries: Iterable[Entry], count: int) -> Fetching:
         """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
         came = unless_down(self.store, fetch_all(self.store, self.incoming, entries, count))
-        return read_ahead(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
+        return prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
 def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
-from bayou.store.url import parse_url
 from bayou.sync.database import Database
 
 

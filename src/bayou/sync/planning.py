@@ -13,7 +13,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.read import find_many, scan
 from bayou.index.span import EVERYTHING, Span, Spans
-from bayou.store.large import Nowhere
+from bayou.objectstore.multipart import NullSink
 from bayou.sync import base, files, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation, Observer, check_limit
@@ -131,7 +131,7 @@ def _compared(context: Context, one: Step) -> Step:
     content = one.observed.content
     if one.action is not Action.COMPARE or one.remote is None or content is None:
         return one
-    came = context.store.download(one.remote.key, Nowhere(), one.remote.size, if_match=one.remote.etag)
+    came = context.store.download(one.remote.key, NullSink(), one.remote.size, if_match=one.remote.etag)
     return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 

@@ -20,7 +20,7 @@ from bayou.core.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
-from bayou.store.transport import Stored
+from bayou.objectstore.transport import Stored
 from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, gathered
 from bayou.sync.observe import Observed

@@ -29,10 +29,10 @@ from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.span import EVERYTHING
 from bayou.index.trash import trash_refusal
-from bayou.store import keys
-from bayou.store.probe import probe
-from bayou.store.retry import RetryPolicy
-from bayou.store.store import Store
+from bayou.objectstore import keys
+from bayou.objectstore.probe import probe
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
 from bayou.sync import push
 from bayou.sync.context import Context
 from bayou.sync.recover import Recovered, Version, Written, recover

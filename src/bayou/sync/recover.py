@@ -18,8 +18,8 @@ from bayou.index.entry import Entry
 from bayou.index.node import Digest, Pointer, Root
 from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource
-from bayou.store import keys
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.transport import ObjectMeta
 
 
 class Version(Struct, frozen=True):

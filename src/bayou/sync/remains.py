@@ -16,9 +16,9 @@ from bayou.index.log import Page, older_pages, read_page
 from bayou.index.node import Pointer, Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.salvage import Salvage, salvage
-from bayou.store import keys
-from bayou.store.store import Store
-from bayou.store.transport import Match
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Match
 
 
 class Remains(Struct, frozen=True):

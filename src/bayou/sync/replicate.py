@@ -24,10 +24,10 @@ from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.store.recipe import Recipe
-from bayou.store.retry import RetryPolicy
-from bayou.store.store import Store
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
 from bayou.sync.place import place_url
@@ -205,7 +205,7 @@ class _Work(Struct, frozen=True):
         job, bulk = self.job, self.job.bulk
         assert bulk is not None
 
-        def run(spark: Session, recipe: Recipe) -> tuple[Made, Counts]:
+        def run(spark: Session, recipe: StoreSpec) -> tuple[Made, Counts]:
             from bayou.pipeline.replicate import Both, replicate  # noqa: PLC0415
 
             both = Both(recipe, _recipe(job), job.tree, self.target.tree)
@@ -241,7 +241,7 @@ def _counted(job: _Job, target: Target) -> Counts:
     if found is not None:
         return found.counts
 
-    def run(spark: Session, recipe: Recipe) -> Counts:
+    def run(spark: Session, recipe: StoreSpec) -> Counts:
         from bayou.pipeline.replicate import Both, survey  # noqa: PLC0415
 
         return survey(spark, Both(recipe, _recipe(job), job.tree, target.tree), job.deadline, job.progress)
@@ -251,14 +251,14 @@ def _counted(job: _Job, target: Target) -> Counts:
     return counts if counts is not None else plan(job.tree, target, None).counts
 
 
-def _recipe(job: _Job) -> Recipe:
+def _recipe(job: _Job) -> StoreSpec:
     """Return how tasks open the target."""
     from bayou.pipeline.session import require_private_channel  # noqa: PLC0415
 
     place = job.place
     assert place.url is not None
     assert job.bulk is not None
-    recipe = Recipe.of(place.url, place.namespace, place.options, job.target.concurrency)
+    recipe = StoreSpec.of(place.url, place.namespace, place.options, job.target.concurrency)
     require_private_channel(job.bulk.spark, recipe)
     return recipe
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct, field
 
 from bayou.core.structs import SelectiveStruct
-from bayou.store.meter import Requests
+from bayou.objectstore.transport import Requests
 from bayou.sync.scope import Scope
 
 Mode = Literal["sync", "push", "pull"]

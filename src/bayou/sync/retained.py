@@ -14,7 +14,7 @@ from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, older_pages
 from bayou.index.node import Branch, Pointer, Ref, Root
 from bayou.index.nodes import StoreNodes
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 
 
 class Retained(Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.span import EVERYTHING
-from bayou.store.recipe import Recipe
+from bayou.objectstore.spec import StoreSpec
 from bayou.sync import base, commit, journal, view
 from bayou.sync.context import Context
 from bayou.sync.intents import ProofLost, settle_intents
@@ -87,7 +87,7 @@ def _pass(context: Context) -> bool:
     return _pass_here(context, None)
 
 
-def _pass_there(context: Context, seen: Sequence[View], spark: Session, recipe: Recipe) -> bool:
+def _pass_there(context: Context, seen: Sequence[View], spark: Session, recipe: StoreSpec) -> bool:
     from bayou.sync.large import large_pass  # noqa: PLC0415
 
     return large_pass(context, spark, recipe, seen[0] if seen else None)

@@ -19,9 +19,9 @@ from bayou.config import DatastoreConfig, write_datastore
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, NotFound, StoreEmptied, StoreRestored, StoreSwapped, SyncError, UsageError
 from bayou.core.progress import NoProgress, Progress
+from bayou.objectstore.probe import probe
+from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
-from bayou.store.probe import probe
-from bayou.store.url import refuse_broken_url
 from bayou.sync import migrate, view
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context, open_context

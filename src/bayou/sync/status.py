@@ -8,9 +8,9 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, NotFound
 from bayou.index.head import read_head
 from bayou.index.local import LocalNodes, NodeFiles
+from bayou.objectstore.store import Store
+from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
-from bayou.store.store import Store
-from bayou.store.url import parse_url
 from bayou.sync.base import Base, repo_place
 from bayou.sync.connection import Connection, connected
 from bayou.sync.database import Database

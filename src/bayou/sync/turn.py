@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import LeaseError, StoreError
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 
 _WAIT_S = 10.0
 

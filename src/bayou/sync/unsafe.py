@@ -14,7 +14,7 @@ from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.read import find_many
 from bayou.index.trash import trash_refusal
 from bayou.index.tree import Tree
-from bayou.store.retry import RetryPolicy
+from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.context import Context
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)

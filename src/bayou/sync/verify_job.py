@@ -47,9 +47,9 @@ from bayou.index.node import Child, Leaf, Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.span import EVERYTHING, Span, Spans
 from bayou.index.trash import trash_refusal
-from bayou.store import keys
-from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
 from bayou.sync.judge import CHANGED, LEARNED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
 from bayou.sync.remains import chain

@@ -17,8 +17,8 @@ from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
-from bayou.store.probe import probe
-from bayou.store.store import Store
+from bayou.objectstore.probe import probe
+from bayou.objectstore.store import Store
 from bayou.sync.base import Place
 from bayou.sync.bulk import Bulk
 

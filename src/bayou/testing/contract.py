@@ -29,10 +29,10 @@ from bayou.core.errors import (
     TooLarge,
 )
 from bayou.core.ids import ulid
-from bayou.store import Create, Match, Store, keys
-from bayou.store.keys import Key
-from bayou.store.large import MIB, THRESHOLD
-from bayou.store.probe import probe
+from bayou.objectstore import Create, Match, Store, keys
+from bayou.objectstore.keys import Key
+from bayou.objectstore.multipart import MIB, THRESHOLD
+from bayou.objectstore.probe import probe
 
 CREATORS = 64
 ROUNDS = 5

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.errors import BadAnswer, Unavailable
-from bayou.store.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
+from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -11,7 +11,7 @@ from bayou.index.head import iter_log, read_head
 from bayou.index.nodes import StoreNodes
 from bayou.index.read import scan
 from bayou.index.tree import Tree
-from bayou.store import Store
+from bayou.objectstore import Store
 from tests.sync.processes.worker import identity_of
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
-from bayou.store import keys
-from bayou.store.store import Store
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.sync.database import Database
 
 KINDS = ("rename", "unlink", "fsync", "transaction", "request", "swap", "swap")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed
-from bayou.store.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from bayou.config.record import Config, DatastoreConfig
 from bayou.index.entry import Entry
 from bayou.index.local import LocalNodes, NodeFiles
+from bayou.objectstore.store import Store
 from bayou.repo import LOCAL, Repo
-from bayou.store.store import Store
 from bayou.sync import api
 from bayou.sync.base import Base
 from bayou.sync.conflict import Conflicts

@@ -14,7 +14,7 @@ from bayou.index import head as heads
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync.plan import same_object
 from bayou.sync.report import SyncReport
 from bayou.sync.units import unit_of

@@ -11,7 +11,7 @@ import pytest
 
 from bayou.index.head import Head, encode_head
 from bayou.index.log import write_page
-from bayou.store import keys
+from bayou.objectstore import keys
 from bayou.sync.context import Context
 from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Look

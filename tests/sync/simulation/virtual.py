@@ -30,7 +30,7 @@ import bayou.sync.run
 from bayou.core.deadline import Deadline
 from bayou.index.chunk import Shape
 from bayou.index.entry import Entry
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 from bayou.sync.database import Database
 from bayou.sync.observe import Look
 from bayou.tree.filestat import FileStat
@@ -70,7 +70,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.core.ids.time", clock),
         # How long a retry waits is what time it is then; what time a file has is part of its nodes' names; and whether
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
-        patch("bayou.store.retry.random", dice),
+        patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
         patch("bayou.sync.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
         patch("bayou.sync.view.datetime", moment),
@@ -105,8 +105,8 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch.object(Store, "map", _in_some_order(rng)),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         # No signal has to get through to anybody who waits for a request.
-        *(patch(f"bayou.store.{name}.aside", lambda call: call()) for name in ("sender", "deleting")),
-        patch("bayou.store.listing.watched", lambda call, _: call()),
+        *(patch(f"bayou.objectstore.{name}.aside", lambda call: call()) for name in ("sender", "deleting")),
+        patch("bayou.objectstore.listing.watched", lambda call, _: call()),
     ]
     with _all(patches):
         yield

@@ -20,11 +20,11 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.index.chunk import Shape
-from bayou.store import keys
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.store import Store
-from bayou.store.transport import Fetched
+from bayou.objectstore import keys
+from bayou.objectstore.keys import KeyScope
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Fetched
 from bayou.sync import api
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Crash
@@ -121,7 +121,7 @@ class World:
         for number in range(self.kind.clients):
             name = "ABC"[number]
             policy = RetryPolicy(attempts=4, first_contact_attempts=4)
-            store = Store(SimTransport(self.bucket, name, _Gate(self, name)), Scope.of("", None), policy=policy)
+            store = Store(SimTransport(self.bucket, name, _Gate(self, name)), KeyScope.of("", None), policy=policy)
             self.clients[name] = Client.at(name, directory / name, store)
         self.oracle = Oracle(self.bucket, self.clients)
         self.bucket.watcher = self.oracle

@@ -14,10 +14,10 @@ from bayou.index.node import Child, Digest, Node, leaf, name
 from bayou.index.nodes import StoreSink
 from bayou.index.pieces import cut
 from bayou.index.tree import NodeSink
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import BYTES, ENTRIES, INT, TEXT, TIME, batch, batch_to_entries, rows
 from bayou.pipeline.kernels.leaves import EDGE, LEAF, Row, in_batches
 from bayou.pipeline.stores import store_of
-from bayou.store.recipe import Recipe
 from bayou.sync.replica.copy import Age, Copied, copy_all
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.point import Held
@@ -60,8 +60,8 @@ class Copy(Struct, frozen=True):
     `seconds`: how long it may take to read or write one, however large.
     """
 
-    source: Recipe
-    target: Recipe
+    source: StoreSpec
+    target: StoreSpec
     age: Age
     seconds: float | None = None
 
@@ -94,7 +94,7 @@ class Written(Struct, frozen=True):
     `known` are leaves of the head that is being replaced, by digest: they are named again, and not written.
     """
 
-    recipe: Recipe
+    recipe: StoreSpec
     commit: str
     known: Mapping[Digest, str]
 

@@ -12,12 +12,12 @@ import pyarrow
 from msgspec import Struct
 
 from bayou.index.entry import Entry
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import batch_to_entries
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.store.recipe import Recipe
-from bayou.store.store import Store
 from bayou.sync.mover import Arrived, fetch_all, gathered
 from bayou.sync.report import Failure
 from bayou.tree.draft import temporary_name
@@ -30,7 +30,7 @@ _DURABLE = 1024
 class Downloads(Struct, frozen=True):
     """A kernel: batches of `ENTRIES` to batches of `MOVED`; what is durable is reported at once."""
 
-    recipe: Recipe
+    recipe: StoreSpec
     root: Path
     staging: Path
     seconds: float | None = None

@@ -9,9 +9,9 @@ import pyarrow
 
 from bayou.index.discovery import OF_ANOTHER_SYSTEM, in_payload, markers, other_store, parents, refusal
 from bayou.index.ports import Reads
+from bayou.objectstore import keys
+from bayou.objectstore.transport import ObjectMeta
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_bytes, key_text, rows
-from bayou.store import keys
-from bayou.store.transport import ObjectMeta
 
 PAYLOAD, PUSHED, REFUSED, IGNORED, FOLDER, STORE = "payload", "pushed", "refused", "ignored", "folder", "store"
 

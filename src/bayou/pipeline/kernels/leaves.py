@@ -20,9 +20,9 @@ from bayou.index.nodes import StoreSink
 from bayou.index.pieces import Piece, cut
 from bayou.index.staging import NodeFile, Staging
 from bayou.index.tree import NodeSink
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows, rows
 from bayou.pipeline.stores import store_of
-from bayou.store.recipe import Recipe
 
 LEAF, EDGE, END = "leaf", "edge", "end"
 
@@ -57,7 +57,7 @@ class Leaves(Struct, frozen=True):
     """
 
     commit: str
-    recipe: Recipe | None = None
+    recipe: StoreSpec | None = None
     shape: Shape = SHAPE
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

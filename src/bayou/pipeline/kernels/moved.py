@@ -9,10 +9,10 @@ import pyarrow
 
 from bayou.core import errors
 from bayou.core.errors import BayouError, SparkFailed
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Requests
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows
 from bayou.pipeline.arrow import rows as values
-from bayou.store.meter import Requests
-from bayou.store.store import Store
 from bayou.sync.report import Failure
 
 Outcome = Literal["done", "nothing", "failed", "stopped", "sent"]

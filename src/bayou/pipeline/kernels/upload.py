@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow
 from msgspec import Struct
 
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.transport import Stored
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.store.recipe import Recipe
-from bayou.store.transport import Stored
 from bayou.sync.mover import Upload, send_all
 
 UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
@@ -25,7 +25,7 @@ UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYT
 class Uploads(Struct, frozen=True):
     """A kernel: batches of `UPLOADS` to batches of `MOVED`; what the store has acknowledged is reported at once."""
 
-    recipe: Recipe
+    recipe: StoreSpec
     root: Path
     seconds: float | None = None
     reports: Path | None = None

@@ -13,18 +13,18 @@ from bayou.index.local import NodeFiles
 from bayou.index.node import Ref
 from bayou.index.nodes import StoreNodes
 from bayou.index.tree import Tree, branches, leaves
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, entries_to_batch
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
 from bayou.pipeline.stores import store_of
-from bayou.store.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 
-def entries(spark: SparkSession, recipe: Recipe, tree: Tree, tasks: int) -> DataFrame:
+def entries(spark: SparkSession, recipe: StoreSpec, tree: Tree, tasks: int) -> DataFrame:
     """Return the entries of a tree in a store: `path`, `push`, `size`, `sha256`, `etag`, `version`, `modified`.
 
     Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
@@ -42,7 +42,7 @@ def leaf_refs(tree: Tree) -> list[Ref]:
     return refs
 
 
-def read(recipe: Recipe, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
+def read(recipe: StoreSpec, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
     """Yield the entries of leaves. `cache`: a directory of nodes; what is not in there is fetched, and put there."""
     source = StoreNodes(store_of(recipe), NodeFiles(cache) if cache is not None else None)
     for leaf in leaves(source, refs):

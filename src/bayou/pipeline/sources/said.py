@@ -20,14 +20,14 @@ from pyarrow import parquet
 
 from bayou.index.node import Ref
 from bayou.index.tree import Tree
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.transport import Requests
 from bayou.pipeline.arrow import batch
 from bayou.pipeline.kernels.look import SIDES
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
 from bayou.pipeline.sources.source import read_parts
 from bayou.pipeline.stores import store_of
-from bayou.store.meter import Requests
-from bayou.store.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,7 +82,7 @@ class _Table(Struct, frozen=True):
 _Part: TypeAlias = _Walk | _Leaves | _Table
 
 
-def said(spark: SparkSession, recipe: Recipe, inputs: Inputs, tasks: int) -> DataFrame:
+def said(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
     """Return a row for each word of each side, with the columns of every side that says anything at all."""
     sides, parts = divide(inputs, tasks)
     schema = schema_of(sides)
@@ -110,7 +110,9 @@ def schema_of(sides: Sequence[str]) -> pyarrow.Schema:
     return pyarrow.schema({"path": pyarrow.string(), **columns})
 
 
-def read(recipe: Recipe, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part) -> Iterator[pyarrow.RecordBatch]:
+def read(
+    recipe: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
+) -> Iterator[pyarrow.RecordBatch]:
     """Yield what one part says."""
     match part:
         case _Walk(some):

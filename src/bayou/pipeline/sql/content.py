@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from bayou.core.errors import ContentDamaged, NotFound, RecordError
 from bayou.index.entry import Entry
+from bayou.objectstore import Store
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant
-from bayou.store import Store
 from bayou.sync.presence import NoJournal
 from bayou.tree.tree import Tree
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 from bayou.core.errors import BayouError, RecordError
+from bayou.objectstore import Store
+from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.stores import store_of
 from bayou.repo import Repo
-from bayou.store import Store
-from bayou.store.recipe import Recipe
 
 
 class Grant(Struct, frozen=True):
     """How to open the store; or `refused`, why that is not to be. It can be pickled."""
 
-    recipe: Recipe | None = None
+    recipe: StoreSpec | None = None
     refused: str = ""
 
     def open(self) -> Store:
@@ -35,7 +35,7 @@ def grant_for(repo: Repo) -> Grant:
         return Grant(refused="this is offline")
     try:
         place.require_trust()
-        recipe = Recipe.of(place.url, place.namespace, place.options, repo.config.sync.concurrency)
+        recipe = StoreSpec.of(place.url, place.namespace, place.options, repo.config.sync.concurrency)
         require_private_channel(repo.config.spark, recipe)
         return Grant(recipe)
     except BayouError as error:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from bayou.core.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
 from bayou.index.entry import Entry
-from bayou.store.large import THRESHOLD, Nowhere
-from bayou.store.store import Store
+from bayou.objectstore.multipart import THRESHOLD, NullSink
+from bayou.objectstore.store import Store
 from bayou.sync.replica.pair import copy_push
 from bayou.sync.report import Failure
 
@@ -108,7 +108,7 @@ def _large(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
     digest = entry.sha256
     if digest is None:  # the hash is promised before the first byte is sent, so it takes a reading of its own
         with _reading(entry):
-            digest = source.download(entry.key, Nowhere(), entry.size, if_match=_condition(entry)).sha256
+            digest = source.download(entry.key, NullSink(), entry.size, if_match=_condition(entry)).sha256
     remote = RemoteFile(source, entry)
     try:
         stored = target.upload(there.key, cast("BinaryIO", remote), entry.size, digest)

@@ -13,7 +13,7 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.staging import Staging
 from bayou.index.tree import Tree
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 from bayou.sync.replica.copy import Age, copy_all
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.plan import Plan, windows

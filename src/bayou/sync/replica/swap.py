@@ -11,7 +11,7 @@ from bayou.index.head import Head, advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.replica import Replica
 from bayou.index.tree import Tree
-from bayou.store.store import Store
+from bayou.objectstore.store import Store
 from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import Made
 from bayou.sync.replica.target import Target

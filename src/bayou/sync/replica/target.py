@@ -21,9 +21,9 @@ from bayou.index.node import Root
 from bayou.index.nodes import StoreNodes
 from bayou.index.replica import Replica
 from bayou.index.tree import Tree
-from bayou.store import keys
-from bayou.store.probe import probe
-from bayou.store.store import Store
+from bayou.objectstore import keys
+from bayou.objectstore.probe import probe
+from bayou.objectstore.store import Store
 from bayou.sync.replica.pair import is_copy
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"

@@ -24,10 +24,10 @@ from bayou.core.errors import (
     PreconditionFailed,
 )
 from bayou.core.ids import ulid
-from bayou.store import keys
-from bayou.store.keys import Key
-from bayou.store.store import Store
-from bayou.store.transport import Condition, Create, Match
+from bayou.objectstore import keys
+from bayou.objectstore.keys import Key
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Condition, Create, Match
 
 RACERS = 8
 ROUNDS = 3

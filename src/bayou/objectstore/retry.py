@@ -1,47 +1,77 @@
-"""Send requests: each until it succeeds, its failure is final, or time is up (V12)."""
+"""Send requests: each until it succeeds, its failure is final, or time is up (V12).
+
+When to try a request again, and how long to wait before it.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
-from bayou.store.keys import Key
-from bayou.store.meter import Meter, Verb
-from bayou.store.retry import RetryPolicy
-from bayou.store.threads import aside
+from bayou.objectstore.keys import Key
+from bayou.objectstore.threads import run_interruptible
+from bayou.objectstore.transport import RequestCounter, Verb
+
+
+class RetryPolicy(Struct, frozen=True):
+    """Jittered exponential backoff, bounded by a number of attempts and by the caller's deadline."""
+
+    attempts: int = 8
+    first_contact_attempts: int = 3
+    base_s: float = 0.1
+    cap_s: float = 5.0
+    request_timeout_s: float = 60.0
+    call_deadline_s: float = 180.0
+
+    def again(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
+        """Whether the request that failed as number `attempt` (from 1) is worth repeating.
+
+        A store that was never reached is given up sooner: it is rather mistyped than restarting.
+        """
+        if not error.retryable:
+            return False
+        limit = self.attempts if contacted or not isinstance(error, CannotConnect) else self.first_contact_attempts
+        return attempt < limit
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to wait after failure number `attempt`."""
+        return min(self.cap_s, self.base_s * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+
 
 R = TypeVar("R")
 
 
-class Sender:
+class RetryingClient:
     """How one store's requests are sent, under a deadline of the caller's or one of each call's own.
 
     Views of a store share what was counted, and whether anybody ever answered.
     """
 
-    def __init__(self, url: str, policy: RetryPolicy, meter: Meter, contacted: threading.Event) -> None:
+    def __init__(self, url: str, policy: RetryPolicy, meter: RequestCounter, contacted: threading.Event) -> None:
         self.url = url
         self.policy = policy
         self.meter = meter
         self.contacted = contacted
         self.deadline: Deadline | None = None
 
-    def within(self, deadline: Deadline) -> Sender:
+    def within(self, deadline: Deadline) -> RetryingClient:
         """Return the same under a deadline."""
-        view = Sender(self.url, self.policy, self.meter, self.contacted)
+        view = RetryingClient(self.url, self.policy, self.meter, self.contacted)
         view.deadline = deadline
         return view
 
-    def with_request_timeout(self, seconds: float) -> Sender:
+    def with_request_timeout(self, seconds: float) -> RetryingClient:
         """Return the same, with a limit on each request of `seconds`, if it is not shorter already."""
         timeout = min(seconds, self.policy.request_timeout_s)
-        view = Sender(self.url, replace(self.policy, request_timeout_s=timeout), self.meter, self.contacted)
+        view = RetryingClient(self.url, replace(self.policy, request_timeout_s=timeout), self.meter, self.contacted)
         view.deadline = self.deadline
         return view
 
@@ -62,7 +92,7 @@ class Sender:
             timeout = self.timeout(deadline)
             self.meter.sent(verb, requests, bytes_out=bytes_out)
             try:
-                answer = aside(partial(call, timeout))
+                answer = run_interruptible(partial(call, timeout))
             except StoreError as error:
                 if not isinstance(error, CannotConnect | TimedOut):
                     self.contacted.set()

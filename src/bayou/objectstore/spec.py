@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from bayou.core.structs import SelectiveStruct
-from bayou.store import credentials
-from bayou.store.open import open_store
-from bayou.store.store import Store
-from bayou.store.url import parse_url
+from bayou.objectstore.backends import credentials
+from bayou.objectstore.open import open_store
+from bayou.objectstore.store import Store
+from bayou.objectstore.url import parse_url
 
 
 def _names(prefix: str, words: str) -> frozenset[str]:
@@ -79,7 +79,7 @@ _taken_over: dict[str, Mapping[str, str]] = {}
 """What came with the recipes that this process has opened, by their scheme."""
 
 
-class Recipe(SelectiveStruct, frozen=True):
+class StoreSpec(SelectiveStruct, frozen=True):
     """A store's URL and its credentials, fit to be pickled. Its text has no secret: it may be logged."""
 
     unshown: ClassVar[tuple[str, ...]] = ("environ", "granted", "made_by")
@@ -89,18 +89,20 @@ class Recipe(SelectiveStruct, frozen=True):
     options: Mapping[str, str]
     concurrency: int
     environ: Mapping[str, str]
-    granted: credentials.Granted | None = None
+    granted: credentials.StaticCredentials | None = None
     made_by: str = ""
 
     @classmethod
-    def of(cls, url: str, namespace: str | None, options: Mapping[str, str], concurrency: int = 64) -> Recipe:
+    def of(cls, url: str, namespace: str | None, options: Mapping[str, str], concurrency: int = 64) -> StoreSpec:
         """Take down how to open a store; `CredentialsMissing` and its like where nobody could."""
         scheme = parse_url(url).scheme
         anonymous = options.get("skip_signature", "").lower() == "true"
         granted = None
         if scheme == "s3" and not anonymous:
             provider = credentials.aws(options)
-            granted = credentials.Granted(*credentials.aws_keys(provider), provider.region if provider else None)
+            granted = credentials.StaticCredentials(
+                *credentials.aws_keys(provider), provider.region if provider else None
+            )
         environ = _needed(scheme, anonymous=anonymous)
         return cls(url, namespace, dict(options), concurrency, environ, granted, _this_process())
 

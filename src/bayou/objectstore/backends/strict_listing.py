@@ -16,10 +16,17 @@ from typing import Any
 
 from bayou.core.clock import parse_ms
 from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing
-from bayou.store.credentials import GCS_RENEWAL, BotoCredentials, Granted, aws_keys, aws_renewal, gcs_key
-from bayou.store.failure import Request, one_line
-from bayou.store.fetch import fetch
-from bayou.store.transport import ObjectMeta
+from bayou.objectstore.backends.credentials import (
+    GCS_RENEWAL,
+    BotoCredentials,
+    StaticCredentials,
+    aws_keys,
+    aws_renewal,
+    gcs_key,
+)
+from bayou.objectstore.backends.obstore_errors import Request, one_line
+from bayou.objectstore.backends.plain_http import fetch
+from bayou.objectstore.transport import ObjectMeta
 
 _PAGE = 1000
 _GOOGLE = "https://storage.googleapis.com"
@@ -32,7 +39,9 @@ Headers = Callable[[str], Mapping[str, str]]
 """The headers that authorise a GET of an address."""
 
 
-def s3(bucket: str, place: str, options: Mapping[str, str], credentials: BotoCredentials | Granted | None) -> Listing:
+def s3(
+    bucket: str, place: str, options: Mapping[str, str], credentials: BotoCredentials | StaticCredentials | None
+) -> Listing:
     """Return a listing of an S3 bucket, with the same credentials and address as the other requests."""
     region = options.get("region") or "us-east-1"
     virtual = options.get("virtual_hosted_style_request", "").lower() == "true"  # an endpoint then has the bucket in it
@@ -117,7 +126,7 @@ def _token_from(
         raise BadAnswer(f"{place} gave no token", hint=GCS_RENEWAL.expired) from None
 
 
-def _signer(region: str, credentials: BotoCredentials | Granted | None, extra: Mapping[str, str]) -> Headers:
+def _signer(region: str, credentials: BotoCredentials | StaticCredentials | None, extra: Mapping[str, str]) -> Headers:
     """Return what signs a request to S3 (botocore knows how, and is imported only here)."""
     from botocore.auth import S3SigV4Auth  # noqa: PLC0415
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bayou.core.errors import BayouError, CannotConnect, ConfigInvalid, CredentialsExpired, CredentialsMissing
 from bayou.core.structs import SelectiveStruct
-from bayou.store.failure import Renewal, one_line
+from bayou.objectstore.backends.obstore_errors import Renewal, one_line
 
 
 def aws_renewal(profile: str | None) -> Renewal:
@@ -121,7 +121,7 @@ class Keys(NamedTuple):
         return "Keys(…)"
 
 
-class Granted(SelectiveStruct, frozen=True):
+class StaticCredentials(SelectiveStruct, frozen=True):
     """AWS credentials that somebody else has resolved, for a process that could not; good until they expire."""
 
     unshown: ClassVar[tuple[str, ...]] = ("access_key_id", "secret_access_key", "token")
@@ -140,11 +140,11 @@ class Granted(SelectiveStruct, frozen=True):
         return self()
 
 
-_given: ContextVar[Granted | None] = ContextVar("given", default=None)
+_given: ContextVar[StaticCredentials | None] = ContextVar("given", default=None)
 
 
 @contextmanager
-def given(granted: Granted | None) -> Iterator[None]:
+def given(granted: StaticCredentials | None) -> Iterator[None]:
     """Give the stores that this thread opens meanwhile these credentials for good, whatever profile they name."""
     before = _given.set(granted)
     try:
@@ -153,7 +153,7 @@ def given(granted: Granted | None) -> Iterator[None]:
         _given.reset(before)
 
 
-def aws(options: Mapping[str, str]) -> BotoCredentials | Granted | None:
+def aws(options: Mapping[str, str]) -> BotoCredentials | StaticCredentials | None:
     """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
     if options.get("skip_signature", "").lower() == "true":
         return None
@@ -165,7 +165,7 @@ def aws(options: Mapping[str, str]) -> BotoCredentials | Granted | None:
     return BotoCredentials(options.get("profile"))
 
 
-def aws_keys(provider: BotoCredentials | Granted | None) -> Keys:
+def aws_keys(provider: BotoCredentials | StaticCredentials | None) -> Keys:
     """Return the credentials of the next requests: a provider's, or None's, which are those of the environment."""
     if provider is None:
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayou.store.open import open_store
-    from bayou.store.store import Store
-    from bayou.store.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+    from bayou.objectstore.open import open_store
+    from bayou.objectstore.store import Store
+    from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
 
 __all__ = ["Condition", "Create", "Fetched", "Match", "ObjectMeta", "Store", "Stored", "open_store"]
 
@@ -22,4 +22,4 @@ _HOMES = {"open_store": "open", "Store": "store"}
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"bayou.store.{_HOMES.get(name, 'transport')}"), name)
+    return getattr(import_module(f"bayou.objectstore.{_HOMES.get(name, 'transport')}"), name)

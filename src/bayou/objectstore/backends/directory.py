@@ -35,10 +35,18 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.core.ids import ulid
-from bayou.store.local_directories import entries, file_status, is_ours, open_below, opened, our_name, walk
-from bayou.store.local_errors import from_os, no_directory, why
-from bayou.store.local_files import create_file, lock_file, make_newer, open_file, require_file
-from bayou.store.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
+from bayou.objectstore.backends.directory_files import (
+    create_file,
+    from_os,
+    lock_file,
+    make_newer,
+    no_directory,
+    open_file,
+    require_file,
+    why,
+)
+from bayou.objectstore.backends.directory_paths import entries, file_status, is_ours, open_below, opened, our_name, walk
+from bayou.objectstore.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

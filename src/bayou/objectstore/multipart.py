@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
-from bayou.store.keys import Key
-from bayou.store.transport import Fetched, ObjectMeta
+from bayou.objectstore.keys import Key
+from bayou.objectstore.transport import Fetched, ObjectMeta
 
 if TYPE_CHECKING:
-    from bayou.store.store import Store
+    from bayou.objectstore.store import Store
 
 MIB = 1 << 20
 THRESHOLD = 16 * MIB
@@ -43,7 +43,7 @@ class Sink(Protocol):
     def write(self, data: Any, /) -> object: ...
 
 
-class Nowhere:
+class NullSink:
     """A sink that keeps nothing: for whoever only wants the hash of an object."""
 
     def write(self, data: Any, /) -> None:

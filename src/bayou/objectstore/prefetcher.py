@@ -20,7 +20,7 @@ class _End(Struct, frozen=True):
     error: BaseException | None
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Reads a source to its end by a thread of its own, from now on. What it raises is raised where it is read here.
 
     All that nobody has asked for yet is held; with `most`, no more than that.
@@ -92,12 +92,12 @@ class Ahead(Generic[T]):
         return not self._unwanted.is_set()
 
 
-def read_ahead(source: Iterable[T], most: int, *, name: str) -> Generator[T, None, None]:
+def prefetch(source: Iterable[T], most: int, *, name: str) -> Generator[T, None, None]:
     """Yield what a source yields, read by a thread of its own, up to `most` before anybody asks.
 
     They are handed over some at a time: two threads that hand over one thing after another mostly wait for each other.
     """
-    ahead = Ahead(_some(source), max(1, most // _TOGETHER), name=name)
+    ahead = Prefetcher(_some(source), max(1, most // _TOGETHER), name=name)
     try:
         for some in ahead:
             yield from some

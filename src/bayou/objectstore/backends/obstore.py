@@ -21,9 +21,9 @@ from bayou.core.errors import (
     Rejected,
     TooLarge,
 )
-from bayou.store import runtime
-from bayou.store.failure import OddKey, Renewal, Request, translate
-from bayou.store.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
+from bayou.objectstore import threads
+from bayou.objectstore.backends.obstore_errors import Renewal, Request, UnparsableKey, translate
+from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -91,7 +91,7 @@ class RemoteTransport:
         """Return the server's time, in ms; None if there is no server, or none that tells it."""
         if self._address is None:
             return None
-        from bayou.store.clock import served_at  # noqa: PLC0415  (urllib: hardly ever needed)
+        from bayou.objectstore.backends.plain_http import served_at  # noqa: PLC0415  (urllib: hardly ever needed)
 
         return served_at(self._address, timeout)
 
@@ -232,7 +232,7 @@ class RemoteTransport:
             for page in self._pages(prefix, last, timeout):
                 yield page
                 last, rows = page[-1].key, rows + len(page)
-        except OddKey as key:
+        except UnparsableKey as key:
             if self._list_raw is None:
                 raise Rejected(f"LIST {prefix} on {self._url}: a key that cannot be listed: {key}") from None
             odd = True
@@ -256,7 +256,7 @@ class RemoteTransport:
             objects = _page(found["objects"], prefix, None)
         except (obs.BaseError, OSError, ValueError) as error:
             ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
-            if isinstance(ours, OddKey):
+            if isinstance(ours, UnparsableKey):
                 return None
             raise (self._lost_credentials() or ours) from None
         # V4: as in `list`, an end that is not the end of a page may be something else than a listing.
@@ -276,7 +276,7 @@ class RemoteTransport:
                     yield page
         except (obs.BaseError, OSError, ValueError) as error:
             ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
-            raise (ours if isinstance(ours, OddKey) else self._lost_credentials() or ours) from None
+            raise (ours if isinstance(ours, UnparsableKey) else self._lost_credentials() or ours) from None
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
         try:
@@ -305,7 +305,7 @@ class RemoteTransport:
             with self._lock:
                 client = self._clients.get(step)
                 if client is None:
-                    runtime.begin()
+                    threads.begin()
                     client = self._clients[step] = self._connect(step)
         return client
 
@@ -314,7 +314,7 @@ class RemoteTransport:
         if lost is not None:
             return lost
         ours = translate(error, Request(verb, key, self._url, self._renewal))
-        if isinstance(ours, OddKey):
+        if isinstance(ours, UnparsableKey):
             return Rejected(f"{verb} {key!r}: the client library cannot express this key")
         return ours
 

@@ -11,19 +11,18 @@ from msgspec import Struct
 from bayou.core import limits
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, StoreError
-from bayou.store.keys import Key
-from bayou.store.scope import Scope
-from bayou.store.sender import Sender
-from bayou.store.threads import watched
-from bayou.store.transport import Level, ListsLevels, ObjectMeta, Transport
+from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.retry import RetryingClient
+from bayou.objectstore.threads import watched
+from bayou.objectstore.transport import Level, ListsLevels, ObjectMeta, Transport
 
 
 class Listing(Struct, frozen=True):
     """The listings of one store; see `Store.list` and `Store.level`."""
 
     transport: Transport
-    scope: Scope
-    sender: Sender
+    scope: KeyScope
+    sender: RetryingClient
 
     def pages(self, under: Key | None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of what is below a directory."""

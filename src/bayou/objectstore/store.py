@@ -2,6 +2,8 @@
 
 A `Store` is born with its prefix and namespace (V9); every key it takes is relative to them, and nothing it does can
 name an object outside. Below it sits a `Transport` that sends single requests.
+
+Delete a batch of objects, and find out which of them are still there.
 """
 
 from __future__ import annotations
@@ -16,29 +18,51 @@ from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline, stop_event
 from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
-from bayou.store import large
-from bayou.store.deleting import delete_batch
-from bayou.store.keys import Key
-from bayou.store.listing import Listing, named
-from bayou.store.meter import Meter, Requests
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.sender import Sender
-from bayou.store.threads import aside, in_order
-from bayou.store.transport import (
+from bayou.objectstore import multipart
+from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.listing import Listing, named
+from bayou.objectstore.retry import RetryingClient, RetryPolicy
+from bayou.objectstore.threads import in_order, run_interruptible
+from bayou.objectstore.transport import (
     Condition,
     Fetched,
     Level,
     LimitsReads,
     ObjectMeta,
     Reads,
+    RequestCounter,
+    Requests,
     Stored,
-    TellsTime,
+    SupportsServerTime,
     Transport,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+def delete_batch(transport: Transport, sender: RetryingClient, batch: Sequence[str]) -> dict[str, StoreError]:
+    """Delete objects by their whole keys, in one request if that works; return why some could not be."""
+    deadline = sender.bound()
+    left, attempt = batch, 1
+    while True:
+        timeout = sender.timeout(deadline)
+        sender.meter.sent("delete")
+        try:
+            run_interruptible(partial(transport.delete, left, timeout=timeout))
+            return {}
+        except StoreError as error:
+            failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(left, error)
+            left = [key for key in left if key in failed]
+            final = any(not cause.retryable for cause in failed.values())
+            if final and len(left) > 1:
+                # Of a batch, stores tell one failure at most (Azure: one key that is not there); ask one by one.
+                return {key: cause for one in left for key, cause in delete_batch(transport, sender, [one]).items()}
+            if not sender.policy.again(failed[left[0]], attempt, contacted=True):
+                return failed
+        deadline.sleep(sender.policy.pause(attempt))
+        attempt += 1
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,15 +78,15 @@ class Store:
     def __init__(
         self,
         transport: Transport,
-        scope: Scope,
+        scope: KeyScope,
         *,
         concurrency: int = 64,
         policy: RetryPolicy | None = None,
-        sender: Sender | None = None,
+        sender: RetryingClient | None = None,
     ) -> None:
         self._transport = transport
         self._scope = scope
-        self._sender = sender or Sender(self.url, policy or RetryPolicy(), Meter(), threading.Event())
+        self._sender = sender or RetryingClient(self.url, policy or RetryPolicy(), RequestCounter(), threading.Event())
         self._listing = Listing(transport, scope, self._sender)
         self._read = transport.read if isinstance(transport, Reads) else None
         self.concurrency = concurrency
@@ -98,7 +122,7 @@ class Store:
         Whether the store ever answered is its own knowledge too: an operation that cannot reach the store at all fails
         at once, although an earlier one could.
         """
-        sender = Sender(self.url, self._sender.policy, Meter(), threading.Event())
+        sender = RetryingClient(self.url, self._sender.policy, RequestCounter(), threading.Event())
         sender.deadline = deadline
         return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
 
@@ -109,7 +133,7 @@ class Store:
         """Return a view of this store that repeats a request which is not answered within `seconds`."""
         return self._view(self._sender.with_request_timeout(seconds))
 
-    def _view(self, sender: Sender) -> Store:
+    def _view(self, sender: RetryingClient) -> Store:
         return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
 
     def now(self) -> int | None:
@@ -117,11 +141,11 @@ class Store:
 
         What must be sure of an object's age asks for the time of an object that it has just written.
         """
-        if not isinstance(self._transport, TellsTime):
+        if not isinstance(self._transport, SupportsServerTime):
             return None
         timeout = self._sender.timeout(self._sender.bound())
         self._sender.meter.sent("head")
-        return aside(partial(self._transport.now, timeout=timeout))
+        return run_interruptible(partial(self._transport.now, timeout=timeout))
 
     def get(
         self,
@@ -197,12 +221,12 @@ class Store:
     def _read_span(self, key: Key, size: int) -> Buffer:
         read = self._read
         if read is None or not size:
-            return large.fetch(self, key, (0, size) if size else None, None, size).data
+            return multipart.fetch(self, key, (0, size) if size else None, None, size).data
         full = self._scope.full(key)
         # One byte more than there should be: then an object that has grown shows.
         data = self._sender.send("get", key, lambda timeout: read(full, (0, size + 1), timeout=timeout))
         if len(memoryview(data)) != size:
-            raise large.other_size(key, size, len(memoryview(data)))
+            raise multipart.other_size(key, size, len(memoryview(data)))
         self._sender.meter.received(size)
         return data
 
@@ -271,18 +295,20 @@ class Store:
         """
         if isinstance(source, bytes):
             return self.put(key, source)
-        if size <= large.THRESHOLD:
-            return self.put(key, large.read_checked(source, size, sha256))
+        if size <= multipart.THRESHOLD:
+            return self.put(key, multipart.read_checked(source, size, sha256))
         full = self._scope.full(key)
-        part = large.part_size(size)
+        part = multipart.part_size(size)
         deadline = self._sender.bound()
         attempts = 0
 
         def attempt(timeout: float) -> Stored:
             nonlocal attempts
             attempts += 1
-            chunks = large.checked_parts(source, size, sha256, part, deadline)
-            return self._transport.put_chunks(full, chunks, part_size=part, parallel=large.PARALLEL, timeout=timeout)
+            chunks = multipart.checked_parts(source, size, sha256, part, deadline)
+            return self._transport.put_chunks(
+                full, chunks, part_size=part, parallel=multipart.PARALLEL, timeout=timeout
+            )
 
         # One request to begin, one for each part, one to complete.
         stored = self._sender.send(
@@ -290,13 +316,15 @@ class Store:
         )
         return replace(stored, repeated=attempts > 1)
 
-    def download(self, key: Key, target: large.Sink, size: int, *, if_match: str | None = None) -> large.Downloaded:
+    def download(
+        self, key: Key, target: multipart.Sink, size: int, *, if_match: str | None = None
+    ) -> multipart.Downloaded:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
         Return its hash and the metadata that came with its bytes (V2). An object of another size is `BadAnswer`,
         one that changes meanwhile is `PreconditionFailed`. The file is written from its start, in order.
         """
-        return large.download(self, key, target, size, if_match)
+        return multipart.download(self, key, target, size, if_match)
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects below a directory of this store, keys relative to the store.

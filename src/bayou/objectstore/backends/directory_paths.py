@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bayou.core import limits
-from bayou.store.local_errors import a_link
+from bayou.objectstore.backends.directory_files import a_link
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BELOW = _ROOT | os.O_NOFOLLOW

@@ -1,4 +1,7 @@
-"""One HTTP request without obstore, for the few that it cannot send: bounded in time and size, with our errors."""
+"""One HTTP request without obstore, for the few that it cannot send: bounded in time and size, with our errors.
+
+What time it is where the store is, without a write: every answer of an HTTP server says when it was sent.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from bayou.core import limits
+from bayou.core.clock import to_ms
 from bayou.core.errors import BadAnswer, CannotConnect, TimedOut, Unavailable
-from bayou.store.failure import Request, from_status
+from bayou.objectstore.backends.obstore_errors import Request, from_status
 
 _MAX_ERROR = 64 << 10
 
@@ -63,3 +68,17 @@ def _told(error: urllib.error.HTTPError) -> str:
             return error.read(_MAX_ERROR).decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return ""
+
+
+def served_at(address: str, timeout: float) -> int | None:
+    """Return a server's time, in ms and exact to a second; None if it does not tell. A refusal tells it as well."""
+    try:
+        try:
+            with open_address(urllib.request.Request(address, method="HEAD"), timeout) as answer:
+                date = answer.headers.get("Date")
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                date = refusal.headers.get("Date")
+        return None if date is None else to_ms(parsedate_to_datetime(date))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None

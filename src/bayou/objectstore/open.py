@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayou.core.errors import ConfigInvalid
-from bayou.store import credentials, destination
-from bayou.store.failure import one_line
-from bayou.store.keys import INTERNAL
-from bayou.store.remote import RemoteTransport
-from bayou.store.retry import RetryPolicy
-from bayou.store.scope import Scope
-from bayou.store.store import Store
-from bayou.store.transport import ObjectMeta, Transport
-from bayou.store.url import OPTIONS, StoreUrl, check_options, parse_url
+from bayou.objectstore.backends import credentials, obstore_errors
+from bayou.objectstore.backends.obstore import RemoteTransport
+from bayou.objectstore.backends.obstore_errors import one_line
+from bayou.objectstore.keys import INTERNAL, KeyScope
+from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta, Transport
+from bayou.objectstore.url import OPTIONS, StoreUrl, check_options, parse_url
 
 if TYPE_CHECKING:
     from obstore.store import MemoryStore
@@ -44,15 +43,15 @@ def open_store(
 ) -> Store:
     """Open the store that a URL names. No request is sent; what can be wrong without one is raised here."""
     place = parse_url(url)
-    scope = Scope.of(place.prefix, namespace)
+    scope = KeyScope.of(place.prefix, namespace)
     return Store(open_transport(place, options or {}), scope, concurrency=concurrency, policy=policy)
 
 
 def open_directory(root: Path) -> Store:
     """Open what Bayou keeps beside the payload of a directory that is used as it is; nothing appears but `.bayou/`."""
-    from bayou.store.local import LocalTransport  # noqa: PLC0415
+    from bayou.objectstore.backends.directory import LocalTransport  # noqa: PLC0415
 
-    return Store(LocalTransport(root, locks=root / INTERNAL / "locks"), Scope.of("", None))
+    return Store(LocalTransport(root, locks=root / INTERNAL / "locks"), KeyScope.of("", None))
 
 
 def open_transport(place: StoreUrl, options: Mapping[str, str]) -> Transport:
@@ -97,13 +96,13 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     def connect(timeout: float) -> Any:
         from obstore.store import S3Store  # noqa: PLC0415
 
-        how = destination.client(timeout, endpoint, hosts)
+        how = obstore_errors.client(timeout, endpoint, hosts)
         return S3Store(place.bucket, config=config, credential_provider=provider, **how)  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
-        from bayou.store import raw_listing  # noqa: PLC0415  (hardly ever needed)
+        from bayou.objectstore.backends import strict_listing  # noqa: PLC0415  (hardly ever needed)
 
-        return raw_listing.s3(place.bucket, transport_url, config, provider)(prefix, after, timeout)
+        return strict_listing.s3(place.bucket, transport_url, config, provider)(prefix, after, timeout)
 
     renewal = credentials.aws_renewal(options.get("profile"))
 
@@ -121,7 +120,7 @@ def _s3(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 def _s3_hosts(bucket: str, region: str, endpoint: str | None) -> list[str]:
     """Return the host of the requests to a bucket; any bucket's own is below the first of AWS's."""
     if endpoint is not None:
-        return [destination.host_of(endpoint)]
+        return [obstore_errors.host_of(endpoint)]
     zone = bucket.removesuffix("--x-s3").rpartition("--")[2]
     return [f"s3.{region}.amazonaws.com", f"s3express-{zone}.{region}.amazonaws.com"]
 
@@ -131,7 +130,7 @@ def _first(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
-def _aws_region(provider: credentials.BotoCredentials | credentials.Granted | None) -> str:
+def _aws_region(provider: credentials.BotoCredentials | credentials.StaticCredentials | None) -> str:
     named = _first("AWS_REGION", "AWS_DEFAULT_REGION")
     return named or (provider.region if provider else None) or "us-east-1"
 
@@ -147,14 +146,14 @@ def _gs(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     def connect(timeout: float) -> Any:
         from obstore.store import GCSStore  # noqa: PLC0415
 
-        own = [destination.host_of(endpoint)] if endpoint else []
-        hosts = [*own, *_GOOGLES, *destination.hosts_named("GOOGLE_"), *credentials.gce_metadata_hosts()]
-        return GCSStore(place.bucket, config=config, **destination.client(timeout, endpoint, hosts))  # type: ignore[arg-type]
+        own = [obstore_errors.host_of(endpoint)] if endpoint else []
+        hosts = [*own, *_GOOGLES, *obstore_errors.hosts_named("GOOGLE_"), *credentials.gce_metadata_hosts()]
+        return GCSStore(place.bucket, config=config, **obstore_errors.client(timeout, endpoint, hosts))  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
-        from bayou.store import raw_listing  # noqa: PLC0415
+        from bayou.objectstore.backends import strict_listing  # noqa: PLC0415
 
-        return raw_listing.gcs(place.bucket, transport_url, options)(prefix, after, timeout)
+        return strict_listing.gcs(place.bucket, transport_url, options)(prefix, after, timeout)
 
     return RemoteTransport(
         transport_url,
@@ -181,10 +180,10 @@ def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
     def connect(timeout: float) -> Any:
         from obstore.store import AzureStore  # noqa: PLC0415
 
-        own = [destination.host_of(endpoint)] if endpoint else []
+        own = [obstore_errors.host_of(endpoint)] if endpoint else []
         emulator = ["127.0.0.1"] if "use_emulator" in options or "AZURE_STORAGE_USE_EMULATOR" in os.environ else []
-        named = destination.hosts_named("AZURE_", "AZURITE_", "IDENTITY_", "MSI_", "IMDS_")
-        how = destination.client(timeout, endpoint, [*own, *emulator, *_MICROSOFTS, *named])
+        named = obstore_errors.hosts_named("AZURE_", "AZURITE_", "IDENTITY_", "MSI_", "IMDS_")
+        how = obstore_errors.client(timeout, endpoint, [*own, *emulator, *_MICROSOFTS, *named])
         return AzureStore(place.bucket, config=config, **how)  # type: ignore[arg-type]
 
     account = options.get("account") or _first("AZURE_STORAGE_ACCOUNT_NAME")
@@ -198,7 +197,7 @@ def _az(place: StoreUrl, options: Mapping[str, str]) -> Transport:
 
 
 def _file(place: StoreUrl, options: Mapping[str, str]) -> Transport:  # noqa: ARG001
-    from bayou.store.local import LocalTransport  # noqa: PLC0415
+    from bayou.objectstore.backends.directory import LocalTransport  # noqa: PLC0415
 
     return LocalTransport(Path(place.bucket))
 
