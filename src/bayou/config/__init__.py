@@ -12,7 +12,7 @@ An empty variable is as good as none. No value of an option is ever part of a me
 """
 
 from bayou.config.load import load_config, parse_config, spark_config, told_offline
-from bayou.config.record import Config, DatastoreConfig, Hydrate, SparkConfig, SyncConfig
+from bayou.config.settings import Config, DatastoreConfig, Hydrate, SparkConfig, SyncConfig
 from bayou.config.write import write_datastore, write_file
 
 __all__ = [

@@ -29,7 +29,7 @@ from bayou.core.structs import SelectiveStruct
 from bayou.core.text import first_names
 
 if TYPE_CHECKING:
-    from bayou.config.record import DatastoreConfig, SparkConfig
+    from bayou.config.settings import DatastoreConfig, SparkConfig
 
 What = Literal["spark", "endpoint", "directory", "extensions", "state"]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bayou.config.load import parse_config, read_text
-from bayou.config.place import check_place
-from bayou.config.record import DatastoreConfig, Hydrate
+from bayou.config.settings import DatastoreConfig, Hydrate, check_place
 from bayou.config.trust import allow, datastore_needs
 from bayou.core import atomic_file
 from bayou.core.errors import ConfigInvalid

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig
-from bayou.config.place import check_place
+from bayou.config.settings import check_place
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from bayou.config.record import Config, DatastoreConfig
+from bayou.config.settings import Config, DatastoreConfig
 from bayou.index.entry import Entry
 from bayou.index.local import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store

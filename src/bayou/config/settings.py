@@ -1,4 +1,8 @@
-"""Where the datastore is: what may be said of it, and what the environment may change.
+"""The configuration as the rest of the program sees it: whole, checked, and the same for everybody.
+
+Which Spark: what may be said of it.
+
+Where the datastore is: what may be said of it, and what the environment may change.
 
 The rules for URLs, namespaces and options are the store's own; `store` is loaded only where one is named.
 """
@@ -6,14 +10,96 @@ The rules for URLs, namespaces and options are the store's own; `store` is loade
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar, Literal
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.config.record import DatastoreConfig
+from bayou.config.trust import Gate
 from bayou.core.errors import ConfigInvalid, CredentialInConfig, UsageError
+from bayou.core.structs import SelectiveStruct
+
+Hydrate = Literal["full", "lazy"]
+
+
+class DatastoreConfig(SelectiveStruct, frozen=True):
+    """Where payload lives: a store (`url`), a directory (`path`), or, with neither, the repo's own tree."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("gate",)
+    unshown: ClassVar[tuple[str, ...]] = ("gate",)
+
+    url: str | None = None
+    path: str | None = None
+    namespace: str | None = None
+    hydrate: Hydrate = "full"
+    exclude: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    gate: Gate | None = None
+    """What of this a user must allow first, if a file says it; what a person typed has none (V23)."""
+
+    def require_trust(self) -> None:
+        """Raise `TrustNeeded` unless this user has allowed the servers and directories that this names."""
+        if self.gate is not None:
+            self.gate.require()
+
+
+class SyncConfig(Struct, frozen=True):
+    """How long a sync may take, how many requests run at once, and, where set, how many files need no Spark."""
+
+    timeout: float = 300.0
+    concurrency: int = 64
+    point_limit: int | None = None
+    """None: `engine.select` decides by measured cost."""
+
+
+class SparkConfig(SelectiveStruct, frozen=True):
+    """Which Spark: a Connect server (`remote`), a `master`, or, with neither, a warm local server."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("gate",)
+    unshown: ClassVar[tuple[str, ...]] = ("gate",)
+
+    remote: str | None = None
+    master: str | None = None
+    gate: Gate | None = None
+
+    def require_trust(self) -> None:
+        """Raise `TrustNeeded` unless this user has allowed the server or cluster that this names (V23)."""
+        if self.gate is not None:
+            self.gate.require()
+
+
+class Config(Struct, frozen=True):
+    repo_id: str
+    datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
+    sync: SyncConfig = field(default_factory=SyncConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+
+
+_REMOTE = re.compile(r"sc://[^/;?#@\s]+(/(;\S*)?)?")
+_TOKEN = re.compile(r"[/;](token|x-[\w-]*)=", re.IGNORECASE)
+
+
+def check_spark(config: SparkConfig, remote: str, master: str) -> None:
+    """Refuse what contradicts itself or names no Spark; `remote` and `master` are what an error calls them."""
+    if config.remote is not None and config.master is not None:
+        raise ConfigInvalid(f"{remote} and {master.rpartition(': ')[2]} exclude each other", hint="keep one of them")
+    if config.remote is not None and not _REMOTE.fullmatch(config.remote):
+        raise ConfigInvalid(f"{remote} is not the address of a Spark Connect server", hint="like sc://host:15002")
+    if config.master is not None and config.master.startswith("sc:"):
+        raise ConfigInvalid(f"{master} is the address of a Spark Connect server", hint="call it remote")
+
+
+def refuse_token(config: SparkConfig, where: str) -> None:
+    """Refuse an address with a secret in it, where it would be committed."""
+    if config.remote is not None and _TOKEN.search(config.remote):
+        raise CredentialInConfig(
+            f"{where} has a token, which does not belong into the configuration",
+            hint="set SPARK_CONNECT_AUTHENTICATE_TOKEN instead, or the whole address as BAYOU_SPARK_REMOTE",
+        )
+
 
 _USER_IN_URL = re.compile(r"://[^/]*@")
 
