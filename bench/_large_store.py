@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bayou.core.ids import ulid
 from bayou.index.discovery import discover
-from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.merge import merge
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.records import document
 from bayou.records.metadata import Metadata
@@ -93,5 +93,5 @@ def _digest(recipe: StoreSpec, folder: Path) -> bytes | None:
     nodes = LocalNodes(NodeFiles(folder), ulid())
     root = None
     for at in range(_BATCHES):
-        root = merge(Tree(nodes, root), {entry.path: entry for entry in entries[at::_BATCHES]}, nodes)
+        root = merge(IndexTree(nodes, root), {entry.path: entry for entry in entries[at::_BATCHES]}, nodes)
     return root and root.digest

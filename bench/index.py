@@ -20,15 +20,13 @@ from typing import TypeVar
 
 from bayou.core.structs import time_text
 from bayou.index.build import build
-from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, encode_head, first_head
-from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node import Node, Ref, Root
-from bayou.index.read import find, scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.index.tree import IndexTree, diff, find, scan
 
 T = TypeVar("T")
 
@@ -158,15 +156,17 @@ def run(count: int, directory: Path) -> int:
     every = max(1, count // 1000)
     thousand = {entry(number).path: entry(number, "changed") for number in range(0, count, every)}
 
-    first, nodes = bench.step("merge 1 change", lambda nodes: described(merge(Tree(nodes, old), one, nodes)))
+    first, nodes = bench.step("merge 1 change", lambda nodes: described(merge(IndexTree(nodes, old), one, nodes)))
     many, _ = bench.step(
-        f"merge {len(thousand):,} changes", lambda nodes: described(merge(Tree(nodes, old), thousand, nodes))
+        f"merge {len(thousand):,} changes", lambda nodes: described(merge(IndexTree(nodes, old), thousand, nodes))
     )
-    bench.step("diff of 1 change", lambda nodes: counted(diff(Tree(nodes, old), Tree(nodes, first))))
-    bench.step(f"diff of {len(thousand):,} changes", lambda nodes: counted(diff(Tree(nodes, old), Tree(nodes, many))))
-    bench.step("diff with nothing", lambda nodes: counted(diff(Tree(nodes, None), Tree(nodes, old))))
-    bench.step("scan", lambda nodes: counted(scan(Tree(nodes, old))))
-    bench.step("look up 1", lambda nodes: (find(Tree(nodes, old), entry(7).path), "1 row"))
+    bench.step("diff of 1 change", lambda nodes: counted(diff(IndexTree(nodes, old), IndexTree(nodes, first))))
+    bench.step(
+        f"diff of {len(thousand):,} changes", lambda nodes: counted(diff(IndexTree(nodes, old), IndexTree(nodes, many)))
+    )
+    bench.step("diff with nothing", lambda nodes: counted(diff(IndexTree(nodes, None), IndexTree(nodes, old))))
+    bench.step("scan", lambda nodes: counted(scan(IndexTree(nodes, old))))
+    bench.step("look up 1", lambda nodes: (find(IndexTree(nodes, old), entry(7).path), "1 row"))
     head, _ = bench.step(f"head, {COMMITS:,} commits", lambda _: head_after(COMMITS, old))
 
     print(bench.table())

@@ -38,10 +38,9 @@ from bayou.core.deadline import Deadline
 from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
 from bayou.index.head import Head, create_head, first_head
-from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
 from bayou.index.node import Root
-from bayou.index.nodes import StoreSink
+from bayou.index.node_store import NodeFiles, StoreSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.discover import discover
 from bayou.pipeline.executor import SparkExecutor

@@ -20,12 +20,11 @@ from msgspec.structs import replace
 
 from bayou.core.errors import BayouError, NodeDamaged
 from bayou.core.ids import ulid
-from bayou.index.codec import decode, encode
-from bayou.index.head import Gc, advance, encode_head, first_head, parse_head
+from bayou.index.check import salvage
+from bayou.index.head import Gc, Replica, advance, encode_head, first_head, parse_head
 from bayou.index.log import Tally, read_page
 from bayou.index.node import Branch, Child, Leaf, Node, Pointer, branch, child_of, leaf, name, root_of
-from bayou.index.replica import Replica
-from bayou.index.salvage import salvage
+from bayou.index.node_store import decode, encode
 from bayou.lease import record
 from bayou.objectstore import keys
 from bayou.objectstore.open import open_store

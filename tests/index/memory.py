@@ -8,7 +8,7 @@ from typing import Any
 
 from bayou.core.errors import AlreadyExists, NodeMissing, NotFound, PreconditionFailed, StoreError
 from bayou.index.node import Node, Ref, name, verify
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree
 from bayou.objectstore.keys import Key
 from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
 
@@ -134,5 +134,5 @@ class MemoryNodes:
         self.nodes.update(self._staged)
         self._staged.clear()
 
-    def tree(self, root: Any) -> Tree:
-        return Tree(self, root)
+    def tree(self, root: Any) -> IndexTree:
+        return IndexTree(self, root)

@@ -8,18 +8,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 
 PUSH = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
 
 SHAPES = [
-    Shape(),
-    Shape(leaf_mod=3, leaf_max=7, branch_mod=3, branch_max=5),
-    Shape(leaf_mod=1, leaf_max=1, branch_mod=1, branch_max=2),
-    Shape(leaf_mod=2, leaf_max=4, branch_mod=1, branch_max=2),
-    Shape(leaf_mod=1 << 60, leaf_max=3, branch_mod=1 << 60, branch_max=3),
-    Shape(leaf_mod=4, leaf_max=1000, branch_mod=2, branch_max=1000),
+    ChunkParams(),
+    ChunkParams(leaf_mod=3, leaf_max=7, branch_mod=3, branch_max=5),
+    ChunkParams(leaf_mod=1, leaf_max=1, branch_mod=1, branch_max=2),
+    ChunkParams(leaf_mod=2, leaf_max=4, branch_mod=1, branch_max=2),
+    ChunkParams(leaf_mod=1 << 60, leaf_max=3, branch_mod=1 << 60, branch_max=3),
+    ChunkParams(leaf_mod=4, leaf_max=1000, branch_mod=2, branch_max=1000),
 ]
 """The format's, and small ones: many levels, every row a boundary, only forced boundaries, only hashed ones."""
 
@@ -74,7 +74,7 @@ def is_boundary(level: int, key: str, mod: int) -> bool:
     return int.from_bytes(hashlib.sha256(bytes([level]) + key.encode()).digest()[:8], "big") % mod == 0
 
 
-def levels(entries: Iterable[Entry], shape: Shape) -> list[list[bytes]]:
+def levels(entries: Iterable[Entry], shape: ChunkParams) -> list[list[bytes]]:
     """Return the digests of every node, level by level from the leaves, of the one tree of these entries."""
     # A row of a branch without its name: first, last, digest, entries, bytes.
     rows: list[Any] = sorted(entries, key=lambda entry: entry.path.encode())

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.index.build import FLUSH_EVERY, build, build_above
-from bayou.index.chunk import SHAPE, Shape
+from bayou.index.build import FLUSH_EVERY, SHAPE, ChunkParams, build, build_above
 from bayou.index.node import child_of
-from bayou.index.read import scan
+from bayou.index.tree import scan
 from tests.index.memory import MemoryNodes
 from tests.index.reference import SHAPES, entries, entry, is_boundary, levels, shapes, some
 
@@ -109,7 +108,7 @@ def test_order_is_that_of_the_bytes():
 
 
 def test_branches_can_be_built_over_leaves_that_others_made():
-    shape = Shape(leaf_mod=3, leaf_max=4, branch_mod=2, branch_max=3)
+    shape = ChunkParams(leaf_mod=3, leaf_max=4, branch_mod=2, branch_max=3)
     whole, parts = MemoryNodes(), MemoryNodes()
     root = build(some(200), whole, shape)
     leaves = [(named, node) for named, node in whole.nodes.items() if node.level == 0]
@@ -130,7 +129,7 @@ def test_a_build_lets_go_of_its_nodes_as_it_goes():
             most_waiting = max(most_waiting, nodes.saved.total() - len(nodes.nodes))
             yield row
 
-    build(watched(), nodes, Shape(leaf_mod=4, leaf_max=16, branch_mod=4, branch_max=16))
+    build(watched(), nodes, ChunkParams(leaf_mod=4, leaf_max=16, branch_mod=4, branch_max=16))
 
     assert nodes.saved.total() > 10 * FLUSH_EVERY
     assert most_waiting <= FLUSH_EVERY

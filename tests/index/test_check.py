@@ -8,7 +8,7 @@ from bayou.core.errors import NodeDamaged, NodeMissing, Unavailable
 from bayou.index.build import build
 from bayou.index.check import check
 from bayou.index.node import leaf
-from bayou.index.read import names
+from bayou.index.tree import names
 from tests.index.memory import MemoryNodes
 from tests.index.reference import SHAPES, entry, some
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.errors import NodeDamaged
-from bayou.index.codec import decode, encode
 from bayou.index.node import Child, Node, Pointer, branch, child_of, leaf, name
+from bayou.index.node_store import decode, encode
 from tests.index.reference import digest, entries, entry, some
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.index.build import build
-from bayou.index.diff import Change, diff
+from bayou.index.key_range import KeyRange, KeyRanges
 from bayou.index.merge import merge
-from bayou.index.span import Span, Spans
+from bayou.index.tree import Change, diff
 from tests.index.memory import MemoryNodes
 from tests.index.reference import SHAPES, entry, paths, shapes, some
 
@@ -52,29 +52,29 @@ def test_diff_finds_exactly_what_a_merge_changed(old, changes, shape):
 
 @given(plain, plain, shapes, st.text("dat/b", max_size=6))
 def test_a_diff_of_a_range_has_what_lies_in_it(old, new, shape, prefix):
-    found = list(diff(tree(old, shape), tree(new, shape), Span.under(prefix)))
+    found = list(diff(tree(old, shape), tree(new, shape), KeyRange.under(prefix)))
 
     assert found == [change for change in difference(old, new) if change.path.startswith(prefix)]
 
 
 ranges = st.lists(
-    st.text("dat/b", max_size=6).map(Span.under)
-    | st.tuples(paths, paths).map(lambda ends: Span(min(ends), max(ends)))
-    | paths.map(Span),
+    st.text("dat/b", max_size=6).map(KeyRange.under)
+    | st.tuples(paths, paths).map(lambda ends: KeyRange(min(ends), max(ends)))
+    | paths.map(KeyRange),
     max_size=6,
 )
 
 
 @given(plain, plain, shapes, ranges)
 def test_a_diff_of_several_ranges_has_what_lies_in_any_of_them(old, new, shape, spans):
-    found = list(diff(tree(old, shape), tree(new, shape), Spans(spans)))
+    found = list(diff(tree(old, shape), tree(new, shape), KeyRanges(spans)))
 
     assert found == [change for change in difference(old, new) if any(span.holds(change.path) for span in spans)]
 
 
 @given(ranges, paths)
 def test_several_ranges_hold_what_any_of_them_holds(spans, path):
-    assert Spans(spans).holds(path) == any(span.holds(path) for span in spans)
+    assert KeyRanges(spans).holds(path) == any(span.holds(path) for span in spans)
 
 
 def test_equal_trees_are_compared_without_loading_anything():

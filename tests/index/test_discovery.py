@@ -10,9 +10,8 @@ from bayou.index.discovery import TooMany, discover, publish
 from bayou.index.entry import Entry
 from bayou.index.head import create_head, first_head, read_head
 from bayou.index.log import Tally
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from tests.index.memory import MemoryStore
 
@@ -56,7 +55,7 @@ def test_publishing_creates_a_head_and_leaves_the_objects_where_they_are():
     assert (seen.head.root.entries, seen.head.root.bytes) == (3, 7)
     assert (seen.head.log[0].added, seen.head.log[0].bytes) == (3, 7)
     assert read_head(store) == seen
-    assert [entry.path for entry in scan(Tree(StoreNodes(store), seen.head.root))] == sorted(PAYLOAD)
+    assert [entry.path for entry in scan(IndexTree(StoreNodes(store), seen.head.root))] == sorted(PAYLOAD)
     assert all(key.startswith(".bayou/") for key in store.sent("put"))
     assert store.sent("put")[-1] == keys.HEAD
 

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.errors import NodeDamaged, NodeMissing
-from bayou.index.build import build
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams, build
 from bayou.index.merge import merge
 from bayou.index.node import Leaf, leaf
-from bayou.index.read import find, names, scan
+from bayou.index.tree import find, names, scan
 from tests.index.memory import MemoryNodes
 from tests.index.reference import SHAPES, entry, levels, paths, shapes, some
 
@@ -124,7 +123,7 @@ def test_what_changes_nothing_writes_nothing_and_keeps_the_root():
 
 
 def test_a_root_that_a_new_leaf_follows_stays_as_it_is():
-    shape = Shape(leaf_mod=1 << 60, leaf_max=2, branch_mod=2, branch_max=9)
+    shape = ChunkParams(leaf_mod=1 << 60, leaf_max=2, branch_mod=2, branch_max=9)
     nodes = MemoryNodes()
     old = build([entry("data/a"), entry("data/b")], nodes.commit(), shape)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import AccessDenied, NodeDamaged, NodeMissing, Unavailable
-from bayou.index.build import build
-from bayou.index.chunk import Shape
-from bayou.index.diff import diff
-from bayou.index.local import LocalNodes, NodeFiles
+from bayou.index.build import ChunkParams, build
 from bayou.index.merge import merge
 from bayou.index.node import name
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import find, names, scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, diff, find, names, scan
 from tests.index.memory import MemoryStore
 from tests.index.reference import SHAPES, entry, some
 
@@ -33,7 +29,7 @@ def files(tmp_path):
 
 def publish(store, rows, commit="c1", cache=None, shape=SMALL):
     """Build a tree in a store, and return it as one who has no cache sees it."""
-    return Tree(StoreNodes(store), build(rows, StoreSink(store, commit, cache), shape))
+    return IndexTree(StoreNodes(store), build(rows, StoreSink(store, commit, cache), shape))
 
 
 def leaf_of(tree):
@@ -56,7 +52,7 @@ def test_nodes_are_named_by_digest_and_commit_and_the_sink_knows_them(store):
 
     assert root.node == name(root.digest, "commit-7")
     assert sorted(store.objects) == sorted(KEY.format(named) for named in sink.written)
-    assert sorted(sink.written) == sorted(names(Tree(StoreNodes(store), root)))
+    assert sorted(sink.written) == sorted(names(IndexTree(StoreNodes(store), root)))
 
 
 def test_a_merge_stores_its_own_nodes_and_shares_those_of_the_old_root(store):
@@ -64,7 +60,7 @@ def test_a_merge_stores_its_own_nodes_and_shares_those_of_the_old_root(store):
     before = set(store.objects)
     sink = StoreSink(store, "c2")
 
-    new = Tree(old.source, merge(old, {"data/t/m/0000100/raw": None}, sink, SMALL))
+    new = IndexTree(old.source, merge(old, {"data/t/m/0000100/raw": None}, sink, SMALL))
 
     assert set(store.objects) - before == {KEY.format(named) for named in sink.written}
     assert {named.partition("-")[2] for named in names(new)} == {"c1", "c2"}
@@ -142,11 +138,11 @@ def test_a_flush_that_failed_can_be_made_again(store):
 
 def test_what_is_cached_is_not_fetched_again(store, files):
     root = publish(store, some(300)).root
-    tree = Tree(StoreNodes(store, files), root)
+    tree = IndexTree(StoreNodes(store, files), root)
     assert list(scan(tree)) == some(300)
     store.requests.clear()
 
-    assert list(scan(Tree(StoreNodes(store, files), root))) == some(300)
+    assert list(scan(IndexTree(StoreNodes(store, files), root))) == some(300)
     assert store.requests == []
 
 
@@ -154,7 +150,7 @@ def test_what_was_written_here_is_cached(store, files):
     root = publish(store, some(300), cache=files).root
     store.requests.clear()
 
-    assert list(scan(Tree(StoreNodes(store, files), root))) == some(300)
+    assert list(scan(IndexTree(StoreNodes(store, files), root))) == some(300)
     assert store.requests == []
 
 
@@ -164,9 +160,9 @@ def test_a_damaged_cache_is_mended_from_the_store(store, files, tmp_path):
         file.write_bytes(file.read_bytes()[:-9])
     store.requests.clear()
 
-    assert list(scan(Tree(StoreNodes(store, files), root))) == some(300)
+    assert list(scan(IndexTree(StoreNodes(store, files), root))) == some(300)
     fetched = len(store.requests)
-    assert list(scan(Tree(StoreNodes(store, files), root))) == some(300)
+    assert list(scan(IndexTree(StoreNodes(store, files), root))) == some(300)
 
     assert fetched == len(store.objects)
     assert len(store.requests) == fetched
@@ -179,19 +175,19 @@ def test_a_cached_branch_of_the_same_digest_does_not_lead_to_nodes_that_were_col
     new = publish(store, some(300), "c2")
     assert new.root.digest == old.root.digest
 
-    seen = Tree(StoreNodes(store, files), new.root)
+    seen = IndexTree(StoreNodes(store, files), new.root)
     merged = merge(seen, {"data/t/m/0000100/raw": None}, StoreSink(store, "c3", files), SMALL)
 
     assert {named.partition("-")[2] for named in names(seen)} == {"c2"}
-    assert len(list(scan(Tree(StoreNodes(store), merged)))) == 299
+    assert len(list(scan(IndexTree(StoreNodes(store), merged)))) == 299
 
 
 def test_a_tree_in_a_directory_needs_no_store(files, tmp_path):
     nodes = LocalNodes(files, "b1")
-    old = Tree(nodes, build(some(300), nodes, SMALL))
+    old = IndexTree(nodes, build(some(300), nodes, SMALL))
 
     later = LocalNodes(NodeFiles(tmp_path / "nodes"), "b2")
-    new = Tree(later, merge(Tree(later, old.root), {"files/x": entry("files/x")}, later, SMALL))
+    new = IndexTree(later, merge(IndexTree(later, old.root), {"files/x": entry("files/x")}, later, SMALL))
 
     assert [change.path for change in diff(old, new)] == ["files/x"]
     assert find(new, "files/x") == entry("files/x")
@@ -200,11 +196,11 @@ def test_a_tree_in_a_directory_needs_no_store(files, tmp_path):
 
 def test_a_directory_is_brought_to_a_stores_version_by_merging_the_difference(store, files):
     local = LocalNodes(files, "b1")
-    base = Tree(local, build(some(300), local, SMALL))
+    base = IndexTree(local, build(some(300), local, SMALL))
     remote = publish(store, [*some(290), entry("files/x")])
 
     changes = {change.path: change.new for change in diff(base, remote)}
-    caught_up = Tree(local, merge(base, changes, local, SMALL))
+    caught_up = IndexTree(local, merge(base, changes, local, SMALL))
 
     assert caught_up.root.digest == remote.root.digest
     store.objects.clear()
@@ -218,7 +214,7 @@ def test_a_node_that_is_missing_in_the_directory_is_named(files, tmp_path):
         file.unlink()
 
     with pytest.raises(NodeMissing, match=root.node):
-        list(scan(Tree(nodes, root)))
+        list(scan(IndexTree(nodes, root)))
 
 
 def test_a_write_that_fails_leaves_no_temporary_file(files, tmp_path, monkeypatch):
@@ -234,7 +230,7 @@ def test_a_write_that_fails_leaves_no_temporary_file(files, tmp_path, monkeypatc
 
 def test_only_nodes_on_the_way_are_requested(store):
     """V16: the same number for a larger store."""
-    tree = publish(store, some(20_000), shape=Shape())
+    tree = publish(store, some(20_000), shape=ChunkParams())
     store.requests.clear()
 
     find(tree, "data/t/m/0010000/raw")

@@ -7,15 +7,12 @@ import pytest
 from bayou.core.errors import NotFound, PreconditionFailed
 from bayou.index.build import build
 from bayou.index.check import check
-from bayou.index.diff import Change, diff
 from bayou.index.discovery import discover, publish
 from bayou.index.head import advance, iter_log, read_head, swap_head
-from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
+from bayou.index.tree import Change, IndexTree, diff, scan
 from bayou.objectstore import keys
 from bayou.objectstore.open import open_store
 from tests.index.reference import entry, some
@@ -38,7 +35,7 @@ def test_a_store_is_discovered_published_and_committed_to(store, tmp_path):
     found = discover(store)
     root = build(found.entries, StoreSink(store, "c1"))
     seen = publish(store, root, store_id="s1", commit="c1", at=AT, by="ada")
-    old = Tree(StoreNodes(store, NodeFiles(tmp_path / "cache")), seen.head.root)
+    old = IndexTree(StoreNodes(store, NodeFiles(tmp_path / "cache")), seen.head.root)
     changes = {row.path: row for row in some(3000)} | {"files/b": None}
     root = merge(old, changes, StoreSink(store, "c2"))
     head, page = advance(
@@ -49,7 +46,7 @@ def test_a_store_is_discovered_published_and_committed_to(store, tmp_path):
         swap_head(store, head, seen.match, page)
 
     seen = read_head(store)
-    new = Tree(StoreNodes(store), seen.head.root)
+    new = IndexTree(StoreNodes(store), seen.head.root)
     assert read_head(store, if_none_match=seen.etag) is None
     assert [row.commit for row in iter_log(store, seen.head)] == ["c2", "c1"]
     assert list(check(new)) == []

@@ -18,9 +18,9 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import NodeDamaged, ParserFailed
-from bayou.index import parser
-from bayou.index.codec import decode, encode
+from bayou.index import node_parser
 from bayou.index.node import Child, Node, Pointer, child_of, leaf, name
+from bayou.index.node_store import decode, encode
 from tests.index.reference import some
 from tests.index.resealed import resealed
 
@@ -35,11 +35,11 @@ def ref(node: Node = NODE) -> Child:
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
     """Give each test a child of its own, and find none when it ends."""
-    parser._end_all()
-    parser._state.child = None
+    node_parser._end_all()
+    node_parser._state.child = None
     yield
-    parser._end_all()
-    parser._state.child = None
+    node_parser._end_all()
+    node_parser._state.child = None
     assert children() == []
 
 
@@ -51,14 +51,14 @@ def children() -> list[int]:
 
 
 def child_pid() -> int:
-    assert parser._state.child is not None
-    return parser._state.child._process.pid
+    assert node_parser._state.child is not None
+    return node_parser._state.child._process.pid
 
 
 def run_in_child(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     """Let the child do something else with each node."""
-    main = parser._MAIN.replace("main()", f"import bayou.index.parser_child as c; {body}; main()")
-    monkeypatch.setattr(parser, "_MAIN", main)
+    main = node_parser._MAIN.replace("main()", f"import bayou.index.node_parser_child as c; {body}; main()")
+    monkeypatch.setattr(node_parser, "_MAIN", main)
 
 
 def test_17_8_one_child_parses_many_nodes_and_knows_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def test_17_8_a_child_that_dies_or_answers_nonsense_is_a_damaged_node(
         with pytest.raises(NodeDamaged, match=ref().node) as caught:
             decode(DATA, 0, ref())
         assert why in caught.value.message
-        parser._end_all()
-        parser._state.child = None
+        node_parser._end_all()
+        node_parser._state.child = None
 
     assert decode(DATA, 0, ref()) == NODE, "the next node gets a new child"
 
@@ -151,9 +151,9 @@ def test_17_8_a_child_that_ended_for_want_of_work_says_nothing_about_the_next_no
 ) -> None:
     """V4: a request to a slow store takes longer than a child waits."""
     run_in_child(monkeypatch, "c._IDLE_S = 0.3")
-    parser.prepare()
+    node_parser.prepare()
     pid = child_pid()
-    while parser._state.child is not None and parser._state.child._process.poll() is None:
+    while node_parser._state.child is not None and node_parser._state.child._process.poll() is None:
         time.sleep(0.01)
 
     assert decode(DATA, 0, ref()) == NODE
@@ -164,8 +164,8 @@ def test_17_8_a_node_of_which_every_new_child_is_killed_is_damaged_in_the_end(mo
     """As where a container has less memory than a node may take."""
     started = []
     run_in_child(monkeypatch, "import os; c._answer = lambda d, n: os.kill(os.getpid(), 9)")
-    start = parser._Child.__init__
-    monkeypatch.setattr(parser._Child, "__init__", lambda self: (started.append(1), start(self))[1])
+    start = node_parser._Child.__init__
+    monkeypatch.setattr(node_parser._Child, "__init__", lambda self: (started.append(1), start(self))[1])
 
     with pytest.raises(NodeDamaged, match="signal 9"):
         decode(DATA, 0, ref())
@@ -175,7 +175,7 @@ def test_17_8_a_node_of_which_every_new_child_is_killed_is_damaged_in_the_end(mo
 
 def test_17_8_a_child_that_does_not_start_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """V4: else a machine without memory would say that the index is damaged, and somebody would rebuild it."""
-    monkeypatch.setattr(parser, "_MAIN", "import nothing_of_that_name")
+    monkeypatch.setattr(node_parser, "_MAIN", "import nothing_of_that_name")
     with pytest.raises(ParserFailed, match="exit code 1"):
         decode(DATA, 0, ref())
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -214,7 +214,7 @@ def test_17_8_a_fork_has_a_child_of_its_own() -> None:
             decode(DATA, 0, ref())
             code = 0 if child_pid() != mine else 2
         finally:
-            parser._end_all()
+            node_parser._end_all()
             os._exit(code)
     assert os.waitpid(forked, 0)[1] == 0
     decode(DATA, 0, ref())

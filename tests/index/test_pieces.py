@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.index.build import build
-from bayou.index.chunk import SHAPE
+from bayou.index.build import SHAPE, build, chunk_partition, join_partitions
 from bayou.index.node import Child
-from bayou.index.pieces import cut, stitch
 from tests.index.memory import MemoryNodes
 from tests.index.reference import entries, shapes, some
 
@@ -22,8 +20,8 @@ def parts(rows, cuts):
 
 def in_parts(rows, cuts, shape):
     nodes = MemoryNodes()
-    pieces = [piece for part in parts(rows, cuts) for piece in cut(part, nodes, shape)]
-    return stitch(pieces, nodes, shape), nodes
+    pieces = [piece for part in parts(rows, cuts) for piece in chunk_partition(part, nodes, shape)]
+    return join_partitions(pieces, nodes, shape), nodes
 
 
 @given(st.lists(entries, unique_by=lambda entry: entry.path), st.lists(st.integers(0, 1000), max_size=8), shapes)
@@ -51,7 +49,7 @@ def test_the_designs_own_numbers_are_used_in_parts_too(cuts):
 def test_most_entries_never_reach_who_stitches():
     rows = some(50_000)
 
-    pieces = [piece for part in parts(rows, [25_000]) for piece in cut(part, MemoryNodes())]
+    pieces = [piece for part in parts(rows, [25_000]) for piece in chunk_partition(part, MemoryNodes())]
 
     assert sum(len(piece) for piece in pieces if not isinstance(piece, Child)) < 10_000
     assert sum(isinstance(piece, Child) for piece in pieces) > 60
@@ -60,21 +58,21 @@ def test_most_entries_never_reach_who_stitches():
 def test_a_leaf_is_stored_before_it_is_told_of():
     nodes = MemoryNodes()
 
-    for piece in cut(some(20_000), nodes):
+    for piece in chunk_partition(some(20_000), nodes):
         assert not isinstance(piece, Child) or piece.node in nodes.nodes
 
 
 def test_pieces_out_of_order_are_refused():
     nodes = MemoryNodes()
-    pieces = list(cut(some(5_000), nodes))
+    pieces = list(chunk_partition(some(5_000), nodes))
 
     with pytest.raises(ValueError, match="sorted"):
-        stitch(reversed(pieces), nodes)
+        join_partitions(reversed(pieces), nodes)
 
 
 def test_a_leaf_that_does_not_begin_where_another_ends_is_refused():
     nodes = MemoryNodes()
-    edge, leaf, *_ = cut(some(5_000), nodes)
+    edge, leaf, *_ = chunk_partition(some(5_000), nodes)
 
     with pytest.raises(ValueError, match="begin"):
-        stitch([edge[:-1], leaf], nodes)
+        join_partitions([edge[:-1], leaf], nodes)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.index.build import build
-from bayou.index.read import find, find_many, names, scan
-from bayou.index.span import EVERYTHING, Span
+from bayou.index.key_range import EVERYTHING, KeyRange
+from bayou.index.tree import find, find_many, names, scan
 from tests.index.memory import MemoryNodes
 from tests.index.reference import SHAPES, entries, entry, paths, shapes, some
 
@@ -36,9 +36,9 @@ def test_a_scan_yields_what_lies_in_the_range(rows, start, end, prefix, shape):
     built = tree(rows, shape)
 
     assert list(scan(built)) == ordered
-    assert list(scan(built, Span(start, end))) == [row for row in ordered if start <= row.path < end]
-    assert list(scan(built, Span.under(prefix))) == [row for row in ordered if row.path.startswith(prefix)]
-    assert list(scan(built, Span.under(prefix) & Span(start))) == [
+    assert list(scan(built, KeyRange(start, end))) == [row for row in ordered if start <= row.path < end]
+    assert list(scan(built, KeyRange.under(prefix))) == [row for row in ordered if row.path.startswith(prefix)]
+    assert list(scan(built, KeyRange.under(prefix) & KeyRange(start))) == [
         row for row in ordered if row.path.startswith(prefix) and row.path >= start
     ]
 
@@ -48,12 +48,12 @@ def test_a_scan_yields_what_lies_in_the_range(rows, start, end, prefix, shape):
     [("data/a", "data/b"), ("a\ud7ff", "a\ue000"), ("a\U0010ffff", "b"), ("\U0010ffff", None), ("", None)],
 )
 def test_a_prefix_ends_before_the_next_string_that_lacks_it(prefix, end):
-    assert Span.under(prefix) == Span(prefix, end)
+    assert KeyRange.under(prefix) == KeyRange(prefix, end)
 
 
 def test_spans_meet_in_what_both_hold():
-    assert EVERYTHING & Span("b", "d") == Span("b", "d")
-    assert Span("a", "c") & Span("b", "d") == Span("b", "c")
+    assert EVERYTHING & KeyRange("b", "d") == KeyRange("b", "d")
+    assert KeyRange("a", "c") & KeyRange("b", "d") == KeyRange("b", "c")
 
 
 def test_a_look_up_loads_one_node_per_level_and_many_load_each_node_once():
@@ -72,7 +72,7 @@ def test_a_scan_of_a_prefix_loads_only_what_it_yields():
     rows = [*some(10_000, "data/a"), *some(10, "data/b"), *some(10_000, "data/c")]
     built = tree(rows, SHAPES[0])
 
-    assert list(scan(built, Span.under("data/b/"))) == some(10, "data/b")
+    assert list(scan(built, KeyRange.under("data/b/"))) == some(10, "data/b")
     assert built.source.loaded[0] <= 2
 
 

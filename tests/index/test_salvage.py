@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.errors import HeadCorrupt, UnknownFormat
+from bayou.index.check import Salvage, salvage
 from bayou.index.head import Head, advance, encode_head, first_head, parse_head
 from bayou.index.log import Tally
 from bayou.index.node import Root, name
-from bayou.index.salvage import Salvage, salvage
 
 AT = "2026-03-01T12:00:00.000Z"
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bayou.index.build import build
-from bayou.index.diff import Change
+from bayou.index.discovery import trash_changes
 from bayou.index.head import advance, encode_head, first_head, parse_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.read import scan
-from bayou.index.trash import trash_changes
+from bayou.index.tree import Change, scan
 from tests.index.memory import MemoryNodes
 from tests.index.reference import entry
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Head, read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store, keys
 from tests.sync.conftest import Clone, Team
 
@@ -39,7 +38,7 @@ def head_of(store: Store) -> Head:
 
 
 def entries_of(store: Store) -> dict[str, Entry]:
-    return {entry.path: entry for entry in scan(Tree(StoreNodes(store), head_of(store).root))}
+    return {entry.path: entry for entry in scan(IndexTree(StoreNodes(store), head_of(store).root))}
 
 
 def lay(store: Store, path: str, content: bytes) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayou.index.head import read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.repo import open_repo
 from bayou.sync.report import SyncReport
 from bayou.tree.filestat import FileStat
@@ -145,7 +144,7 @@ def outcome(clone: Clone, report: SyncReport) -> dict[str, Any]:
     store = clone.repo.store()
     seen = read_head(store)
     assert seen is not None
-    entries = list(scan(Tree(StoreNodes(store), seen.head.root)))
+    entries = list(scan(IndexTree(StoreNodes(store), seen.head.root)))
     kept = [(one.path, one.kept, Path(one.copy).read_bytes() if one.copy else None) for one in report.conflicts]
     return {
         **state,

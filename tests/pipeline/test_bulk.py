@@ -10,8 +10,8 @@ from bayou.config import DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing
 from bayou.index.head import read_head
-from bayou.index.local import LocalNodes, NodeFiles
-from bayou.index.read import scan
+from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.index.tree import scan
 from bayou.objectstore import Store, open_store
 from bayou.pipeline.bound import ended_by
 from bayou.repo import init_repo, open_repo

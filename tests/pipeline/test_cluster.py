@@ -12,10 +12,8 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkNotShared
 from bayou.core.ids import ulid
 from bayou.index.head import read_head
-from bayou.index.local import NodeFiles
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import NodeFiles, StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store, keys, open_store
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
@@ -45,7 +43,7 @@ def contents(store: Store) -> dict[str, bytes]:
     seen = read_head(store)
     assert seen is not None
     found = {}
-    for entry in scan(Tree(StoreNodes(store), seen.head.root)):
+    for entry in scan(IndexTree(StoreNodes(store), seen.head.root)):
         fetched = store.get(entry.key)
         assert fetched is not None
         found[entry.path] = bytes(fetched.data)

@@ -11,9 +11,8 @@ import pytest
 from bayou.core.errors import DeleteFailed, NodeMissing, SparkLost
 from bayou.engine import select
 from bayou.engine.local import LocalExecutor
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import names
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, names
 from bayou.objectstore import keys
 from bayou.pipeline import executor
 from bayou.sync import api, commit
@@ -85,7 +84,7 @@ def test_t13_a_push_that_was_under_way_makes_its_uploads_again(warm, team: Team,
 
 def test_v5_without_the_whole_index_nothing_is_deleted(warm, team: Team):
     mess = make_mess(team)
-    *_, leaf = names(Tree(StoreNodes(mess.store), head_of(mess.store).root))
+    *_, leaf = names(IndexTree(StoreNodes(mess.store), head_of(mess.store).root))
     mess.store.delete([keys.node(leaf)])
     before = mess.objects
 

@@ -13,10 +13,8 @@ from bayou.core.errors import HeadLost
 from bayou.index.build import build
 from bayou.index.discovery import IN_THE_WAY
 from bayou.index.discovery import discover as by_point
-from bayou.index.local import LocalNodes, NodeFiles
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from bayou.objectstore.backends.credentials import StaticCredentials
 from bayou.objectstore.spec import StoreSpec
@@ -71,7 +69,7 @@ def test_spark_builds_the_tree_of_the_point_way(spark, store, tmp_path, monkeypa
     assert (list(found.refused), found.refusals) == (list(expected.refused), len(expected.refused))
     assert found.ignored == expected.ignored
     source = sink if carry else StoreNodes(opened)
-    assert list(scan(Tree(source, found.root))) == expected.entries
+    assert list(scan(IndexTree(source, found.root))) == expected.entries
     if carry:  # V15
         assert {path for path in (tmp_path / "store").rglob("*") if path.is_file()} == before
 
@@ -107,7 +105,7 @@ def test_random_stores_have_the_same_tree_whatever_the_parts(spark, tmp_path, mo
     assert found.root == build(expected.entries, local(tmp_path / "whole"))
     assert list(found.refused) == list(expected.refused)
     assert any(one.reason == IN_THE_WAY for one in found.refused)
-    assert list(scan(Tree(sink, found.root))) == expected.entries
+    assert list(scan(IndexTree(sink, found.root))) == expected.entries
 
 
 def test_tasks_that_run_twice_write_the_same_tree(spark, store, tmp_path, monkeypatch):
@@ -136,7 +134,7 @@ def test_tasks_that_run_twice_write_the_same_tree(spark, store, tmp_path, monkey
 
     assert len(list(marks.iterdir())) > 1
     assert found.root == build(expected.entries, local(tmp_path / "whole"))
-    assert list(scan(Tree(StoreNodes(opened), found.root))) == expected.entries
+    assert list(scan(IndexTree(StoreNodes(opened), found.root))) == expected.entries
 
 
 def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
@@ -168,4 +166,4 @@ def test_tasks_talk_to_a_bucket_with_the_callers_credentials(spark, seaweed, tmp
 
     found = discover(spark, opened, recipe, StoreSink(opened, COMMIT))
 
-    assert [entry.path for entry in scan(Tree(StoreNodes(opened), found.root))] == sorted(objects)
+    assert [entry.path for entry in scan(IndexTree(StoreNodes(opened), found.root))] == sorted(objects)

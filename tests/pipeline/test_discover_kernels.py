@@ -9,12 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bayou.index.build import build
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams, build, join_partitions
 from bayou.index.discovery import IN_THE_WAY, discover
-from bayou.index.local import LocalNodes
-from bayou.index.pieces import stitch
-from bayou.index.staging import NodeFile
+from bayou.index.node_store import LocalNodes, NodeFile
 from bayou.pipeline.arrow import rows
 from bayou.pipeline.kernels import judge
 from bayou.pipeline.kernels.judge import JUDGED, Judge, Verdict, without_others
@@ -22,7 +19,7 @@ from bayou.pipeline.kernels.leaves import FOUND, PIECES, Leaves, Nested, Row, jo
 from tests.index.memory import MemoryStore
 
 COMMIT = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
-SMALL = Shape(3, 6, 2, 4)
+SMALL = ChunkParams(3, 6, 2, 4)
 
 names = st.sampled_from(["a", "b", "a-b", "a.b", "a0", "é", "raw", ".lock", ".bayou", "_index", "~x", "", ".", "x\x01"])
 keys = st.builds(
@@ -87,7 +84,7 @@ def tree(payload, shape, cuts, files, *, apart=False):
         for found in kernel([judge._batch(payload[lo:hi])])
         for row in rows(found, PIECES.names)
     ]
-    return stitch(joined(pieces, sink.take, apart=apart), sink, shape)
+    return join_partitions(joined(pieces, sink.take, apart=apart), sink, shape)
 
 
 def verdicts(batches):

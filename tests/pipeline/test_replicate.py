@@ -14,10 +14,8 @@ import bayou.pipeline.replicate as job
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
-from bayou.index.local import LocalNodes
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys, open_store
 from bayou.pipeline.kernels.copies import Copy
 from bayou.sync import api
@@ -43,7 +41,7 @@ def entries_of(url: str) -> list[Entry]:
     seen = read_head(store)
     assert seen is not None
     assert seen.head.root is not None
-    found = list(scan(Tree(StoreNodes(store), seen.head.root)))
+    found = list(scan(IndexTree(StoreNodes(store), seen.head.root)))
     # One set of entries has one tree, whoever built it.
     rebuilt = build(found, LocalNodes(Files(), "c"))
     assert rebuilt is not None

@@ -12,12 +12,10 @@ from msgspec.structs import replace
 
 from bayou.core.errors import DeadlinePassed
 from bayou.core.ids import ulid
-from bayou.index.build import build
+from bayou.index.build import build, join_partitions
 from bayou.index.entry import Entry
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.pieces import stitch
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch, entries_to_batch, rows
@@ -124,8 +122,8 @@ def test_what_is_held_back_is_held_back_by_version():
     assert outside == ["data/t/m/n/10/raw", "files/ab"]
 
 
-def tree_of(store: Store, entries: list[Entry]) -> Tree:
-    return Tree(StoreNodes(store), build(entries, StoreSink(store, ulid())))
+def tree_of(store: Store, entries: list[Entry]) -> IndexTree:
+    return IndexTree(StoreNodes(store), build(entries, StoreSink(store, ulid())))
 
 
 def test_leaves_that_did_not_change_are_named_and_not_written_again(stores):
@@ -138,7 +136,7 @@ def test_leaves_that_did_not_change_are_named_and_not_written_again(stores):
 
     found = [Row(*row) for part in parts for one in kernel([entries_to_batch(part)]) for row in rows(one, PIECES.names)]
     sink = StoreSink(store, commit)
-    after = Tree(StoreNodes(store), stitch(joined(found, sink.take, apart=True), sink))
+    after = IndexTree(StoreNodes(store), join_partitions(joined(found, sink.take, apart=True), sink))
 
     assert list(scan(after)) == changed
     expected = tree_of(store, changed).root

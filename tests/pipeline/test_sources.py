@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.index.build import build
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch_to_entries, entries_to_batch
 from bayou.pipeline.parts import Part, divide, groups, objects
@@ -131,7 +131,7 @@ def test_spark_lists_the_objects_of_a_store(spark, recipe):
 def test_spark_reads_the_entries_of_an_index(spark, recipe):
     store = recipe.open()
     rows = some(3000)
-    tree = Tree(StoreNodes(store), build(rows, StoreSink(store, "c1")))
+    tree = IndexTree(StoreNodes(store), build(rows, StoreSink(store, "c1")))
 
     found = entries(spark, recipe, tree, 3)
 
@@ -143,7 +143,7 @@ def test_spark_reads_the_entries_of_an_index(spark, recipe):
         )
         == rows
     )
-    assert entries(spark, recipe, Tree(tree.source, None), 3).count() == 0
+    assert entries(spark, recipe, IndexTree(tree.source, None), 3).count() == 0
 
 
 @pytest.mark.spark

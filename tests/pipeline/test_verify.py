@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import names
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, names
 from bayou.objectstore import keys
 from bayou.pipeline import executor
 from bayou.sync import api
@@ -70,7 +69,7 @@ def test_a_repair_on_spark_mends_what_one_process_mends(warm, tmp_path, monkeypa
 @pytest.mark.soak
 @pytest.mark.usefixtures("small_nodes")
 def test_what_a_damaged_node_hides_is_hidden_on_spark_too_and_rebuilt(warm, mess):
-    tree = Tree(StoreNodes(mess.store), head_of(mess.store).root)
+    tree = IndexTree(StoreNodes(mess.store), head_of(mess.store).root)
     leaves = list(names(tree))
     mess.store.delete([keys.node(leaves[1]), keys.node(leaves[-1])])
     expected = verify(mess, "point")

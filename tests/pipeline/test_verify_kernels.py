@@ -16,13 +16,12 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, DeadlinePassed
 from bayou.engine.handle import StoreHandle
 from bayou.engine.local import LocalExecutor
-from bayou.index.build import build
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams, build
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
@@ -39,7 +38,7 @@ from tests.index.memory import MemoryStore
 from tests.sync.reference_compare import compare
 from tests.sync.reference_sweep import SweepReference
 
-SMALL = Shape(3, 6, 2, 4)
+SMALL = ChunkParams(3, 6, 2, 4)
 PUSHES = [f"01J8XG4Q6V5T3N2M1K0H9G8F7{letter}" for letter in "ABC"]
 
 names = st.sampled_from(["a", "b", "a-b", "a.b", "é", "raw", ".lock", "~x", "", "x\x01"])
@@ -271,7 +270,7 @@ def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene,
         store.put(Key(key), b"another store's")
     before = 1_700_000_000_000 + age
     kept = retained(store, scene.head, before)
-    trash = Tree(StoreNodes(store), scene.head.trash)
+    trash = IndexTree(StoreNodes(store), scene.head.trash)
     reference = SweepReference(store)
     newest = reference.take_stock()
     expected = reference.judge(kept, trash, before)
@@ -301,7 +300,7 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     sweep = Sweep(LocalExecutor(), handle(store), 1)
 
     sweep.take_stock()
-    sweep.judge(retained(store, head, before), Tree(StoreNodes(store), None), before)  # type: ignore[arg-type]
+    sweep.judge(retained(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]

@@ -16,11 +16,10 @@ from typing import Any
 from unittest.mock import patch
 
 from bayou.core.deadline import Deadline
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams
 from bayou.index.head import read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
@@ -33,7 +32,7 @@ from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle
 from tests.sync.simulation.virtual import shaped, swift
 
-SHAPE = Shape(leaf_mod=3, leaf_max=4, branch_mod=4, branch_max=8)
+SHAPE = ChunkParams(leaf_mod=3, leaf_max=4, branch_mod=4, branch_max=8)
 UNIT = "data/t/m/n"
 
 
@@ -132,7 +131,7 @@ class Play:
         a, fresh = self._client("A", store), Client.at("C", self.stage / "C", store)
         seen = read_head(store)
         assert seen is not None
-        tree = Tree(StoreNodes(store), seen.head.root)
+        tree = IndexTree(StoreNodes(store), seen.head.root)
         report = fresh.sync("pull", walk=True)
         assert not report.failed
         assert not report.missing

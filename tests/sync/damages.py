@@ -9,17 +9,17 @@ import pytest
 
 import bayou.index.build as build_module
 import bayou.index.merge as merge_module
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.index.node import Leaf
-from bayou.index.nodes import StoreNodes
+from bayou.index.node_store import StoreNodes
 from bayou.objectstore import Store, keys
 from bayou.sync import api
 from bayou.sync.reports import VerifyReport
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import head_of
 
-SMALL = Shape(leaf_mod=3, leaf_max=7, branch_mod=3, branch_max=5)
+SMALL = ChunkParams(leaf_mod=3, leaf_max=7, branch_mod=3, branch_max=5)
 FILES = {f"files/{number:02}": f"content {number}".encode() for number in range(24)}
 SOME = "files/17"
 

@@ -10,9 +10,8 @@ from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store
 
 
@@ -24,14 +23,14 @@ def head_of(store: Store) -> HeadSeen:
 
 def entries_of(store: Store) -> dict[str, Entry]:
     """Every row of the index."""
-    return {entry.path: entry for entry in scan(Tree(StoreNodes(store), head_of(store).head.root))}
+    return {entry.path: entry for entry in scan(IndexTree(StoreNodes(store), head_of(store).head.root))}
 
 
 def commit_rows(store: Store, changes: Mapping[str, Entry | None]) -> None:
     """Commit rows as they are, asking nobody."""
     seen, number = head_of(store), ulid()
     sink = StoreSink(store, number)
-    root = merge(Tree(StoreNodes(store), seen.head.root), changes, sink)
+    root = merge(IndexTree(StoreNodes(store), seen.head.root), changes, sink)
     sink.flush()
     head, page = advance(
         seen.head, commit=number, at=now(), by="a stranger", root=root, trash=seen.head.trash, tally=Tally()

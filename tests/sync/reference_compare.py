@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from bayou.index.check import survey
-from bayou.index.discovery import IN_THE_WAY, directories, entry_of, list_payload
+from bayou.index.discovery import IN_THE_WAY, directories, entry_of, list_payload, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Head
-from bayou.index.nodes import StoreNodes
-from bayou.index.span import Spans
-from bayou.index.trash import trash_refusal
+from bayou.index.key_range import KeyRanges
+from bayou.index.node_store import StoreNodes
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
@@ -25,7 +24,7 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
     """Compare an index with its store."""
     # The index first: what is committed while we list has its object before its entry (V11).
     index, trash = (survey(StoreNodes(store), root) for root in (head.root, head.trash))
-    rules = Rules(Spans(damage.span for damage in index.damage), deep)
+    rules = Rules(KeyRanges(damage.span for damage in index.damage), deep)
     refused: list[Refusal] = []
     entries: dict[str, Entry] = {}
     unsafe: list[Unsafe] = []

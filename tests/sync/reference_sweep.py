@@ -8,9 +8,8 @@ from functools import partial
 from bayou.index.check import try_load
 from bayou.index.discovery import other_store
 from bayou.index.node import Leaf, Ref
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree, leaves
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, leaves, scan
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
@@ -49,7 +48,7 @@ class SweepReference:
             self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
         return max(meta.modified for meta in self._listed)
 
-    def judge(self, kept: Retained, trash: Tree, before: int) -> Garbage:
+    def judge(self, kept: Retained, trash: IndexTree, before: int) -> Garbage:
         source = StoreNodes(self._store)
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))

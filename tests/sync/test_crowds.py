@@ -11,9 +11,8 @@ import pytest
 
 import bayou
 from bayou.index.head import read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import find_many
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many
 from bayou.repo import init_repo
 from bayou.testing.faults import Delay, Rule
 from bayou.testing.proxy import HttpProxy
@@ -90,7 +89,7 @@ def test_f125_eight_writers_commit_to_one_store_and_none_starves(
     seen = read_head(store)
     assert seen is not None
     assert seen.head.seq == 1 + WRITERS * rounds
-    found = find_many(Tree(StoreNodes(store), seen.head.root), paths)
+    found = find_many(IndexTree(StoreNodes(store), seen.head.root), paths)
     assert {path: entry.size for path, entry in found.items()} == paths
 
 

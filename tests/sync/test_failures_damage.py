@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bayou.core import paths
 from bayou.core.errors import HeadCorrupt, NodeDamaged, NodeMissing, UnknownFormat
 from bayou.core.ids import ulid
-from bayou.index import codec
+from bayou.index import node_store
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf
 from bayou.objectstore import keys
@@ -36,20 +36,20 @@ __all__ = ["ready", "small_nodes"]
 
 
 def wrong_rows(node: Leaf, _: Child) -> bytes:
-    return codec.encode(replace(node, rows=(replace(node.rows[0], size=1), *node.rows[1:])))
+    return node_store.encode(replace(node, rows=(replace(node.rows[0], size=1), *node.rows[1:])))
 
 
 def unsorted_rows(node: Leaf, _: Child) -> bytes:
-    return codec.encode(replace(node, rows=node.rows[::-1]))
+    return node_store.encode(replace(node, rows=node.rows[::-1]))
 
 
 def overlapping_rows(node: Branch, _: Child) -> bytes:
     first, second, *rest = node.rows
-    return codec.encode(replace(node, rows=(replace(first, last=second.last), second, *rest)))
+    return node_store.encode(replace(node, rows=(replace(first, last=second.last), second, *rest)))
 
 
 def cut_short(node: Leaf, _: Child) -> bytes:
-    return codec.encode(node)[:-20]
+    return node_store.encode(node)[:-20]
 
 
 @pytest.mark.parametrize(

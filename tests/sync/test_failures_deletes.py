@@ -17,10 +17,9 @@ import bayou.index.build as build_module
 import bayou.index.merge as merge_module
 from bayou.core.errors import MassDelete
 from bayou.core.ids import ulid
-from bayou.index.chunk import Shape
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import names, scan
-from bayou.index.tree import Tree
+from bayou.index.build import ChunkParams
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, names, scan
 from bayou.objectstore import keys
 from bayou.sync import api
 from bayou.testing.proxy import HttpProxy
@@ -159,7 +158,7 @@ def test_f030_what_a_verb_removes_is_removed_for_everybody(team: Team, walks: bo
 
 def named(team: Team) -> tuple[set[str], set[str]]:
     """What the head names: keys of objects and of nodes."""
-    tree = Tree(StoreNodes(team.store()), head_of(team.store()).head.root)
+    tree = IndexTree(StoreNodes(team.store()), head_of(team.store()).head.root)
     return {entry.key for entry in scan(tree)}, {keys.node(name) for name in names(tree)}
 
 
@@ -174,7 +173,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
     tmp_path: Path, turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B's leaf of `a` and `c` has the same rows as one of an earlier version that nothing reaches any more."""
-    two = Shape(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
+    two = ChunkParams(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
     for function in (build_module.build, build_module.build_above, merge_module.merge):
         monkeypatch.setattr(function, "__defaults__", (two,))
     monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)

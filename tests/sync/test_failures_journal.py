@@ -11,9 +11,8 @@ import pytest
 
 from bayou.core.errors import StateError, UsageError
 from bayou.index.head import read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import find
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find
 from bayou.repo import init_repo, open_repo
 from bayou.sync import api
 from bayou.sync.database import Database
@@ -184,7 +183,7 @@ def test_f038_a_file_that_is_appended_to_all_through_a_push_is_pushed_as_it_was(
             store = s3_team.store()
             seen = read_head(store)
             assert seen is not None
-            entry = find(Tree(StoreNodes(store), seen.head.root), RAW)
+            entry = find(IndexTree(StoreNodes(store), seen.head.root), RAW)
             assert entry is not None
             stored = store.get(entry.key)
             assert stored is not None

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from bayou.index.head import read_head
-from bayou.index.local import LocalNodes, NodeFiles
 from bayou.index.merge import merge
 from bayou.index.node import Root
-from bayou.index.read import names, scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.index.tree import IndexTree, names, scan
 from bayou.sync import base, commit
 from bayou.sync.context import Context, open_context
 from bayou.sync.report import SyncOptions
@@ -33,7 +32,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each fold of base has merged."""
     seen: list[int] = []
 
-    def counted(tree: Tree, changes: Mapping[str, Any], *more: Any) -> Root | None:
+    def counted(tree: IndexTree, changes: Mapping[str, Any], *more: Any) -> Root | None:
         seen.append(len(changes))
         return merge(tree, changes, *more)
 
@@ -150,7 +149,7 @@ def test_every_node_is_on_disk_before_base_names_it(team: Team, monkeypatch: pyt
 
 
 def _names(clone: Clone, root: Root | None) -> list[str]:
-    return list(names(Tree(LocalNodes(NodeFiles(clone.repo.state / "nodes"), ""), root)))
+    return list(names(IndexTree(LocalNodes(NodeFiles(clone.repo.state / "nodes"), ""), root)))
 
 
 def _file(nodes: Path, name: str) -> Path:

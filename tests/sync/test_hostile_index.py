@@ -18,9 +18,8 @@ from bayou.index.entry import Entry
 from bayou.index.head import advance, encode_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store, keys
 from bayou.sync import api
 from tests.sync.conftest import Clone, Team
@@ -80,7 +79,7 @@ def pair(team: Team) -> tuple[Clone, Clone]:
 def put_trash(store: Store, *rows: Entry) -> None:
     seen, number = head_of(store), ulid()
     sink = StoreSink(store, number)
-    trash = merge(Tree(StoreNodes(store), seen.head.trash), {one.path: one for one in rows}, sink)
+    trash = merge(IndexTree(StoreNodes(store), seen.head.trash), {one.path: one for one in rows}, sink)
     sink.flush()
     head, page = advance(
         seen.head, commit=number, at=now(), by="a stranger", root=seen.head.root, trash=trash, tally=Tally()
@@ -89,7 +88,7 @@ def put_trash(store: Store, *rows: Entry) -> None:
 
 
 def trash_of(store: Store) -> set[str]:
-    return {entry.path for entry in scan(Tree(StoreNodes(store), head_of(store).head.trash))}
+    return {entry.path for entry in scan(IndexTree(StoreNodes(store), head_of(store).head.trash))}
 
 
 @pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.ids import ulid
-from bayou.index.local import NodeFiles
+from bayou.index.node_store import NodeFiles
 from bayou.sync import view
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.seaweed import SeaweedServer, weed_program

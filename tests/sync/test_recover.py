@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bayou.core.ids import ulid
-from bayou.index.build import build
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams, build
 from bayou.index.entry import Entry
-from bayou.index.read import names
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree, names
 from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.recover import Recovered, Version, Written, recover
 from tests.index.memory import MemoryNodes
 
-PAIRS = Shape(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
+PAIRS = ChunkParams(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
 
 
 def entry(name: str, size: int = 1) -> Entry:
@@ -29,7 +27,7 @@ def version(rows: Iterable[Entry], at: int = 0, *, without: Sequence[int] = ()) 
     """A version of these rows, two to a leaf; some of its leaves are missing."""
     nodes = MemoryNodes()
     root = build(sorted(rows, key=lambda row: row.path), nodes, PAIRS)
-    leaves = [name for name in names(Tree(nodes, root)) if nodes.nodes[name].level == 0]
+    leaves = [name for name in names(IndexTree(nodes, root)) if nodes.nodes[name].level == 0]
     for number in without:
         del nodes.nodes[leaves[number]]
     return Version(nodes, root, at)

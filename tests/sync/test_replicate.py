@@ -20,9 +20,8 @@ from bayou.core.errors import AccessDenied, BayouError, MassDelete, NotFound, Re
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Head, encode_head, parse_head, read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
@@ -76,7 +75,7 @@ def head_of(store: Store) -> Head:
 
 
 def entries_of(store: Store) -> dict[str, Entry]:
-    return {entry.path: entry for entry in scan(Tree(StoreNodes(store), head_of(store).root))}
+    return {entry.path: entry for entry in scan(IndexTree(StoreNodes(store), head_of(store).root))}
 
 
 def contents_of(store: Store) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import create_head, first_head
 from bayou.index.log import Tally
-from bayou.index.nodes import StoreSink
+from bayou.index.node_store import StoreSink
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 

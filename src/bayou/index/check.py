@@ -1,17 +1,28 @@
-"""Read a tree as far as that can be done, and report all that is wrong with it instead of stopping at the first."""
+"""Read a tree as far as that can be done, and report all that is wrong with it instead of stopping at the first.
+
+What a head that is no head any more still says: enough, often, to find the tree that it named.
+
+Nothing here is believed: a root is proved by the digests of its nodes, and the rest only keeps ids and numbers from
+being used twice.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct, field
 
+from bayou.core import limits
 from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.structs import Malformed, convert, parse
 from bayou.index.entry import Entry
-from bayou.index.node import Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root
-from bayou.index.span import EVERYTHING, Span
-from bayou.index.tree import NodeSource, Tree
+from bayou.index.head import FORMAT, unknown_format
+from bayou.index.key_range import EVERYTHING, KeyRange
+from bayou.index.log import LogRow
+from bayou.index.node import MAX_LEVEL, Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root, is_name
+from bayou.index.tree import IndexTree, NodeSource
 
 
 class Damage(Struct, frozen=True):
@@ -26,8 +37,8 @@ class Damage(Struct, frozen=True):
     """How many entries it held, if whatever names it says so."""
 
     @property
-    def span(self) -> Span:
-        return EVERYTHING if self.first is None or self.last is None else Span(self.first, f"{self.last}\0")
+    def span(self) -> KeyRange:
+        return EVERYTHING if self.first is None or self.last is None else KeyRange(self.first, f"{self.last}\0")
 
 
 class Survey(Struct):
@@ -36,7 +47,7 @@ class Survey(Struct):
     rows: list[Entry] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
-    def hidden(self, within: Sequence[Span]) -> list[Span]:
+    def hidden(self, within: Sequence[KeyRange]) -> list[KeyRange]:
         """Return what is out of sight of these ranges."""
         parts = [damage.span & span for damage in self.damage for span in within]
         return [part for part in parts if part.end is None or part.start < part.end]
@@ -49,7 +60,7 @@ class Outline(Struct, frozen=True):
     damage: list[Damage]
 
 
-def check(tree: Tree) -> Iterator[Damage]:
+def check(tree: IndexTree) -> Iterator[Damage]:
     """Load every node that can be reached and yield the bad ones. Failures of the store itself are raised (V4)."""
     yield from survey(tree.source, tree.root).damage
 
@@ -57,7 +68,7 @@ def check(tree: Tree) -> Iterator[Damage]:
 def survey(
     source: NodeSource,
     root: Root | Pointer | None,
-    within: Sequence[Span] = (EVERYTHING,),
+    within: Sequence[KeyRange] = (EVERYTHING,),
     skip: set[Digest] | None = None,
 ) -> Survey:
     """Read what can be read of some ranges of a tree. Failures of the store itself are raised (V4).
@@ -77,7 +88,7 @@ def survey(
 def outline(
     source: NodeSource,
     root: Root | Pointer | None,
-    within: Sequence[Span] = (EVERYTHING,),
+    within: Sequence[KeyRange] = (EVERYTHING,),
     skip: set[Digest] | None = None,
 ) -> Outline:
     """Read the branches of a tree, as far as that can be done, and return what names its leaves; as `survey` does."""
@@ -111,3 +122,54 @@ def try_load(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | N
         return source.load(level, ref)
     except (NodeMissing, NodeDamaged) as error:
         return error
+
+
+_FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
+_STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')
+_SEQ = re.compile(r'"seq"\s*:\s*(\d{1,15})(?!\d)')
+_ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]{1,1000}\})')
+_TRASH = re.compile(r'"trash"\s*:\s*(\{[^{}]{1,1000}\})')
+_FLAT = re.compile(r"\{[^{}]{40,4000}\}")
+"""As large as a row of the log can be, and no smaller: a head may hold a million braces (V25)."""
+
+
+class Salvage(Struct, frozen=True):
+    """Parts of a head that can be read. `rows` are of its log, oldest first, and may have gaps."""
+
+    store: str | None = None
+    seq: int = 0
+    root: Pointer | None = None
+    trash: Pointer | None = None
+    rows: tuple[LogRow, ...] = ()
+
+
+def salvage(data: bytes, where: str) -> Salvage:
+    """Read what can be read; `UnknownFormat` if it says that a newer Bayou wrote it (V10)."""
+    text = data.decode(errors="replace")
+    found = _FORMAT.search(text)
+    if found is not None and found[1] != str(FORMAT):
+        raise unknown_format(where, found[1])
+    store, root, trash = _STORE.search(text), _ROOT.search(text), _TRASH.search(text)
+    return Salvage(
+        store=store[1] if store else None,
+        seq=max((seq for number in _SEQ.findall(text) if (seq := int(number)) < limits.SEQ_MAX // 2), default=0),
+        root=_pointer(root[1]) if root else None,
+        trash=_pointer(trash[1]) if trash else None,
+        rows=tuple(row for flat in _FLAT.findall(text) if (row := _row(flat)) is not None),
+    )
+
+
+def _pointer(text: str) -> Pointer | None:
+    try:
+        root = parse(text.encode(), limits.HEAD_BYTES)
+        pointer = convert(root, Pointer)
+    except Malformed:
+        return None
+    return pointer if is_name(pointer.node) and pointer.level <= MAX_LEVEL else None
+
+
+def _row(text: str) -> LogRow | None:
+    try:
+        return LogRow.parse(parse(text.encode(), limits.HEAD_BYTES))
+    except Malformed:
+        return None

@@ -1,4 +1,10 @@
-"""Discovery: what a store without a head holds already, and how it becomes an index."""
+"""Discovery: what a store without a head holds already, and how it becomes an index.
+
+The trash: discovered objects that left the index, kept as a tree until they are deleted.
+
+An object that Bayou wrote needs no such note, since its key says so. One that was there before has the plain path as
+its key, and nothing but this tree would tell it from payload that nobody has indexed yet.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,8 @@ from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import REPAIR, Root
-from bayou.index.ports import Reads, Writes
+from bayou.index.node_store import Reads, Writes
+from bayou.index.tree import Change
 from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
 
@@ -31,7 +38,7 @@ class Refused(Struct, frozen=True):
     reason: str
 
 
-class Listing(Struct, frozen=True):
+class PayloadListing(Struct, frozen=True):
     """The payload objects of a store, whoever wrote them; keys refused; and how many others are not ours."""
 
     objects: Sequence[ObjectMeta]
@@ -83,7 +90,7 @@ def discover(store: Reads, *, limit: int | None = None) -> Discovery:
     )
 
 
-def list_payload(store: Reads, *, limit: int | None = None) -> Listing:
+def list_payload(store: Reads, *, limit: int | None = None) -> PayloadListing:
     """List a store and sort out what is payload: at a plain path, or an object of a push. Nothing is written (V15)."""
     found, ignored = _list(store, limit)
     objects: dict[str, ObjectMeta] = {}
@@ -101,7 +108,7 @@ def list_payload(store: Reads, *, limit: int | None = None) -> Listing:
             ignored += 1
         else:
             refused.append(Refused(meta.key, why))
-    return Listing(list(objects.values()), refused, ignored)
+    return PayloadListing(list(objects.values()), refused, ignored)
 
 
 def in_payload(key: str) -> bool | None:
@@ -227,3 +234,28 @@ def _of_another_system(path: str) -> bool:
         return False
     reserved = [segment for segment in path.split("/") if paths.reserved_name(segment) is not None]
     return bool(reserved) and not any(segment.startswith("~") for segment in reserved)
+
+
+def trash_changes(changes: Iterable[Change]) -> dict[str, Entry | None]:
+    """Return what a commit of `changes` to the index changes in the trash; merge it in the same swap of the head.
+
+    A discovered object whose entry is deleted or replaced goes in; one that is indexed (again) comes out (V5).
+    """
+    trash: dict[str, Entry | None] = {}
+    for change in changes:
+        if change.new is not None and change.new.push is None:
+            trash[change.path] = None
+        elif change.old is not None and change.old.push is None and change.old.refusal() is None:
+            trash[change.path] = change.old
+    return trash
+
+
+def trash_refusal(entry: Entry) -> str | None:
+    """Say why nothing may be deleted by a row of the trash; None if it can be one that a commit put there.
+
+    The trash is part of the store, and whoever writes there can put any name into it (V5, V9, V25): only a payload path
+    of this store is believed, of an object that Bayou did not write, with the ETag that it had.
+    """
+    if entry.push is not None:
+        return "it names an object of a push, and such objects are never in the trash"
+    return entry.refusal() or ("it has no ETag" if entry.etag is None else None)

@@ -1,4 +1,7 @@
-"""The head: the one mutable object of the index, changed only by compare-and-swap (V1)."""
+"""The head: the one mutable object of the index, changed only by compare-and-swap (V1).
+
+What the head of a replica says of the store that it is a copy of.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,28 @@ from bayou.core.structs import (
 )
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
-from bayou.index.ports import Reads, Writes
-from bayou.index.replica import Replica
+from bayou.index.node_store import Reads, Writes
 from bayou.objectstore import keys
 from bayou.objectstore.transport import Create, Match, Stored
+
+
+class Replica(Struct, frozen=True):
+    """The source of a replica, and how far it was copied.
+
+    `seq`, `commit` and `rebuilt` are those of the source's head that was copied last; `root` was its root, and `into`
+    the root that this made here: a replica with another root has been written to by somebody else. `whole`: every entry
+    of `root` was copied; otherwise the next run compares everything. A Bayou that does not know this field carries it
+    along.
+    """
+
+    store: Identifier
+    seq: Seq = 0
+    commit: Identifier | None = None
+    rebuilt: Identifier | None = None
+    root: Root | None = None
+    into: Root | None = None
+    whole: bool = False
+
 
 FORMAT = 1
 PAGE_ROWS = 50

@@ -28,7 +28,7 @@ from bayou.core.structs import (
     parse,
 )
 from bayou.index.node import REPAIR, Pointer, Root
-from bayou.index.ports import Reads, Writes
+from bayou.index.node_store import Reads, Writes
 from bayou.objectstore import keys
 from bayou.objectstore.transport import Create
 

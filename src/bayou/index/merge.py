@@ -3,6 +3,8 @@
 Level by level from below: the changes of a level fall into some of its old nodes. Each such node is read, changed and
 cut anew; where a new boundary meets an old one, all that follows is as it was, up to the next change. What was replaced
 by what is the batch of changes for the level above. The result is the tree that a build from scratch would give.
+
+Find one's way in an old tree, level by level, loading as little of it as possible.
 """
 
 from __future__ import annotations
@@ -11,18 +13,93 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bayou.index.build import build, build_above
-from bayou.index.chunk import SHAPE, Packer, Shape, row_key
+from bayou.index.build import SHAPE, Chunker, ChunkParams, build, build_above, row_key
 from bayou.index.entry import Entry
-from bayou.index.node import Child, Digest, Node, Root, branch, child_of, leaf, root_of
-from bayou.index.spine import Position, Spine
-from bayou.index.tree import NodeSink, Tree
+from bayou.index.node import Branch, Child, Digest, Node, Ref, Root, branch, child_of, leaf, root_of
+from bayou.index.tree import IndexTree, NodeSink, NodeSource, branches, leaves, spread
+
+Position: TypeAlias = tuple[int, ...]
+"""A node's place: which child to take at each branch from the root down. Longer is deeper; order is order of paths."""
+
+Part: TypeAlias = tuple[Position, int, int]
+"""A node's place, and which slice of the keys falls into it."""
+
+
+class BranchCursor:
+    """The branches of one tree that have been needed so far."""
+
+    def __init__(self, source: NodeSource, root: Root) -> None:
+        self._source = source
+        self._root = root
+        self._branches: dict[Position, Branch] = {}
+
+    def divide(self, level: int, keys: Sequence[str]) -> list[Part]:
+        """Divide sorted keys among the nodes of a level, loading the branches above them together."""
+        parts: list[Part] = [((), 0, len(keys))]
+        for _ in range(self._root.level - level):
+            self._load([at for at, _, _ in parts])
+            parts = [
+                ((*at, child), first, end)
+                for at, lo, hi in parts
+                for child, first, end in spread(self._branches[at].rows, keys, lo, hi)
+            ]
+        return parts
+
+    def nodes(self, level: int, places: Sequence[Position]) -> Iterator[Node]:
+        """Yield the nodes at these places in order, a few ahead; leaves are not kept."""
+        if level == 0:
+            return iter(leaves(self._source, [self.ref(at) for at in places]))
+        self._load(places)
+        return (self._branches[at] for at in places)
+
+    def ref(self, at: Position) -> Ref:
+        """Return what names the node at a place."""
+        return self._branch(at[:-1]).rows[at[-1]] if at else self._root
+
+    def is_last(self, at: Position) -> bool:
+        """Whether no node of its level comes after this one; nothing is loaded to know it."""
+        return all(at[depth] == len(self._branch(at[:depth]).rows) - 1 for depth in range(len(at)))
+
+    def after(self, at: Position) -> Position:
+        """Return the place of the next node of the level; there must be one."""
+        *above, index = at
+        parent = tuple(above)
+        if index + 1 < len(self._branch(parent).rows):
+            return (*parent, index + 1)
+        return (*self.after(parent), 0)
+
+    def before(self, at: Position) -> Position | None:
+        """Return the place of the node before this one, or None if it is the first."""
+        if not any(at):
+            return None
+        *above, index = at
+        if index:
+            return (*above, index - 1)
+        parent = self.before(tuple(above))
+        assert parent is not None  # some index above is not 0
+        return (*parent, len(self._branch(parent).rows) - 1)
+
+    def _branch(self, at: Position) -> Branch:
+        if at not in self._branches:
+            self._load([at])
+        return self._branches[at]
+
+    def _load(self, places: Sequence[Position]) -> None:
+        """Load the branches at these places of one level that are not here yet."""
+        missing = [at for at in places if at not in self._branches]
+        if missing:
+            level = self._root.level - len(missing[0])
+            nodes = branches(self._source, level, [self.ref(at) for at in missing])
+            self._branches.update(zip(missing, nodes, strict=True))
+
 
 Edits: TypeAlias = list[tuple[str, Any]]
 """Sorted keys of a level's rows, each with the row that it has from now on (an `Entry` or a `Child`), or None."""
 
 
-def merge(tree: Tree, changes: Mapping[str, Entry | None], sink: NodeSink, shape: Shape = SHAPE) -> Root | None:
+def merge(
+    tree: IndexTree, changes: Mapping[str, Entry | None], sink: NodeSink, shape: ChunkParams = SHAPE
+) -> Root | None:
     """Return the root of `tree` with each path of `changes` set to its entry, or without it where that is None.
 
     Everything is read before anything is stored: a node that is missing or damaged leaves no trace (V4). Nodes of
@@ -34,12 +111,12 @@ def merge(tree: Tree, changes: Mapping[str, Entry | None], sink: NodeSink, shape
             raise ValueError(f"the entry of {path!r} says that its path is {entry.path!r}")
     if tree.root is None:
         return build((entry for _, entry in edits if entry is not None), sink, shape)
-    root = _merge(Spine(tree.source, tree.root), tree.root, edits, sink, shape)
+    root = _merge(BranchCursor(tree.source, tree.root), tree.root, edits, sink, shape)
     sink.flush()
     return root
 
 
-def _merge(spine: Spine, root: Root, edits: Edits, sink: NodeSink, shape: Shape) -> Root | None:
+def _merge(spine: BranchCursor, root: Root, edits: Edits, sink: NodeSink, shape: ChunkParams) -> Root | None:
     top: list[Child] = []
     for level in range(root.level + 1):
         if not edits:
@@ -56,11 +133,11 @@ def _merge(spine: Spine, root: Root, edits: Edits, sink: NodeSink, shape: Shape)
 class _Level:
     """The rewriting of one level."""
 
-    def __init__(self, level: int, spine: Spine, sink: NodeSink, shape: Shape) -> None:
+    def __init__(self, level: int, spine: BranchCursor, sink: NodeSink, shape: ChunkParams) -> None:
         self._level = level
         self._spine = spine
         self._sink = sink
-        self._packer: Packer[Any] = Packer(level, shape, self._emit)
+        self._packer: Chunker[Any] = Chunker(level, shape, self._emit)
         self._replaced: dict[Position, Child] = {}
         self._by_digest: dict[Digest, Child] = {}
         self.made: list[Child] = []

@@ -1,14 +1,23 @@
-"""A tree of nodes, and what it needs from whoever keeps them."""
+"""A tree of nodes, and what it needs from whoever keeps them.
+
+Look entries up and scan ranges, touching only the nodes on the way.
+
+Compare two trees, visiting only nodes whose digests differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct
 
-from bayou.index.node import Branch, Leaf, Node, Ref, Root
+from bayou.index.entry import Entry
+from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
+from bayou.index.node import Branch, Child, Leaf, Node, Ref, Root
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,7 +43,7 @@ class NodeSink(Protocol):
         """Store every node taken so far; return when all of them can be read."""
 
 
-class Tree(Struct, frozen=True):
+class IndexTree(Struct, frozen=True):
     """One version of an index: a root (None: no entries) and where its nodes are."""
 
     source: NodeSource
@@ -49,3 +58,133 @@ def leaves(source: NodeSource, refs: Iterable[Ref]) -> Iterator[Leaf]:
 def branches(source: NodeSource, level: int, refs: Iterable[Ref]) -> Iterator[Branch]:
     """Load branches of one level, in order, a few ahead."""
     return cast("Iterator[Branch]", source.map(partial(source.load, level), refs))
+
+
+_first = attrgetter("first")
+
+
+def find(tree: IndexTree, path: str) -> Entry | None:
+    """Return the entry of one path, or None."""
+    return find_many(tree, (path,)).get(path)
+
+
+def find_many(tree: IndexTree, paths: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries of those paths that have one; each node is loaded once, a level at a time."""
+    wanted = sorted(set(paths))
+    if tree.root is None or not wanted:
+        return {}
+    todo: list[tuple[Ref, list[str]]] = [(tree.root, wanted)]
+    for level in range(tree.root.level, 0, -1):
+        nodes = branches(tree.source, level, [ref for ref, _ in todo])
+        todo = [
+            (node.rows[at], keys[lo:hi])
+            for node, (_, keys) in zip(nodes, todo, strict=True)
+            for at, lo, hi in spread(node.rows, keys, 0, len(keys))
+        ]
+    found = {}
+    for node, (_, keys) in zip(leaves(tree.source, [ref for ref, _ in todo]), todo, strict=True):
+        rows = {row.path: row for row in node.rows}
+        found.update({key: rows[key] for key in keys if key in rows})
+    return found
+
+
+def scan(tree: IndexTree, span: KeyRange = EVERYTHING) -> Iterator[Entry]:
+    """Yield the entries of a range in order, holding only a few nodes at a time."""
+    if tree.root is not None:
+        yield from _scan(tree.source, tree.root.level, [tree.root], span)
+
+
+def names(tree: IndexTree) -> Iterator[str]:
+    """Yield the name of every node of a tree; only branches are loaded."""
+    if tree.root is None:
+        return
+    refs: Sequence[Ref] = [tree.root]
+    yield tree.root.node
+    for level in range(tree.root.level, 0, -1):
+        refs = [row for node in branches(tree.source, level, refs) for row in node.rows]
+        yield from (ref.node for ref in refs)
+
+
+def spread(rows: Sequence[Child], keys: Sequence[str], lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
+    """Divide the sorted `keys[lo:hi]` among children: yield the child's place and its part of the keys.
+
+    Every key has a child: the last that begins at or before it, or the very first.
+    """
+    while lo < hi:
+        at = max(0, bisect_right(rows, keys[lo], key=_first) - 1)
+        end = bisect_left(keys, rows[at + 1].first, lo, hi) if at + 1 < len(rows) else hi
+        yield at, lo, end
+        lo = end
+
+
+def _scan(source: NodeSource, level: int, refs: Sequence[Ref], span: KeyRange) -> Iterator[Entry]:
+    if level == 0:
+        for leaf in leaves(source, refs):
+            yield from span.rows(leaf)
+        return
+    for branch in branches(source, level, refs):
+        yield from _scan(source, level - 1, [row for row in branch.rows if span.touches(row)], span)
+
+
+class Change(Struct, frozen=True):
+    """One path whose entries differ; None where there is none."""
+
+    path: str
+    old: Entry | None
+    new: Entry | None
+
+
+def diff(old: IndexTree, new: IndexTree, span: KeyRange | KeyRanges = EVERYTHING) -> Iterator[Change]:
+    """Yield what differs between two trees in a range, in order of path. They may come from different sources."""
+    left, right = _Side(old, span), _Side(new, span)
+    while True:
+        _drop_shared(left, right)
+        if left.level <= 0 and right.level <= 0:
+            break
+        level = max(left.level, right.level)
+        for side in (left, right):
+            if side.level == level:
+                side.descend()
+    yield from _compare(left.entries(), right.entries())
+
+
+class _Side:
+    """The nodes of one tree, at one level, that may hold a difference."""
+
+    def __init__(self, tree: IndexTree, span: KeyRange | KeyRanges) -> None:
+        self._source: NodeSource = tree.source
+        self._span = span
+        self.level = -1 if tree.root is None else tree.root.level
+        self.refs: Sequence[Ref] = [] if tree.root is None else [tree.root]
+
+    def descend(self) -> None:
+        nodes = branches(self._source, self.level, self.refs)
+        self.refs = [row for node in nodes for row in node.rows if self._span.touches(row)]
+        self.level -= 1
+
+    def entries(self) -> Iterator[Entry]:
+        for leaf in leaves(self._source, self.refs):
+            yield from self._span.rows(leaf)
+
+
+def _drop_shared(left: _Side, right: _Side) -> None:
+    """Forget nodes that both sides have: they hold the same entries, and their paths are nowhere else."""
+    shared = {ref.digest for ref in left.refs} & {ref.digest for ref in right.refs}
+    if shared:
+        for side in (left, right):
+            side.refs = [ref for ref in side.refs if ref.digest not in shared]
+
+
+def _compare(olds: Iterator[Entry], news: Iterator[Entry]) -> Iterator[Change]:
+    old, new = next(olds, None), next(news, None)
+    while old is not None or new is not None:
+        if old is not None and (new is None or old.path < new.path):
+            yield Change(old.path, old, None)
+            old = next(olds, None)
+        elif new is not None and (old is None or new.path < old.path):
+            yield Change(new.path, None, new)
+            new = next(news, None)
+        elif old is not None and new is not None:
+            if old != new:
+                yield Change(old.path, old, new)
+            old, new = next(olds, None), next(news, None)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
-from bayou.index.build import FLUSH_EVERY
+from bayou.index.build import FLUSH_EVERY, join_partitions
 from bayou.index.discovery import IN_THE_WAY, Discovered, Refused, head_lost
 from bayou.index.node import Root
-from bayou.index.pieces import stitch
-from bayou.index.staging import NodeFile, Staging
+from bayou.index.node_store import NodeFile, Staging
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import ddl, key_text
@@ -100,7 +99,7 @@ def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: Staging, *, ap
     parts = min(_MOST_TASKS, -(-entries // _ROWS))
     ordered = payload.repartitionByRange(parts, "path").sortWithinPartitions(payload["path"], payload["size"].desc())
     rows = ordered.mapInArrow(kernel, ddl(PIECES))
-    return stitch(leaves.joined(_stream(rows), _keeping(sink), apart=apart), sink)
+    return join_partitions(leaves.joined(_stream(rows), _keeping(sink), apart=apart), sink)
 
 
 def _keeping(sink: Staging) -> Callable[[NodeFile], None]:

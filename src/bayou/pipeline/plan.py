@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 from pyarrow import compute, parquet
 
-from bayou.index.read import scan as entries_of
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree
+from bayou.index.tree import scan as entries_of
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.pipeline.arrow import ddl, rows
@@ -84,7 +84,7 @@ class Planned(Struct, frozen=True):
         return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
 
 
-def plan(spark: SparkSession, recipe: StoreSpec, context: Context, remote: Tree, folder: Path) -> Planned:
+def plan(spark: SparkSession, recipe: StoreSpec, context: Context, remote: IndexTree, folder: Path) -> Planned:
     """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
 
     The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
@@ -143,7 +143,7 @@ def _shows_nothing(context: Context) -> bool:
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
 
 
-def _of_the_store_alone(kernel: LookAt, remote: Tree, marks: tuple[Row, ...], through: int) -> Planned:
+def _of_the_store_alone(kernel: LookAt, remote: IndexTree, marks: tuple[Row, ...], through: int) -> Planned:
     """Plan what nobody but the store has a word on, as in a first pull: there is nothing to compare it with.
 
     Its leaves are read here, a window at a time, while those before are on their way. What somebody writes meanwhile is

@@ -15,10 +15,10 @@ from msgspec import Struct
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SyncError
 from bayou.core.progress import Progress
+from bayou.index.build import join_partitions
 from bayou.index.node import Digest, Root
-from bayou.index.pieces import stitch
-from bayou.index.staging import Staging
-from bayou.index.tree import Tree
+from bayou.index.node_store import Staging
+from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, ddl
 from bayou.pipeline.balance import REQUEST, balanced
@@ -55,8 +55,8 @@ class Both(Struct, frozen=True):
 
     source: StoreSpec
     target: StoreSpec
-    from_tree: Tree
-    to_tree: Tree
+    from_tree: IndexTree
+    to_tree: IndexTree
 
 
 def survey(spark: SparkSession, both: Both, deadline: Deadline | None, progress: Progress | None) -> Counts:
@@ -164,7 +164,7 @@ class _Job(Struct, frozen=True):
         ordered = rows.repartitionByRange(parts, "path").sortWithinPartitions("path")
         written = ordered.mapInArrow(Written(both.target, sink.commit, known), ddl(PIECES))
         with watching(self.spark, self.progress, "indexing", files=size):
-            return stitch(leaves.joined(_stream(written), sink.take, apart=True), sink)
+            return join_partitions(leaves.joined(_stream(written), sink.take, apart=True), sink)
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """Let the server keep what a frame has, so that it is made once."""

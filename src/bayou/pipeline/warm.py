@@ -157,8 +157,8 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     """
     from bayou.index.build import build  # noqa: PLC0415
     from bayou.index.entry import Entry  # noqa: PLC0415
-    from bayou.index.local import LocalNodes, NodeFiles  # noqa: PLC0415
-    from bayou.index.tree import Tree  # noqa: PLC0415
+    from bayou.index.node_store import LocalNodes, NodeFiles  # noqa: PLC0415
+    from bayou.index.tree import IndexTree  # noqa: PLC0415
     from bayou.objectstore.spec import StoreSpec  # noqa: PLC0415
     from bayou.pipeline.kernels.look import LookAt  # noqa: PLC0415
     from bayou.pipeline.plan import compare  # noqa: PLC0415
@@ -168,8 +168,8 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     (root / "files").mkdir(parents=True)
     (root / "files/here").write_bytes(b"here")
     nodes = LocalNodes(NodeFiles(cache), "warm")
-    nothing = Tree(nodes, None)
-    there = Tree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
+    nothing = IndexTree(nodes, None)
+    there = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
     for number, remote in enumerate((nothing, there)):
         kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is nothing)
         inputs = Inputs(root, {}, nothing, None if remote is nothing else remote, cache)

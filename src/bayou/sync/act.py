@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import ConflictRefused
 from bayou.index.head import HeadSeen
-from bayou.index.span import Span
+from bayou.index.key_range import KeyRange
 from bayou.sync import base, commit, files, journal, publish
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
@@ -41,7 +41,7 @@ class Begun(Struct, frozen=True):
 
 
 def act(
-    context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: Span | None
+    context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: KeyRange | None
 ) -> tuple[bool, HeadSeen | None]:
     """Carry out a plan, as `begin` says; return what `finish` does."""
     return finish(context, begin(context, todo, store_view, through=through, walked=walked), store_view.seen)
@@ -56,7 +56,7 @@ def finish(context: Context, begun: Begun, newest: HeadSeen | None) -> tuple[boo
     return bool(begun.again or leftover), seen
 
 
-def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: Span | None) -> Begun:
+def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: KeyRange | None) -> Begun:
     """Carry out a plan as far as this machine is concerned, and begin to upload.
 
     `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
@@ -206,7 +206,7 @@ def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) ->
                 journal.drop(db, context.place, one.path, seen.through)
 
 
-def _list_untracked(context: Context, todo: Sequence[Step], *, walked: Span | None) -> None:
+def _list_untracked(context: Context, todo: Sequence[Step], *, walked: KeyRange | None) -> None:
     """Note files that neither base nor the journal names: they are listed, and stay (T11).
 
     Whoever has not looked at the whole tree knows nothing new of the others.

@@ -15,11 +15,12 @@ from typing import Literal, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.index import merge, read
+from bayou.index import merge
+from bayou.index import tree as read
 from bayou.index.entry import Entry
+from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node import Root
-from bayou.index.span import EVERYTHING, Span
-from bayou.index.tree import NodeSink, NodeSource, Tree
+from bayou.index.tree import IndexTree, NodeSink, NodeSource
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.sync import rows
@@ -72,9 +73,9 @@ class Base:
         """Whether this tree was ever in step with a head of this place."""
         return self.place.commit is not None
 
-    def tree(self) -> Tree:
+    def tree(self) -> IndexTree:
         """Return base as of the last fold."""
-        return Tree(self._source, self.place.root)
+        return IndexTree(self._source, self.place.root)
 
     def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
         """Return the entries that base has of these paths."""
@@ -96,7 +97,7 @@ class Base:
         if texts:
             place = self.place
             overlay = {path: rows.load(path, text) for path, text in texts.items()}
-            root = merge.merge(Tree(self._source, place.root), overlay, sink)
+            root = merge.merge(IndexTree(self._source, place.root), overlay, sink)
             sink.flush()
             with self.database.transaction() as db:
                 # V3: the ETag was proof of another root, if this one is new.
@@ -145,14 +146,14 @@ class Base:
         found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
         return cast("dict[str, str | None]", dict(found))  # type: ignore[arg-type]
 
-    def absent(self, within: Span = EVERYTHING) -> dict[str, Why]:
+    def absent(self, within: KeyRange = EVERYTHING) -> dict[str, Why]:
         """Return what is not here on purpose, and why."""
         found = self.database.rows(
             f"SELECT path, why FROM absent WHERE place = ? AND {IN_SPAN}", (self._place_id, *within.bounds)
         )
         return cast("dict[str, Why]", dict(found))  # type: ignore[arg-type]
 
-    def hashes(self, entries: Iterable[Entry], within: Span = EVERYTHING) -> dict[str, Entry]:
+    def hashes(self, entries: Iterable[Entry], within: KeyRange = EVERYTHING) -> dict[str, Entry]:
         """Give entries that discovery left without a hash the one that this machine found by reading the object."""
         found = self.database.rows(
             f"SELECT path, size, etag, version, sha256 FROM known WHERE place = ? AND {IN_SPAN}",

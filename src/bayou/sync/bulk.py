@@ -14,7 +14,7 @@ from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Request, Selector
 from bayou.index.discovery import Discovered
-from bayou.index.staging import Staging
+from bayou.index.node_store import Staging
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 

@@ -28,8 +28,8 @@ from bayou.index.entry import Entry
 from bayou.index.head import Gc, HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
@@ -84,7 +84,7 @@ def _sweep(
     before = (clock if clock is not None else newest) - round(grace_s * 1000)
     if not dry_run:
         seen = _announce(store, seen, before)
-    found = sweep.judge(retained(store, seen.head, before), Tree(StoreNodes(store), seen.head.trash), before)
+    found = sweep.judge(retained(store, seen.head, before), IndexTree(StoreNodes(store), seen.head.trash), before)
     if found.refused:
         warnings.append(_left_alone(found.refused))
     trash, replaced = _sorted_out(store, found.trash)
@@ -181,7 +181,7 @@ def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: 
     while True:
         head, number = seen.head, ulid()
         source = StoreNodes(store)
-        trash = merge(Tree(source, head.trash), listed, StoreSink(store, number))
+        trash = merge(IndexTree(source, head.trash), listed, StoreSink(store, number))
         new, page = advance(head, commit=number, at=now(), by=identity(), root=head.root, trash=trash, tally=Tally())
         try:
             swap_head(store, new, seen.match, page)

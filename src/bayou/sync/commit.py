@@ -19,16 +19,13 @@ from bayou.core.clock import now
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
 from bayou.core.ids import ulid
-from bayou.index.diff import Change
+from bayou.index.discovery import trash_changes
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, advance, iter_log, read_head, swap_head
-from bayou.index.local import NodeFiles
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import find_many
-from bayou.index.trash import trash_changes
-from bayou.index.tree import Tree
+from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
+from bayou.index.tree import Change, IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.sync import base, files, rows
@@ -95,7 +92,7 @@ def commit(
     first = False
     with ExitStack() as polite:
         while True:
-            tree = Tree(StoreNodes(store, cache), seen.head.root)
+            tree = IndexTree(StoreNodes(store, cache), seen.head.root)
             changes = choose(seen, find_many(tree, paths))
             if not changes:
                 return None
@@ -129,7 +126,7 @@ def _attempt(
     database: Database,
     place: int,
     seen: HeadSeen,
-    tree: Tree,
+    tree: IndexTree,
     changes: Mapping[str, Entry | None],
     intended: Pending,
     *,
@@ -142,7 +139,7 @@ def _attempt(
     sink = StoreSink(store, number, cache, durable=True)  # base may consist of these nodes soon
     root = merge(tree, changes, sink)
     trash = trash_changes(Change(path, old.get(path), entry) for path, entry in changes.items())
-    trash_tree = Tree(tree.source, head.trash)
+    trash_tree = IndexTree(tree.source, head.trash)
     wasted = find_many(trash_tree, trash) if head.trash is not None else {}
     trash = {path: entry for path, entry in trash.items() if entry is not None or path in wasted}
     trash_root = merge(trash_tree, trash, sink) if trash else head.trash

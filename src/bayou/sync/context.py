@@ -18,8 +18,8 @@ from bayou.core.ids import ulid
 from bayou.core.progress import NoProgress, Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
-from bayou.index.local import LocalNodes, NodeFiles
-from bayou.index.span import EVERYTHING, Span
+from bayou.index.key_range import EVERYTHING, KeyRange
+from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.sync.base import Base, Why, repo_place
@@ -104,7 +104,7 @@ class Context(Struct):
             return seen is None
         return seen == (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
-    def absent(self, within: Span = EVERYTHING) -> set[str]:
+    def absent(self, within: KeyRange = EVERYTHING) -> set[str]:
         """Return what is not here on purpose, under today's policy; what something stood in the way of may come now."""
         found = self.base.absent(within).items()
         return {path for path, why in found if stays_away(self.root, self.policy, path, why)}

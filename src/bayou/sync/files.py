@@ -10,7 +10,7 @@ from stat import S_ISREG
 from typing import NamedTuple, cast
 
 from bayou.core.errors import PathRefused
-from bayou.index.span import EVERYTHING, Span
+from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.sync.database import IN_SPAN, Database
 from bayou.tree.content import Content
 from bayou.tree.filestat import FileStat
@@ -44,7 +44,7 @@ def file_stat(root: Path, path: str) -> FileStat | None:
     return FileStat.of(status) if status is not None and S_ISREG(status.st_mode) else None
 
 
-def all_known(database: Database, within: Span = EVERYTHING) -> dict[str, Known]:
+def all_known(database: Database, within: KeyRange = EVERYTHING) -> dict[str, Known]:
     found = database.rows(
         f"SELECT path, size, mtime, ctime, inode, sha256, settled, matches FROM file WHERE {IN_SPAN}", within.bounds
     )

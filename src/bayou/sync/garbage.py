@@ -23,13 +23,11 @@ from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import Part, divide, groups, objects
 from bayou.engine.spool import SortedSpool
 from bayou.index.check import try_load
-from bayou.index.discovery import other_store, parents
+from bayou.index.discovery import other_store, parents, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.node import Leaf, Pointer, Ref
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.trash import trash_refusal
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.retained import Retained
@@ -259,7 +257,7 @@ class Sweep:
         self._others, newest = self._executor.run(ListJob(self._store, self._entries, self._spool))
         return newest
 
-    def judge(self, kept: Retained, trash: Tree, before: int) -> Garbage:
+    def judge(self, kept: Retained, trash: IndexTree, before: int) -> Garbage:
         """Say what of that listing is garbage. What of the current index cannot be read is raised."""
         self._kept, self._before = kept, before
         self._executor.run(NamesJob(self._store, kept, self._spool))

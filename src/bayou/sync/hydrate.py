@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from bayou.core import paths
 from bayou.core.errors import NotFound, SyncError
-from bayou.index.read import scan
+from bayou.index.tree import scan
 from bayou.repo import Repo
 from bayou.sync.connection import Connection
 from bayou.sync.context import Context, open_context

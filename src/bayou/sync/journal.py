@@ -22,7 +22,7 @@ from bayou.sync.database import IN_SPAN, Database
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bayou.index.span import Span
+    from bayou.index.key_range import KeyRange
 
 Kind = Literal["write", "delete", "tree"]
 State = Literal["open", "done", "abandoned"]
@@ -112,7 +112,7 @@ class Journal:
         """Return the rows that name directories or everything."""
         return self._rows("kind = 'tree'")
 
-    def rows_within(self, span: Span, through: int) -> list[Row]:
+    def rows_within(self, span: KeyRange, through: int) -> list[Row]:
         """Return what rows up to a number say of the paths of a range, in order: those that name files."""
         return self._rows(f"kind != 'tree' AND {IN_SPAN} AND id <= ?", *span.bounds, through)
 

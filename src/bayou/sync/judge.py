@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.index.entry import Entry
-from bayou.index.span import Spans
+from bayou.index.key_range import KeyRanges
 from bayou.objectstore import keys
 from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.store import Store
@@ -28,7 +28,7 @@ HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
 class Rules(Struct, frozen=True):
     """What one comparison goes by: the paths that are out of sight, and whether every object is to be read."""
 
-    hidden: Spans
+    hidden: KeyRanges
     deep: bool = False
 
     def entry(self, entry: Entry, at: ObjectMeta | None) -> str:

@@ -6,11 +6,9 @@ from collections.abc import Set
 from contextlib import suppress
 
 from bayou.core.ids import ulid
-from bayou.index.diff import diff
-from bayou.index.local import NodeFiles
-from bayou.index.read import scan
-from bayou.index.span import Span
-from bayou.index.tree import Tree
+from bayou.index.key_range import KeyRange
+from bayou.index.node_store import NodeFiles
+from bayou.index.tree import IndexTree, diff, scan
 from bayou.repo import Repo
 from bayou.sync.base import Base, load_root
 from bayou.sync.database import Database
@@ -20,7 +18,7 @@ from bayou.sync.place import place_url
 
 def known(repo: Repo, database: Database, place: int, prefix: str) -> set[str]:
     """Return the paths of base that begin with `prefix`, as of now."""
-    span = Span.under(prefix)
+    span = KeyRange.under(prefix)
     # One statement, so that no fold falls between the two.
     rows = database.rows(
         "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
@@ -32,7 +30,7 @@ def known(repo: Repo, database: Database, place: int, prefix: str) -> set[str]:
     if root is not None:
         # A base that is lost is found out anew by the next sync, which then takes nothing here for a change of it.
         with suppress(BaseLost):
-            found = {entry.path for entry in scan(Tree(_nodes(repo), load_root(str(root))), span)}
+            found = {entry.path for entry in scan(IndexTree(_nodes(repo), load_root(str(root))), span)}
     for path, entry, _ in overlay:
         (found.discard if entry is None else found.add)(str(path))
     return found
@@ -53,7 +51,7 @@ def differing(repo: Repo, old: str | None, new: str | None) -> set[str] | None:
     """Return the paths whose entries differ between two roots of base; None if part of one is lost."""
     source = _nodes(repo)
     try:
-        return {change.path for change in diff(Tree(source, load_root(old)), Tree(source, load_root(new)))}
+        return {change.path for change in diff(IndexTree(source, load_root(old)), IndexTree(source, load_root(new)))}
     except BaseLost:
         return None
 

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
-from bayou.index.diff import diff
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree, diff, scan
 from bayou.objectstore.spec import StoreSpec
 from bayou.sync import files, view, windows
 from bayou.sync.act import Begun, begin, conflict_refused, finish
@@ -116,7 +114,7 @@ def _meet_rebuilt(context: Context, store_view: View) -> None:
     """Forget what a rebuilt index does not say any more, before anything is compared with it."""
     head, place = store_view.head, context.base.place
     if head is not None and view.rebuilt_since(place, head):
-        mine = Tree(context.nodes, place.root)
+        mine = IndexTree(context.nodes, place.root)
         distrust(context, diff(mine, store_view.tree), head)
 
 

@@ -11,9 +11,8 @@ from bayou.core.errors import NotFound
 from bayou.index.discovery import entry_of
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import find_many
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.sync import base, commit, push
@@ -94,7 +93,7 @@ def _anew(context: Context, head: HeadSeen, unindexed: Sequence[str]) -> dict[st
 
     What somebody has indexed and deleted since is gone, or in the trash: it must not come back (T4).
     """
-    trash = find_many(Tree(StoreNodes(context.store), head.head.trash), unindexed)
+    trash = find_many(IndexTree(StoreNodes(context.store), head.head.trash), unindexed)
     found = context.store.map(partial(_now, context.store), [path for path in unindexed if path not in trash])
     return {entry.path: entry for entry in found if entry is not None}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bayou.core.errors import NodeDamaged, NodeMissing, StateError
-from bayou.index.local import LocalNodes
 from bayou.index.node import Node, Ref
+from bayou.index.node_store import LocalNodes
 
 
 class BaseLost(StateError):

@@ -21,7 +21,7 @@ from bayou.core import paths
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.core.progress import NoProgress, Progress
-from bayou.index.span import EVERYTHING, Span
+from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.sync import files
 from bayou.sync.database import IN_SPAN, Database
 from bayou.sync.files import Known, file_stat
@@ -88,7 +88,7 @@ class Observation(Struct):
     temporaries: list[str] = field(default_factory=list)
     walked: bool = False
     """Whether the whole tree was looked at."""
-    within: Span | None = None
+    within: KeyRange | None = None
     """The window that this is about, if it is not about everything: the rest is looked at by itself."""
 
 
@@ -190,7 +190,7 @@ class Observer:
         adopt: bool,
         absent: Container[str],
         deadline: Deadline | None = None,
-        within: Span = EVERYTHING,
+        within: KeyRange = EVERYTHING,
         pushes: bool = False,
         progress: Progress | None = None,
     ) -> None:

@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from bayou.index.diff import Change, diff
 from bayou.index.entry import Entry
 from bayou.index.head import Head
-from bayou.index.read import find_many, scan
-from bayou.index.span import EVERYTHING, Span, Spans
+from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
+from bayou.index.tree import Change, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
 from bayou.sync import base, files, steps
 from bayou.sync.context import Context
@@ -135,7 +134,7 @@ def _compared(context: Context, one: Step) -> Step:
     return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _within(context: Context, observation: Observation) -> Span | Spans:
+def _within(context: Context, observation: Observation) -> KeyRange | KeyRanges:
     """Return where to look for what the store has changed.
 
     Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
@@ -147,11 +146,11 @@ def _within(context: Context, observation: Observation) -> Span | Spans:
         return context.options.scope.spans
     if context.options.mode == "push" and not observation.walked:
         units = {unit_of(path) for path in observation.paths} - {None}
-        return Spans(Span.under(f"{unit}/") for unit in units)
+        return KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
     return EVERYTHING
 
 
-def returning(context: Context, policy: str, within: Span = EVERYTHING) -> list[str]:
+def returning(context: Context, policy: str, within: KeyRange = EVERYTHING) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
         return []
@@ -174,7 +173,11 @@ def _whole_units(
     extra: dict[str, Entry | None] = {}
     for unit in units:
         extra.update(
-            {entry.path: entry for entry in scan(store_view.tree, Span.under(f"{unit}/")) if entry.path not in known}
+            {
+                entry.path: entry
+                for entry in scan(store_view.tree, KeyRange.under(f"{unit}/"))
+                if entry.path not in known
+            }
         )
         for file in (context.root / unit).rglob("*"):
             path = file.relative_to(context.root).as_posix()

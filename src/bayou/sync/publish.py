@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from bayou.core.errors import NodeMissing
-from bayou.index.diff import diff
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
-from bayou.index.nodes import StoreNodes
-from bayou.index.span import Span, Spans
-from bayou.index.tree import Tree
+from bayou.index.key_range import KeyRange, KeyRanges
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, diff
 from bayou.sync import base, commit, files, journal, push, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observed
@@ -143,8 +142,8 @@ def _changed_units(context: Context, carry: _Carry, planned: HeadSeen, head: Hea
         return set()
     source = StoreNodes(context.store, context.cache)
     try:
-        within = Spans(Span.under(f"{unit}/") for unit in units)
-        changes = diff(Tree(source, planned.head.root), Tree(source, head.head.root), within)
+        within = KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
+        changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
         return units & {unit for change in changes if (unit := unit_of(change.path)) is not None}
     except NodeMissing:
         return units  # the older root was collected: nobody can tell

@@ -21,14 +21,13 @@ from bayou.core.ids import ulid
 from bayou.core.text import first_names
 from bayou.index.build import build
 from bayou.index.check import survey
-from bayou.index.discovery import Listing, list_payload
+from bayou.index.discovery import PayloadListing, list_payload, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, create_head, swap_head
+from bayou.index.key_range import EVERYTHING
 from bayou.index.log import LogRow, Tally
 from bayou.index.node import Pointer, Root, digest_of
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.span import EVERYTHING
-from bayou.index.trash import trash_refusal
+from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.retry import RetryPolicy
@@ -74,14 +73,14 @@ def rebuild(context: Context) -> Rebuilt | None:
     return None
 
 
-def _check_lost(context: Context, listing: Listing) -> None:
+def _check_lost(context: Context, listing: PayloadListing) -> None:
     """Raise unless a store without a head had one: this machine knows it, or objects of pushes tell."""
     pushed = any(keys.parse_payload(meta.key).push is not None for meta in listing.objects)
     if not pushed and not context.base.known:
         raise NotFound(f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one")
 
 
-def _recover(context: Context, remains: Remains, listing: Listing, wasted: Sequence[Entry]) -> Recovered:
+def _recover(context: Context, remains: Remains, listing: PayloadListing, wasted: Sequence[Entry]) -> Recovered:
     """Recover the entries, from the newest word on each."""
     parts, place = remains.parts, context.base.fold(context.nodes)
     nodes = StoreNodes(context.store, context.cache)

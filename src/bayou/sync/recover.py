@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from bayou.index.check import Damage, survey
 from bayou.index.discovery import directories, entry_of
 from bayou.index.entry import Entry
+from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node import Digest, Pointer, Root
-from bayou.index.span import EVERYTHING, Span
 from bayou.index.tree import NodeSource
 from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
@@ -60,7 +60,7 @@ class _Past(Struct):
 
     rows: dict[str, Entry] = field(default_factory=dict)
     named: dict[str, Entry] = field(default_factory=dict)
-    decided: list[tuple[int, list[Span]]] = field(default_factory=list)
+    decided: list[tuple[int, list[KeyRange]]] = field(default_factory=list)
 
     def known_at(self, path: str) -> int:
         """Return the time of the version that decides a path; 0 if none does."""
@@ -86,7 +86,7 @@ def recover(
     first. `mine` are entries that this machine knows, of whatever age; `trash` are keys that have left the index.
     """
     made = Recovered()
-    lost: list[Span] = [EVERYTHING]
+    lost: list[KeyRange] = [EVERYTHING]
     for version in newest:
         seen = survey(version.source, version.root, lost)
         made.rows.update({row.path: row for row in _sound(seen.rows)})
@@ -130,7 +130,7 @@ def _sound(rows: Iterable[Entry]) -> Iterator[Entry]:
     return (row for row in rows if row.refusal() is None)
 
 
-def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
+def _look_back(older: Iterable[Version], lost: list[KeyRange]) -> _Past:
     """Return what the newest readable version says of each lost range, and every key that some version names there."""
     past = _Past()
     visited: set[Digest] = set()
@@ -146,7 +146,7 @@ def _look_back(older: Iterable[Version], lost: list[Span]) -> _Past:
 
 
 def _written_since(
-    objects: Sequence[ObjectMeta], past: _Past, trash: set[str], lost: list[Span], told: Iterable[str]
+    objects: Sequence[ObjectMeta], past: _Past, trash: set[str], lost: list[KeyRange], told: Iterable[str]
 ) -> dict[str, ObjectMeta]:
     """Return, for each lost path, the newest object that came after the version which decides it."""
     newest: dict[str, ObjectMeta] = {}
@@ -175,5 +175,5 @@ def _described(meta: ObjectMeta, known: Iterable[Entry | None]) -> Entry:
     return next((one for one in same if entry.push is not None or one.etag == entry.etag), entry)
 
 
-def _in(path: str, spans: Iterable[Span]) -> bool:
+def _in(path: str, spans: Iterable[KeyRange]) -> bool:
     return any(span.holds(path) for span in spans)

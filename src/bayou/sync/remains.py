@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from bayou.core import limits
 from bayou.core.errors import HeadCorrupt, IndexDamaged, NotFound, TooLarge
-from bayou.index.check import survey
+from bayou.index.check import Salvage, salvage, survey
 from bayou.index.head import Gc, Head, parse_head
 from bayou.index.log import Page, older_pages, read_page
 from bayou.index.node import Pointer, Root
-from bayou.index.nodes import StoreNodes
-from bayou.index.salvage import Salvage, salvage
+from bayou.index.node_store import StoreNodes
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Match

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 
 from bayou.core import limits
-from bayou.index.read import scan
-from bayou.index.span import Span
-from bayou.index.tree import Tree as Index
+from bayou.index.key_range import KeyRange
+from bayou.index.tree import IndexTree as Index
+from bayou.index.tree import scan
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation
 from bayou.sync.pull import Incoming
@@ -160,7 +160,7 @@ class Renumbering:
     def _numbers(self, item: str) -> set[int]:
         """Return the numbers that base or the store knows of an item; deleted ones too, whose metadata is left."""
         if item not in self._known:
-            entries = (scan(tree, Span.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
+            entries = (scan(tree, KeyRange.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
             units = {unit for rows in entries for entry in rows if (unit := unit_of(entry.path)) is not None}
             numbers = {number for whose, number in map(_parts, units) if whose == item}
             self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}

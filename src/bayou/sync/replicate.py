@@ -22,8 +22,8 @@ from bayou.core.progress import NoProgress, Progress
 from bayou.engine.select import Request
 from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
@@ -61,8 +61,8 @@ class _Job(Struct, frozen=True):
     report: ReplicateReport
 
     @property
-    def tree(self) -> Tree:
-        return Tree(StoreNodes(self.source), self.head.root)
+    def tree(self) -> IndexTree:
+        return IndexTree(StoreNodes(self.source), self.head.root)
 
 
 def replicate(

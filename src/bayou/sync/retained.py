@@ -13,7 +13,7 @@ from bayou.index.check import try_load
 from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, older_pages
 from bayou.index.node import Branch, Pointer, Ref, Root
-from bayou.index.nodes import StoreNodes
+from bayou.index.node_store import StoreNodes
 from bayou.objectstore.store import Store
 
 

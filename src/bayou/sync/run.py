@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
-from bayou.index.span import EVERYTHING
+from bayou.index.key_range import EVERYTHING
 from bayou.objectstore.spec import StoreSpec
 from bayou.sync import base, commit, journal, view
 from bayou.sync.context import Context

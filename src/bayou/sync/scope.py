@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from bayou.index.span import Spans
+    from bayou.index.key_range import KeyRanges
     from bayou.sync.journal import Row
 
 _OWNED = ("data", "outputs", "definitions-evaluated")
@@ -37,10 +37,10 @@ class Scope(Struct, frozen=True):
         return cls(tuple(sorted({prefix for model in models for prefix in model.prefixes()})))
 
     @property
-    def spans(self) -> Spans:
-        from bayou.index.span import Span, Spans  # noqa: PLC0415  (who lists data names models, and asks no index)
+    def spans(self) -> KeyRanges:
+        from bayou.index.key_range import KeyRange, KeyRanges  # noqa: PLC0415  (who lists data names models, and asks no index)
 
-        return Spans(Span.under(prefix) for prefix in self.prefixes)
+        return KeyRanges(KeyRange.under(prefix) for prefix in self.prefixes)
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the journal's rows that can tell of a path in here."""

@@ -7,7 +7,7 @@ import time
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, NotFound
 from bayou.index.head import read_head
-from bayou.index.local import LocalNodes, NodeFiles
+from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from bayou.core.clock import now_ms
 from bayou.index.node import digest_of
-from bayou.index.read import names
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree, names
 from bayou.sync.base import load_root
 from bayou.sync.context import Context
 from bayou.tree.sweep import made_before, sweep
@@ -46,7 +45,7 @@ def tidy(context: Context) -> None:
     entries = sum(root.entries for root in roots if root is not None)
     if len(files) <= _SPARE + entries // _ENTRIES_PER_FILE:
         return
-    keep = {name for root in roots for name in names(Tree(context.nodes, root))}
+    keep = {name for root in roots for name in names(IndexTree(context.nodes, root))}
     keep |= {digest_of(name).hex() for name in keep}
     for file in files:
         if file.removesuffix(".parquet") not in keep:

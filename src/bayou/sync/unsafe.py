@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection
 from bayou.core.clock import now
 from bayou.core.errors import PreconditionFailed, StoreError
 from bayou.core.ids import ulid
+from bayou.index.discovery import trash_refusal
 from bayou.index.head import HeadSeen, advance, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.read import find_many
-from bayou.index.trash import trash_refusal
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.context import Context
 
@@ -32,7 +31,7 @@ def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Coll
     while True:
         seen = read()
         source = StoreNodes(context.store, context.cache)
-        index, waste = Tree(source, seen.head.root), Tree(source, seen.head.trash)
+        index, waste = IndexTree(source, seen.head.root), IndexTree(source, seen.head.trash)
         bad = [path for path, entry in find_many(index, wanted).items() if entry.refusal() is not None]
         bad_trash = [path for path, entry in find_many(waste, trash).items() if trash_refusal(entry) is not None]
         if not bad and not bad_trash:

@@ -27,9 +27,8 @@ from bayou.engine.job import Executor, Needs
 from bayou.index.discovery import discover
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import find_many
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many
 from bayou.repo import Repo
 from bayou.sync import base, commit, steps, view
 from bayou.sync.compare import MOST_NAMED, Compared
@@ -191,7 +190,7 @@ def _forget(context: Context, forgotten: Sequence[str]) -> None:
     seen = _head(context)
     settle_pending(context, seen)
     root = seen.head.root
-    remote = find_many(Tree(StoreNodes(context.store, context.cache), root), plain)
+    remote = find_many(IndexTree(StoreNodes(context.store, context.cache), root), plain)
     counts = {Action.DELETE_REMOTE: len(remote)}
     steps.guard(counts, root.entries if root else 0, allowed=context.options.allow_mass_delete, followed=False)
     with context.database.transaction() as db:

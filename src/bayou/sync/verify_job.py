@@ -40,13 +40,13 @@ from bayou.index.discovery import (
     other_store,
     parents,
     refusal,
+    trash_refusal,
 )
 from bayou.index.entry import Entry
 from bayou.index.head import Head
+from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
 from bayou.index.node import Child, Leaf, Ref
-from bayou.index.nodes import StoreNodes
-from bayou.index.span import EVERYTHING, Span, Spans
-from bayou.index.trash import trash_refusal
+from bayou.index.node_store import StoreNodes
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
@@ -96,7 +96,7 @@ class Section(Struct, frozen=True):
     part: Part
     leaves: Sequence[Ref]
     trash: Sequence[Ref]
-    hidden: Sequence[Span]
+    hidden: Sequence[KeyRange]
 
 
 class VerifyJob:
@@ -230,7 +230,7 @@ class _Comparison:
         self._section = section
         self._deep = deep
         self._hidden = list(section.hidden)
-        self._rules = Rules(Spans(self._hidden), deep)
+        self._rules = Rules(KeyRanges(self._hidden), deep)
         self._others: set[str] = set()
         self._counts = Counter[str]()
         self._said: list[Finding] = []
@@ -349,7 +349,7 @@ class _Comparison:
         for ref, leaf in self._load(refs):
             if isinstance(leaf, NodeMissing | NodeDamaged):
                 self._hidden.append(damage_of(ref, 0, leaf).span)
-                self._rules = Rules(Spans(self._hidden), self._deep)
+                self._rules = Rules(KeyRanges(self._hidden), self._deep)
                 continue
             for entry in leaf:
                 why = entry.refusal()
@@ -495,11 +495,11 @@ def _lies_inside(part: Part, first: str, last: str) -> bool:
     return first.startswith("" if part.directory is None else f"{part.directory}/") and last.startswith(child)
 
 
-def _span(part: Part) -> Span:
-    return EVERYTHING if part.directory is None else Span.under(f"{part.directory}/")
+def _span(part: Part) -> KeyRange:
+    return EVERYTHING if part.directory is None else KeyRange.under(f"{part.directory}/")
 
 
-def _touches(part: Part, span: Span) -> bool:
+def _touches(part: Part, span: KeyRange) -> bool:
     both = _span(part) & span
     return both.end is None or both.start < both.end
 

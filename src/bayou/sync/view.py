@@ -13,10 +13,8 @@ from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
-from bayou.index.local import LocalNodes, NodeFiles
-from bayou.index.nodes import StoreNodes, StoreSink
-from bayou.index.staging import Staging
-from bayou.index.tree import Tree
+from bayou.index.node_store import LocalNodes, NodeFiles, Staging, StoreNodes, StoreSink
+from bayou.index.tree import IndexTree
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
 from bayou.sync.base import Place
@@ -26,7 +24,7 @@ from bayou.sync.bulk import Bulk
 class View(Struct, frozen=True):
     """One version of the store's index. `seen` is None where there is no head and a pull keeps its find to itself."""
 
-    tree: Tree
+    tree: IndexTree
     seen: HeadSeen | None
     discovered: bool = False
     refused: tuple[Refused, ...] = ()
@@ -51,7 +49,7 @@ def look(store: Store, cache: NodeFiles, place: Place, *, etag: str | None) -> V
     if seen is None:
         return None
     check_history(store, place, seen.head)
-    return View(Tree(StoreNodes(store, cache), seen.head.root), seen)
+    return View(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
 def emptied(store: Store, place: Place) -> StoreEmptied:
@@ -99,7 +97,9 @@ def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = 
         found = _discovered(store, nodes, bulk, carry=True)
     except AlreadyExists:
         return _published(store, cache)
-    return View(Tree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored)
+    return View(
+        IndexTree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored
+    )
 
 
 def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None) -> View:
@@ -117,7 +117,7 @@ def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bul
         return _published(store, cache)
     seen = publish(store, found.root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
     return View(
-        Tree(StoreNodes(store, cache), seen.head.root),
+        IndexTree(StoreNodes(store, cache), seen.head.root),
         seen,
         discovered=found.root is not None,
         refused=tuple(found.refused),
@@ -143,9 +143,9 @@ def _published(store: Store, cache: NodeFiles) -> View:
     """Return the view of a head that came to be while we listed: its writer's word decides, and not our listing."""
     seen = read_head(store)
     assert seen is not None  # nobody asked whether it is modified
-    return View(Tree(StoreNodes(store, cache), seen.head.root), seen)
+    return View(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
 def later(view: View, store: Store, cache: NodeFiles, seen: HeadSeen) -> View:
     """Return the view of a head that was read or written after `view`."""
-    return replace(view, tree=Tree(StoreNodes(store, cache), seen.head.root), seen=seen)
+    return replace(view, tree=IndexTree(StoreNodes(store, cache), seen.head.root), seen=seen)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from bayou.index.span import Span
+from bayou.index.key_range import KeyRange
 from bayou.sync import files
 from bayou.sync.observe import Observed
 from bayou.sync.units import units_around
@@ -33,7 +33,7 @@ class Looked(Struct, frozen=True):
 class Window(Struct, frozen=True):
     """A range of paths, and what was looked at in it."""
 
-    span: Span
+    span: KeyRange
     rows: Sequence[Looked]
 
 
@@ -46,10 +46,10 @@ def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) 
     for row in rows:
         path = row.observed.path
         if len(some) >= wanted and not _belong_together(some[-1].observed.path, path):
-            yield Window(Span(start, path), some)
+            yield Window(KeyRange(start, path), some)
             start, some, wanted = path, [], whole
         some.append(row)
-    yield Window(Span(start, None), some)
+    yield Window(KeyRange(start, None), some)
 
 
 def _belong_together(path: str, following: str) -> bool:

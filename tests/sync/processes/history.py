@@ -8,9 +8,8 @@ from hashlib import sha256
 
 from bayou.index.entry import Entry
 from bayou.index.head import iter_log, read_head
-from bayou.index.nodes import StoreNodes
-from bayou.index.read import scan
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store
 from tests.sync.processes.worker import identity_of
 
@@ -43,7 +42,7 @@ def read_history(store: Store) -> list[Version]:
 
     history = []
     for row in iter_log(store, seen.head):
-        entries = scan(Tree(source, row.root)) if row.root is not None else ()  # type: ignore[arg-type]
+        entries = scan(IndexTree(source, row.root)) if row.root is not None else ()  # type: ignore[arg-type]
         ids = {entry.path: identity(entry) for entry in entries}
         history.append(Version(row.seq, row.commit, row.by.partition("@")[0], ids))
     history.reverse()

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from bayou.config.settings import Config, DatastoreConfig
 from bayou.index.entry import Entry
-from bayou.index.local import LocalNodes, NodeFiles
+from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.repo import LOCAL, Repo
 from bayou.sync import api

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from bayou.core.clock import parse_ms
 from bayou.core.errors import BayouError
-from bayou.index import codec
 from bayou.index import head as heads
+from bayou.index import node_store
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
@@ -394,7 +394,7 @@ class Oracle:
             raise Violation(f"a head names the node {ref.node}, and there is none")
         if ref.node not in self._nodes:
             try:
-                self._nodes[ref.node] = codec.decode(blob.data, level, ref)
+                self._nodes[ref.node] = node_store.decode(blob.data, level, ref)
             except BayouError as error:
                 raise Violation(f"a head names a node that is damaged: {error}") from error
         return self._nodes[ref.node]

@@ -23,12 +23,12 @@ from unittest.mock import patch
 
 from msgspec.structs import force_setattr
 
-import bayou.index.chunk
-import bayou.index.codec
+import bayou.index.build
 import bayou.index.head
+import bayou.index.node_store
 import bayou.sync.run
 from bayou.core.deadline import Deadline
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.objectstore.store import Store
 from bayou.sync.database import Database
@@ -36,8 +36,8 @@ from bayou.sync.observe import Look
 from bayou.tree.filestat import FileStat
 
 _WINDOW = 4
-_decode = lru_cache(4096)(bayou.index.codec.decode)
-_encode = lru_cache(4096)(bayou.index.codec.encode)
+_decode = lru_cache(4096)(bayou.index.node_store.decode)
+_encode = lru_cache(4096)(bayou.index.node_store.encode)
 _parse_head = lru_cache(1024)(bayou.index.head.parse_head)
 
 
@@ -45,7 +45,7 @@ class Rules(Protocol):
     """The world that the code is to live in."""
 
     rng: random.Random
-    shape: Shape
+    shape: ChunkParams
     page_rows: int
 
     def now_ms(self) -> int: ...
@@ -97,9 +97,11 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch("bayou.sync.rebuild.probe", lambda store: None),
         patch("bayou.tree.durable._pool", _Serial),
         # Every node here is of a client of ours, so that no process of its own has to parse it.
-        patch("bayou.index.codec.decode", lambda data, level, ref, **_: _decode(bytes(data), level, ref, ours=True)),
-        patch("bayou.index.codec.prepare", lambda: None),
-        patch("bayou.index.codec.encode", _encode),
+        patch(
+            "bayou.index.node_store.decode", lambda data, level, ref, **_: _decode(bytes(data), level, ref, ours=True)
+        ),
+        patch("bayou.index.node_store.prepare", lambda: None),
+        patch("bayou.index.node_store.encode", _encode),
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
@@ -159,17 +161,17 @@ def _all(patches: Sequence[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def shaped(shape: Shape) -> Iterator[None]:
+def shaped(shape: ChunkParams) -> Iterator[None]:
     """Give the one shape that everybody has taken by now other sizes."""
-    names = Shape.__struct_fields__
-    before = {name: getattr(bayou.index.chunk.SHAPE, name) for name in names}
+    names = ChunkParams.__struct_fields__
+    before = {name: getattr(bayou.index.build.SHAPE, name) for name in names}
     try:
         for name in names:
-            force_setattr(bayou.index.chunk.SHAPE, name, getattr(shape, name))
+            force_setattr(bayou.index.build.SHAPE, name, getattr(shape, name))
         yield
     finally:
         for name, value in before.items():
-            force_setattr(bayou.index.chunk.SHAPE, name, value)
+            force_setattr(bayou.index.build.SHAPE, name, value)
 
 
 def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:

@@ -19,7 +19,7 @@ from bayou.core.errors import (
     StoreError,
     Unavailable,
 )
-from bayou.index.chunk import Shape
+from bayou.index.build import ChunkParams
 from bayou.objectstore import keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
@@ -48,7 +48,7 @@ HABITS = {
     "die before deleting": 1,
 }
 """What programs do, and how often; a scenario has its own preferences."""
-SMALL = Shape(leaf_mod=2, leaf_max=3, branch_mod=2, branch_max=3)
+SMALL = ChunkParams(leaf_mod=2, leaf_max=3, branch_mod=2, branch_max=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class World:
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
         self.kind = Kind.draw(self.rng, clients=2 + seed % 2)
-        self.shape = SMALL if self.rng.random() < 0.4 else Shape()
+        self.shape = SMALL if self.rng.random() < 0.4 else ChunkParams()
         self.page_rows = self.rng.choice((2, 3, 50))
         self.scheduler = Scheduler(self.rng)
         self.bucket = Bucket(

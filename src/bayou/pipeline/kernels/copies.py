@@ -8,11 +8,11 @@ import pyarrow
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.index import codec
+from bayou.index import node_store
+from bayou.index.build import chunk_partition
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Digest, Node, leaf, name
-from bayou.index.nodes import StoreSink
-from bayou.index.pieces import cut
+from bayou.index.node_store import StoreSink
 from bayou.index.tree import NodeSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import BYTES, ENTRIES, INT, TEXT, TIME, batch, batch_to_entries, rows
@@ -103,12 +103,12 @@ class Written(Struct, frozen=True):
         yield from in_batches(self.pieces((entry for found in batches for entry in batch_to_entries(found)), sink))
 
     def pieces(self, entries: Iterable[Entry], sink: NodeSink) -> Iterator[Row]:
-        for piece in cut(entries, sink):
+        for piece in chunk_partition(entries, sink):
             if isinstance(piece, Child):
                 yield Row(LEAF, piece.first, piece.last, piece.node, piece.entries, piece.bytes, None)
             else:
                 edge = leaf(piece)
-                named, written = name(edge.digest, self.commit), codec.encode(edge)
+                named, written = name(edge.digest, self.commit), node_store.encode(edge)
                 yield Row(EDGE, edge.first, edge.last, named, edge.entries, edge.bytes, written)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow
 
 from bayou.index.discovery import OF_ANOTHER_SYSTEM, in_payload, markers, other_store, parents, refusal
-from bayou.index.ports import Reads
+from bayou.index.node_store import Reads
 from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, key_bytes, key_text, rows

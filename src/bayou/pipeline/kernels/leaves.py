@@ -11,14 +11,12 @@ from typing import NamedTuple
 import pyarrow
 from msgspec import Struct
 
-from bayou.index import codec
-from bayou.index.chunk import SHAPE, Shape
+from bayou.index import node_store
+from bayou.index.build import SHAPE, ChunkParams, Piece, chunk_partition
 from bayou.index.discovery import directories
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Leaf, Node, Pointer, digest_of, leaf, name
-from bayou.index.nodes import StoreSink
-from bayou.index.pieces import Piece, cut
-from bayou.index.staging import NodeFile, Staging
+from bayou.index.node_store import NodeFile, Staging, StoreSink
 from bayou.index.tree import NodeSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batches_of_rows, rows
@@ -58,7 +56,7 @@ class Leaves(Struct, frozen=True):
 
     commit: str
     recipe: StoreSpec | None = None
-    shape: Shape = SHAPE
+    shape: ChunkParams = SHAPE
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         sink = _Carried(self.commit) if self.recipe is None else StoreSink(store_of(self.recipe), self.commit)
@@ -68,13 +66,13 @@ class Leaves(Struct, frozen=True):
     def pieces(self, entries: Iterable[Entry], sink: NodeSink, data: dict[str, bytes]) -> Iterator[Row]:
         """Yield the rows of one part; `data` has what leaves carry."""
         nesting = Nesting()
-        for piece in cut(nesting.watch(entries), sink, self.shape):
+        for piece in chunk_partition(nesting.watch(entries), sink, self.shape):
             if isinstance(piece, Child):
                 carried = data.pop(piece.node, None)
                 yield Row(LEAF, piece.first, piece.last, piece.node, piece.entries, piece.bytes, carried)
             else:
                 edge = leaf(piece)
-                named, written = name(edge.digest, self.commit), codec.encode(edge)
+                named, written = name(edge.digest, self.commit), node_store.encode(edge)
                 yield Row(EDGE, edge.first, edge.last, named, edge.entries, edge.bytes, written)
         for path in nesting.open:
             yield Row(END, path, None, None, int(nesting.met), None, None)
@@ -159,7 +157,7 @@ def parent_directories(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarr
 
 
 def _edge(node: str, data: bytes) -> Leaf:
-    found: Node = codec.decode(data, 0, Pointer(0, node), ours=True)
+    found: Node = node_store.decode(data, 0, Pointer(0, node), ours=True)
     assert isinstance(found, Leaf)
     return found
 

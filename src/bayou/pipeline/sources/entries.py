@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
-from bayou.index.local import NodeFiles
 from bayou.index.node import Ref
-from bayou.index.nodes import StoreNodes
-from bayou.index.tree import Tree, branches, leaves
+from bayou.index.node_store import NodeFiles, StoreNodes
+from bayou.index.tree import IndexTree, branches, leaves
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, entries_to_batch
 from bayou.pipeline.parts import groups
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 
-def entries(spark: SparkSession, recipe: StoreSpec, tree: Tree, tasks: int) -> DataFrame:
+def entries(spark: SparkSession, recipe: StoreSpec, tree: IndexTree, tasks: int) -> DataFrame:
     """Return the entries of a tree in a store: `path`, `push`, `size`, `sha256`, `etag`, `version`, `modified`.
 
     Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
@@ -32,7 +31,7 @@ def entries(spark: SparkSession, recipe: StoreSpec, tree: Tree, tasks: int) -> D
     return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(read, recipe, None))
 
 
-def leaf_refs(tree: Tree) -> list[Ref]:
+def leaf_refs(tree: IndexTree) -> list[Ref]:
     """Return what names the leaves of a tree, in order."""
     if tree.root is None:
         return []

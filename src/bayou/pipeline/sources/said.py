@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from pyarrow import parquet
 
 from bayou.index.node import Ref
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests
 from bayou.pipeline.arrow import batch
@@ -53,8 +53,8 @@ class Inputs(Struct, frozen=True):
 
     root: Path
     known: Mapping[str, Path]
-    base: Tree
-    remote: Tree | None
+    base: IndexTree
+    remote: IndexTree | None
     cache: Path
 
 

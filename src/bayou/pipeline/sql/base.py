@@ -8,10 +8,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from bayou.index.entry import Entry
-from bayou.index.local import NodeFiles
 from bayou.index.node import Pointer, Ref, Root
-from bayou.index.read import find_many
-from bayou.index.tree import Tree, branches, leaves
+from bayou.index.node_store import NodeFiles
+from bayou.index.tree import IndexTree, branches, find_many, leaves
 from bayou.repo import Repo
 from bayou.sync import rows
 from bayou.sync.base import load_root
@@ -56,8 +55,8 @@ class BaseView(Struct, frozen=True):
         """Return the entries that are newer than the leaves."""
         return [entry for entry in self.newer.values() if entry is not None]
 
-    def _tree(self) -> Tree:
-        return Tree(BaseNodes(NodeFiles(self.nodes), ""), self.root)
+    def _tree(self) -> IndexTree:
+        return IndexTree(BaseNodes(NodeFiles(self.nodes), ""), self.root)
 
 
 def base_view(repo: Repo) -> BaseView:

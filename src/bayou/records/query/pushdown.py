@@ -144,9 +144,9 @@ def _starts(term: Words, where: Where) -> bool:
             found, prefix = FIELDS.get(field.text), text.string
             if found is None or found.kind not in ("text", "time") or not prefix:
                 return False
-            from bayou.index.span import Span  # noqa: PLC0415  (the index is not asked, only how texts are ordered)
+            from bayou.index.key_range import KeyRange  # noqa: PLC0415  (the index is not asked, only how texts are ordered)
 
-            span = Span.under(prefix)
+            span = KeyRange.under(prefix)
             end, values = ("", [span.start]) if span.end is None else (f" AND {field.text} < ?", [span.start, span.end])
             null = f"{field.text} IS NULL OR " if found.nullable else ""
             where.add(f"({null}({field.text} >= ?{end}))", *values)

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from bayou.core.ids import ulid
-from bayou.index.local import NodeFiles
-from bayou.index.read import scan
-from bayou.index.span import Span
+from bayou.index.key_range import KeyRange
+from bayou.index.node_store import NodeFiles
+from bayou.index.tree import scan
 from bayou.records.catalog.rows import VersionRow
 from bayou.repo import Repo
 from bayou.sync.base import Base
@@ -76,6 +76,6 @@ class Runs:
             if base.place.etag is None or base.dirty():
                 return None
             try:
-                return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), Span.under(f"{_ROOT}/"))}
+                return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}
             except BaseLost:
                 return None

@@ -8,11 +8,9 @@ from msgspec import Struct, field
 
 from bayou.core.batched import batched
 from bayou.core.errors import NodeDamaged, NodeMissing
-from bayou.index.diff import diff
 from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
-from bayou.index.read import find_many
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree, diff, find_many
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.target import Target, same
 from bayou.sync.units import unit_of
@@ -67,7 +65,7 @@ class Plan(Struct):
         return iter(self._held) if self._held is not None else self._again()
 
 
-def plan(source: Tree, target: Target, limit: int | None) -> Plan:
+def plan(source: IndexTree, target: Target, limit: int | None) -> Plan:
     """Compare source and target; `TooMany` as soon as that is known to be more than `limit` pairs.
 
     After a whole replication only what the source has changed since is looked at; else everything.
@@ -110,16 +108,16 @@ def _plan(pairs: Callable[[], Iterator[Pair]], limit: int | None) -> Plan:
     return found
 
 
-def _since(source: Tree, target: Target) -> Iterator[Pair]:
+def _since(source: IndexTree, target: Target) -> Iterator[Pair]:
     """Yield the paths that the source has changed since it was replicated."""
     if same(source.root, target.replica.root):
         return
-    changes = diff(Tree(source.source, target.replica.root), source)
+    changes = diff(IndexTree(source.source, target.replica.root), source)
     for some in batched(changes, _LOOKED_UP):
         there = find_many(target.tree, [change.path for change in some])
         yield from (Pair(change.path, change.new, there.get(change.path)) for change in some)
 
 
-def _everything(source: Tree, target: Target) -> Iterator[Pair]:
+def _everything(source: IndexTree, target: Target) -> Iterator[Pair]:
     """Yield every path of either side: no entry of one is equal to the other's, which has a key of its own."""
     return (Pair(change.path, change.new, change.old) for change in diff(target.tree, source))

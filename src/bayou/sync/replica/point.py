@@ -10,9 +10,8 @@ from bayou.core.progress import Progress
 from bayou.index.entry import Entry
 from bayou.index.merge import merge
 from bayou.index.node import Root
-from bayou.index.nodes import StoreNodes
-from bayou.index.staging import Staging
-from bayou.index.tree import Tree
+from bayou.index.node_store import Staging, StoreNodes
+from bayou.index.tree import IndexTree
 from bayou.objectstore.store import Store
 from bayou.sync.replica.copy import Age, copy_all
 from bayou.sync.replica.pair import Pair
@@ -43,7 +42,7 @@ def replicate(source: Store, target: Target, plan: Plan, age: Age, sink: Staging
     try:
         for window in windows(plan.pairs()):
             changes = _copy(source, target.store, window, age, made, progress)
-            made.root = merge(Tree(nodes, made.root), changes, sink)
+            made.root = merge(IndexTree(nodes, made.root), changes, sink)
     finally:
         progress.end()
     sink.flush()

@@ -6,11 +6,9 @@ from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
-from bayou.index.diff import diff
-from bayou.index.head import Head, advance, iter_log, read_head, swap_head
+from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally
-from bayou.index.replica import Replica
-from bayou.index.tree import Tree
+from bayou.index.tree import IndexTree, diff
 from bayou.objectstore.store import Store
 from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import Made
@@ -23,7 +21,7 @@ def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
     if not made.failures:
         return counts.tally
     added = changed = deleted = size = 0
-    for change in diff(target.tree, Tree(target.tree.source, made.root)):
+    for change in diff(target.tree, IndexTree(target.tree.source, made.root)):
         added += change.old is None
         deleted += change.new is None
         changed += change.old is not None and change.new is not None

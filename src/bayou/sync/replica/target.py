@@ -13,14 +13,12 @@ from msgspec.structs import replace
 from bayou.core.clock import now
 from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
 from bayou.core.ids import ulid
-from bayou.index.diff import Change, diff
 from bayou.index.discovery import TooMany, discover
-from bayou.index.head import Head, HeadSeen, create_head, first_head, iter_log, read_head
+from bayou.index.head import Head, HeadSeen, Replica, create_head, first_head, iter_log, read_head
 from bayou.index.log import Tally
 from bayou.index.node import Root
-from bayou.index.nodes import StoreNodes
-from bayou.index.replica import Replica
-from bayou.index.tree import Tree
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import Change, IndexTree, diff
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
@@ -44,8 +42,8 @@ class Target(Struct, frozen=True):
         return self.seen.head.root if self.seen is not None else None
 
     @property
-    def tree(self) -> Tree:
-        return Tree(StoreNodes(self.store), self.root)
+    def tree(self) -> IndexTree:
+        return IndexTree(StoreNodes(self.store), self.root)
 
     @property
     def untouched(self) -> bool:
@@ -117,7 +115,7 @@ def check_others(target: Target) -> None:
         return
     theirs: list[str] = []
     try:
-        changes = diff(Tree(target.tree.source, target.replica.into), target.tree)
+        changes = diff(IndexTree(target.tree.source, target.replica.into), target.tree)
         theirs += islice((change.path for change in changes if not _harmless(change)), _NAMED + 1)
     except (NodeMissing, NodeDamaged) as error:
         raise ReplicaRefused(

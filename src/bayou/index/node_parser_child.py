@@ -14,7 +14,7 @@ import select
 import struct
 
 from bayou.core import limits
-from bayou.index.columns import BadColumns, read_columns
+from bayou.index.parquet import BadColumns, read_columns
 
 MESSAGE = struct.Struct("<IB")
 COLUMNS, WRONG = 0, 1

@@ -11,7 +11,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Child, Leaf
 
 
-class Span(Struct, frozen=True):
+class KeyRange(Struct, frozen=True):
     """The paths from `start` on and before `end` (None: no end), in bytewise order.
 
     Python compares strings by code point, which is the order of their UTF-8 bytes.
@@ -21,7 +21,7 @@ class Span(Struct, frozen=True):
     end: str | None = None
 
     @classmethod
-    def under(cls, prefix: str) -> Span:
+    def under(cls, prefix: str) -> KeyRange:
         """Return the range of all paths that begin with `prefix`."""
         return cls(prefix, _successor(prefix))
 
@@ -43,25 +43,25 @@ class Span(Struct, frozen=True):
         """Its start and its end, for those who compare with `>=` and `<`; no path comes after the last character."""
         return self.start, chr(0x10FFFF) if self.end is None else self.end
 
-    def __and__(self, other: Span) -> Span:
+    def __and__(self, other: KeyRange) -> KeyRange:
         ends = [end for end in (self.end, other.end) if end is not None]
-        return Span(max(self.start, other.start), min(ends) if ends else None)
+        return KeyRange(max(self.start, other.start), min(ends) if ends else None)
 
 
-EVERYTHING = Span()
+EVERYTHING = KeyRange()
 
 
-class Spans:
+class KeyRanges:
     """Several ranges as one, few or many; what is asked of them costs as much as of one."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
-        self._spans: list[Span] = []
+    def __init__(self, spans: Iterable[KeyRange]) -> None:
+        self._spans: list[KeyRange] = []
         for span in sorted(spans, key=lambda one: one.start):
             last = self._spans[-1] if self._spans else None
             if last is None or (last.end is not None and last.end < span.start):
                 self._spans.append(span)
             elif last.end is not None and (span.end is None or span.end > last.end):
-                self._spans[-1] = Span(last.start, span.end)
+                self._spans[-1] = KeyRange(last.start, span.end)
         self._starts = [span.start for span in self._spans]
 
     def __bool__(self) -> bool:
