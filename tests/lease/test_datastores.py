@@ -10,7 +10,7 @@ from bayou.core.errors import LeaseTimeout
 from bayou.lease import model_key, open_leases
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync import api
-from bayou.tree.scan import Found, Skipped, scan
+from bayou.worktree.scan import Found, Skipped, scan
 from tests.sync.conftest import Team
 from tests.trusting import trust
 

@@ -13,7 +13,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.repo import open_repo
 from bayou.sync.report import SyncReport
-from bayou.tree.filestat import FileStat
+from bayou.worktree.hashing import FileStat
 from tests.sync.conftest import Clone, Team
 
 Here = Literal["same", "write", "rewrite", "delete", "lose", "edit", "touch", "undone"]

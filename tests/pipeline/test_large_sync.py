@@ -26,7 +26,7 @@ from bayou.sync import api, commit, large, publish
 from bayou.sync.bulk import Bulk
 from bayou.sync.mover import Arrived, Sending, Upload
 from bayou.sync.report import Failure, SyncOptions
-from bayou.tree.scan import Skipped, scan
+from bayou.worktree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
 from tests.pipeline.alone import AtOnce, without_spark
 from tests.pipeline.scenes import Fate, Scene, copy, outcome

@@ -19,7 +19,7 @@ from bayou.pipeline.parts import Part, divide, groups, objects
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.sources.files import files, places, read
 from bayou.pipeline.sources.listing import listed
-from bayou.tree.scan import Found, scan
+from bayou.worktree.scan import Found, scan
 from tests.index.reference import entry, some
 
 KEYS = [

@@ -18,7 +18,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline import transfer
 from bayou.pipeline.transfer import Kernel, SparkMover
 from bayou.sync.mover import Threads, Upload
-from bayou.tree.incoming import Incoming
+from bayou.worktree.staging import StagingArea
 from tests.pipeline.test_transfer_kernels import Place, entry
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -63,7 +63,7 @@ def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
 
 def test_spark_moves_what_threads_move(mover, place, uploads):
     start = place.store.requests
-    threads = moved(Threads(place.store, place.tree, Incoming(place.tree, place.staging)), place, uploads)
+    threads = moved(Threads(place.store, place.tree, StagingArea(place.tree, place.staging)), place, uploads)
     by_threads = place.store.requests
 
     spark = moved(mover, place, uploads)
@@ -143,7 +143,7 @@ def test_tasks_that_fail_half_of_their_first_attempts_leave_no_trace(mover, plac
     assert sorted(objects.values()) == sorted(files.values()) == sorted(b"%d" % at for at in range(COUNT))
     assert all(len(list(path.iterdir())) > 1 for path in tmp_path.glob("marks-*"))
     assert len(place.staged()) > COUNT  # what lost attempts have left; nobody takes it
-    Incoming(place.tree, place.staging).clear()
+    StagingArea(place.tree, place.staging).clear()
     assert place.staged() == set()
 
 
@@ -194,7 +194,7 @@ def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark
     recipe = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
     store = recipe.open()
     mover = SparkMover(spark, recipe, store, place.tree, place.staging)
-    threads = Threads(store, place.tree, Incoming(place.tree, place.staging))
+    threads = Threads(store, place.tree, StagingArea(place.tree, place.staging))
     raised: list[BayouError] = []
 
     for one in (threads, mover):

@@ -33,7 +33,7 @@ from bayou.pipeline.transfer import divide
 from bayou.sync import mover
 from bayou.sync.mover import Arrived, Threads, Upload, unless_down
 from bayou.sync.report import Failure
-from bayou.tree.incoming import Incoming
+from bayou.worktree.staging import StagingArea
 
 
 class Place:
@@ -100,7 +100,7 @@ def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
 
     assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
     results = list(outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
-    again = Threads(place.store, place.tree, Incoming(place.tree, place.staging))
+    again = Threads(place.store, place.tree, StagingArea(place.tree, place.staging))
     assert {one.path: one.stored.etag is not None for one in results} == {
         one.path: one.stored.etag is not None for one in again.upload(uploads, len(uploads))
     }
@@ -224,7 +224,7 @@ def test_v17_requests_of_tasks_are_counted_with_our_own(place):
 def test_downloads_are_staged_and_durable(place, uploads, monkeypatch):
     place.upload(uploads)
     synced = []
-    monkeypatch.setattr(Incoming, "sync", lambda _, files: synced.extend(files))
+    monkeypatch.setattr(StagingArea, "sync", lambda _, files: synced.extend(files))
 
     rows = place.download([entry(one) for one in uploads])
 
@@ -247,7 +247,7 @@ def test_a_download_that_runs_twice_touches_nothing_of_the_first(place, uploads)
     assert {path: path.stat() for path in files} == files
     assert len(place.staged()) == 80
     assert by_path(first) == by_path(second)
-    Incoming(place.tree, place.staging).clear()
+    StagingArea(place.tree, place.staging).clear()
     assert place.staged() == set()
 
 
@@ -400,7 +400,7 @@ def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypa
     (tmp_path / "reports").mkdir()
     reports, seen = Reports(tmp_path / "reports"), []
     monkeypatch.setattr(download, "_DURABLE", 10)
-    monkeypatch.setattr(Incoming, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
+    monkeypatch.setattr(StagingArea, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
     kernel = Downloads(place.recipe, place.tree, place.staging, reports=tmp_path / "reports")
 
     rows = rows_of(kernel([entries_to_batch([entry(one) for one in uploads])]))

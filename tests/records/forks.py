@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import bayou.tree.append
+import bayou.worktree.atomic_write
 from bayou.core.errors import DataNotFound
 from bayou.records.records import Records
 from bayou.repo import open_repo
@@ -201,7 +201,7 @@ def mortal(step: int) -> None:
 
     for name in ("replace", "rename", "mkdir", "unlink", "rmdir", "link", "ftruncate"):
         around(os, name)
-    around(bayou.tree.append, "_append")
+    around(bayou.worktree.atomic_write, "_append")
 
     def trace(statement: str) -> None:
         if statement.strip().upper().startswith("COMMIT"):

@@ -23,7 +23,7 @@ _DYING = """
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records
 from bayou.repo import open_repo
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Tree
 
 Tree.delete_many = die  # all versions are in place, and none is gone
 with Records(open_repo(sys.argv[1])) as records:

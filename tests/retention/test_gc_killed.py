@@ -15,7 +15,7 @@ from bayou.records.metadata import Metadata
 from bayou.records.records import Records
 from bayou.records.retention import plan_gc, run_gc
 from bayou.repo import Repo, open_repo
-from bayou.tree.draft import is_temporary
+from bayou.worktree.atomic_write import is_temporary
 from tests.records.forks import fork, mortal
 from tests.retention.conftest import LATER, WEB, Team, collected, put
 from tests.sync.simulation.places import quick_directory

@@ -12,7 +12,7 @@ import pytest
 from bayou.lease import open_leases
 from bayou.session import write_session
 from bayou.sync.scope import ModelRef
-from bayou.tree.draft import is_temporary
+from bayou.worktree.atomic_write import is_temporary
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 from tests.sync.simulation.places import quick_directory

@@ -28,7 +28,7 @@ RAW = "data/t/m/n/1/raw"
 PUT = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
-from bayou.tree.draft import Draft
+from bayou.worktree.atomic_write import Draft
 
 root, path, content, moment = sys.argv[1:]
 if moment == "before the rename":

@@ -13,7 +13,7 @@ from bayou.core.errors import PathRefused
 from bayou.sync.database import Database
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
-from bayou.tree.scan import scan
+from bayou.worktree.scan import scan
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust
@@ -87,7 +87,7 @@ MARKER = """
 from bayou.repo import open_repo
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
-from bayou.tree.scan import scan
+from bayou.worktree.scan import scan
 
 datastore = Datastore(open_repo(sys.argv[1]))
 datastore.sync.mark_dirty(sys.argv[2] or None)
@@ -287,8 +287,8 @@ DELETER = """
 from bayou.repo import open_repo
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
-from bayou.tree.scan import scan
-from bayou.tree.ground import Ground
+from bayou.worktree.scan import scan
+from bayou.worktree.safe_root import Ground
 
 Ground.remove = die
 with Datastore(open_repo(sys.argv[1])) as datastore:

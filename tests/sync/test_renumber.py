@@ -333,13 +333,13 @@ api.sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
 """
 
 STEPS = [
-    ("bayou.tree.assembly", "Assembly", "write", 1),
-    ("bayou.tree.assembly", "Assembly", "sync", 1),
-    ("bayou.tree.assembly", "Assembly", "place", 1),
+    ("bayou.worktree.staged_directory", "Assembly", "write", 1),
+    ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
+    ("bayou.worktree.staged_directory", "Assembly", "place", 1),
     ("bayou.sync.renumber", "Renumbering", "copy", 1),
     ("bayou.sync.pull", "", "_intend", 1),
-    ("bayou.tree.incoming", "Incoming", "place", 1),
-    ("bayou.tree.incoming", "Incoming", "place", 2),
+    ("bayou.worktree.staging", "Incoming", "place", 1),
+    ("bayou.worktree.staging", "Incoming", "place", 2),
     ("bayou.sync.act", "", "pull", 1),
     ("bayou.sync.renumber", "Renumbering", "settle", 1),
 ]

@@ -56,10 +56,10 @@ INTO_STORE = [
     ("bayou.sync.setup:write_datastore", 1),
 ]
 INTO_DIRECTORY = [
-    ("bayou.tree.draft:Draft.place", 2),
+    ("bayou.worktree.atomic_write:Draft.place", 2),
     ("bayou.sync.migrate:copy", 1),
     ("bayou.sync.setup:write_datastore", 1),
-    ("bayou.tree.tree:Tree.delete", 2),
+    ("bayou.worktree.tree:Tree.delete", 2),
     ("bayou.sync.migrate:remove_moved", 1),
 ]
 
@@ -121,7 +121,7 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
     [
         (from_local_to_store, INTO_STORE),
         (from_local_to_directory, INTO_DIRECTORY),
-        (from_directory_to_store, [("bayou.tree.draft:Draft.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
+        (from_directory_to_store, [("bayou.worktree.atomic_write:Draft.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
         (from_store_to_directory, [("bayou.sync.setup:complete", 1), *INTO_DIRECTORY]),
         (from_store_to_store, [("bayou.sync.setup:hydrate", 1), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
     ],

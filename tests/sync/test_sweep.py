@@ -13,7 +13,7 @@ import pytest
 
 from bayou.core.ids import ulid, ulid_ms
 from bayou.sync.service import Datastore
-from bayou.tree.draft import is_temporary
+from bayou.worktree.atomic_write import is_temporary
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
@@ -119,7 +119,7 @@ def test_a_writer_that_is_still_here_keeps_what_it_began_however_long_ago(clone:
     with present_since(clone, 3) as datastore:
         dead = lay(clone, 4)
         with (
-            patch("bayou.tree.draft.ulid", lambda: ulid_of(2)),
+            patch("bayou.worktree.atomic_write.ulid", lambda: ulid_of(2)),
             datastore.tree.writing("data/t/m/n/1/raw") as file,
         ):
             file.write(b"slow, and whole")

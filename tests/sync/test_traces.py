@@ -22,7 +22,7 @@ from bayou.sync.service import Datastore
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash
 from bayou.testing.proxy import HttpProxy
-from bayou.tree.incoming import Incoming
+from bayou.worktree.staging import StagingArea
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 
@@ -241,7 +241,7 @@ def test_t9_what_a_dead_pull_put_in_place_is_no_change_of_ours(
     b.sync()
     name = "place" if moment == "before the rename" else "sync_directories"
     with monkeypatch.context() as patch:
-        patch.setattr(Incoming, name, lambda *_: (_ for _ in ()).throw(Crash))
+        patch.setattr(StagingArea, name, lambda *_: (_ for _ in ()).throw(Crash))
         killed(a.pull)
     b.delete(X, "files/new")
     b.sync()
@@ -257,7 +257,7 @@ def test_t9_what_a_dead_pull_deleted_is_not_deleted_in_the_store(
     b.delete(X)
     b.sync()
     with monkeypatch.context() as patch:
-        patch.setattr(Incoming, "sync_directories", lambda *_: (_ for _ in ()).throw(Crash))
+        patch.setattr(StagingArea, "sync_directories", lambda *_: (_ for _ in ()).throw(Crash))
         killed(a.pull)
     assert a.files == {}
     b.write(X, "21")

@@ -14,7 +14,7 @@ from bayou.sync import api, commit, observe, push, run
 from bayou.sync.observe import Look
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Crash, Fault, crash
-from bayou.tree.content import Content, read_content
+from bayou.worktree.hashing import Content, read_content
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 

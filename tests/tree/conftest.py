@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bayou.tree import Tree
+from bayou.worktree import Tree
 from tests.tree.commoner import Commoner
 from tests.tree.journals import RecordingJournal
 

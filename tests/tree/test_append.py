@@ -13,7 +13,7 @@ import pytest
 
 import bayou
 from bayou.core.errors import TreeError
-from bayou.tree import Tree
+from bayou.worktree import Tree
 from tests.tree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]
@@ -94,7 +94,7 @@ def test_a_file_that_was_replaced_while_this_process_waited_for_its_turn_is_open
 APPENDER = """
 import sys
 from pathlib import Path
-from bayou.tree import Tree
+from bayou.worktree import Tree
 
 class Journal:
     def open(self, kind, paths): return None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import ContentChanged, PathRefused, StateError, TreeError
-from bayou.tree import Found, Tree, scan
+from bayou.worktree import Found, Tree, scan
 from tests.tree.journals import RecordingJournal
 
 ITEM = "data/t/m/n"

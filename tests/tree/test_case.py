@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused
-from bayou.tree import Incoming, Skipped, Tree, scan
+from bayou.worktree import Incoming, Skipped, Tree, scan
 from tests.tree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import Cancelled, ContentChanged, PathRefused
-from bayou.tree import Content, FileStat, read_content
+from bayou.worktree import Content, FileStat, read_content
 
 SECOND = 1_000_000_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import TreeError
-from bayou.tree import Tree
+from bayou.worktree import Tree
 from tests.tree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]

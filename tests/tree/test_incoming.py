@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import PathRefused, TreeError
-from bayou.tree import FileStat, Incoming
-from bayou.tree.draft import temporary_name
-from bayou.tree.trail import Trail
+from bayou.worktree import FileStat, Incoming
+from bayou.worktree.atomic_write import temporary_name
+from bayou.worktree.safe_root import DirFdCache
 
 Files = Callable[[], dict[str, bytes]]
 
@@ -83,7 +83,7 @@ def test_a_large_batch_is_made_durable_by_one_call_where_there_is_one(
         synced.append(directory)
         return whole
 
-    monkeypatch.setattr("bayou.tree.incoming.sync_file_system", sync_file_system)
+    monkeypatch.setattr("bayou.worktree.staging.sync_file_system", sync_file_system)
     incoming.sync([stage(incoming, b"x") for _ in range(100)])
     assert synced == [staging]
     assert events == ([] if whole else ["sync file"] * 100)
@@ -308,7 +308,7 @@ def test_a_pull_in_order_opens_each_directory_once(incoming: Incoming, monkeypat
 
 def test_a_trail_keeps_what_two_paths_share(root: Path) -> None:
     root.mkdir()
-    trail = Trail(root)
+    trail = DirFdCache(root)
     made: set[str] = set()
     trail.to("data/a/b/x", made)
     assert made == {"", "data", "data/a"}

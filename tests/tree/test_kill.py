@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.tree import Found, Tree, scan
+from bayou.worktree import Found, Tree, scan
 from tests.tree.journals import RecordingJournal
 
 PATH = "data/t/m/n/1/raw"
@@ -19,7 +19,7 @@ PATH = "data/t/m/n/1/raw"
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from bayou.tree import Tree
+from bayou.worktree import Tree
 
 root, rows, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
@@ -109,7 +109,7 @@ def test_an_interrupted_write_cleans_up(tmp_path: Path, root: Path, number: sign
 PUTTER = """
 import sys
 from pathlib import Path
-from bayou.tree import Tree
+from bayou.worktree import Tree
 
 class Journal:
     def open(self, kind, paths): return None

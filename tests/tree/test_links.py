@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused
-from bayou.tree import Found, Incoming, Skipped, Tree, read_content, scan
+from bayou.worktree import Found, Incoming, Skipped, Tree, read_content, scan
 from tests.tree.journals import RecordingJournal
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused
-from bayou.tree import FileStat, Found, Incoming, Tree, scan
-from bayou.tree.scan import _PLAIN_LENGTH, _plain
+from bayou.worktree import FileStat, Found, Incoming, Tree, scan
+from bayou.worktree.scan import _PLAIN_LENGTH, _plain
 from tests.tree.journals import RecordingJournal
 from tests.tree.names import any_paths, segments
 

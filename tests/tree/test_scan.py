@@ -12,7 +12,7 @@ import pytest
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused, TreeError
-from bayou.tree import FileStat, Found, Skipped, Tree, read_content, scan
+from bayou.worktree import FileStat, Found, Skipped, Tree, read_content, scan
 from tests.tree.commoner import Commoner
 
 BYTES_THAT_ARE_NO_TEXT = b"caf\xe9"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import BayouError, PathRefused, TreeError
-from bayou.tree import FileStat, Tree
+from bayou.worktree import FileStat, Tree
 from tests.tree.commoner import Commoner
 from tests.tree.journals import RecordingJournal
 

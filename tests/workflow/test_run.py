@@ -510,7 +510,7 @@ def test_f127_a_search_opens_no_run(clone: Clone, monkeypatch):
     good, bad = go(clone, word="good").run, go(clone, word="bad").run
     with Records(clone.repo) as records:
         records.catalog.refresh()
-        monkeypatch.setattr("bayou.tree.tree.Tree.open", lambda *_: pytest.fail("a file was opened"))
+        monkeypatch.setattr("bayou.worktree.tree.Worktree.open", lambda *_: pytest.fail("a file was opened"))
 
         def search(*text: str, **what: object) -> list[str]:
             return [row.run_id for row in records.runs.search(*text, **what)[0]]

@@ -33,7 +33,7 @@ from bayou.sync.context import Context
 from bayou.sync.journal import Row
 from bayou.sync.plan import Action
 from bayou.sync.windows import Looked
-from bayou.tree.scan import scan
+from bayou.worktree.scan import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -24,7 +24,7 @@ from bayou.pipeline.arrow import INT, TEXT, batch, ddl, rows
 from bayou.pipeline.server.environment import is_local
 from bayou.pipeline.session import log_of
 from bayou.pipeline.stream import batches
-from bayou.tree.draft import temporary_name
+from bayou.worktree.atomic_write import temporary_name
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

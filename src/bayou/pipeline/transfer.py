@@ -37,7 +37,7 @@ from bayou.pipeline.stream import batches, tasks_of
 from bayou.sync import mover
 from bayou.sync.mover import Arrived, Upload
 from bayou.sync.report import Failure
-from bayou.tree.draft import temporary_name
+from bayou.worktree.atomic_write import temporary_name
 
 if TYPE_CHECKING:
     import pyarrow

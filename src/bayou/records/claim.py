@@ -16,7 +16,7 @@ from bayou.core.errors import RecordDamaged, RecordError
 from bayou.records.context import Context
 from bayou.records.layout import METADATA, RAW, VersionPath
 from bayou.records.metadata import Metadata
-from bayou.tree.assembly import Assembly
+from bayou.worktree.staged_directory import StagedDirectory
 
 
 def next_number(context: Context, item: VersionPath) -> int:
@@ -50,13 +50,13 @@ def item_id(context: Context, item: VersionPath) -> str:
     return next(known, None) or str(uuid.uuid4())
 
 
-def describe(assembly: Assembly, metadata: Metadata) -> None:
+def describe(assembly: StagedDirectory, metadata: Metadata) -> None:
     """Write a version's metadata beside its content; both are durable when this returns."""
     assembly.write(METADATA, metadata.to_bytes())
     assembly.sync()
 
 
-def claim(context: Context, assembly: Assembly, wanted: Metadata) -> Metadata:
+def claim(context: Context, assembly: StagedDirectory, wanted: Metadata) -> Metadata:
     """Put a version that is described into its place; return its metadata as it got there.
 
     Where its number is taken by now it gets the next one, and belongs to the item that took it.

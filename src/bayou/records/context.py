@@ -16,7 +16,7 @@ from bayou.records.layout import VersionPath, version_number
 from bayou.records.metadata import Metadata
 from bayou.repo import Repo
 from bayou.sync.service import SyncService
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.records.catalog import Catalog
@@ -26,7 +26,7 @@ class Context(Struct, frozen=True):
     """One open datastore, with its catalog."""
 
     repo: Repo
-    tree: Tree
+    tree: Worktree
     sync: SyncService
     catalog: Catalog
 

@@ -18,7 +18,7 @@ from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef
 from bayou.records.reading import fetch
 from bayou.records.versions import Versions
-from bayou.tree.assembly import Assembly
+from bayou.worktree.staged_directory import StagedDirectory
 
 
 def prepare(context: Context, model: ModelRef, old: str) -> None:
@@ -50,7 +50,7 @@ def rename(context: Context, model: ModelRef, old: str, new: str) -> Metadata:
             mark = [metadata.version] if metadata.version in target.found else []
             clears = deleting(context, target, mark, None).deletes
             placements.append(Placement(assembly.parent, assembly.temporary, metadata.version, clears))
-        Assembly.keep(assemblies)
+        StagedDirectory.keep(assemblies)
     wanted = _move(context, source, target, new)
     return change(context, replace(wanted, placements=tuple(placements)))[-1]
 

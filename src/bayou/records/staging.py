@@ -22,7 +22,7 @@ from bayou.records.layout import RAW
 from bayou.records.metadata import Metadata
 from bayou.records.owner import ModelRef
 from bayou.records.terms import Options, Terms
-from bayou.tree.assembly import Assembly
+from bayou.worktree.staged_directory import StagedDirectory
 
 
 def save(context: Context, terms: Terms, content: Content) -> Metadata:
@@ -33,7 +33,7 @@ def save(context: Context, terms: Terms, content: Content) -> Metadata:
         return publish_one(context, terms, assembly, measured)
 
 
-def publish_one(context: Context, terms: Terms, assembly: Assembly, measured: Measured) -> Metadata:
+def publish_one(context: Context, terms: Terms, assembly: StagedDirectory, measured: Measured) -> Metadata:
     """Give an assembled version its number, and tell the catalog."""
     wanted = terms.metadata(next_number(context, terms.item), item_id(context, terms.item), measured)
     describe(assembly, wanted)
@@ -76,7 +76,7 @@ class Allocation:
         self._assembly.__exit__(kind, error, trace)
 
 
-def _measure(assembly: Assembly) -> Measured:
+def _measure(assembly: StagedDirectory) -> Measured:
     """Look at content that a program has written by itself, and make it durable."""
     try:
         # Not blocking, or a FIFO would wait for its writer.
@@ -97,7 +97,7 @@ def _nothing_written() -> UsageError:
 
 class _Staged(Struct, frozen=True):
     terms: Terms
-    assembly: Assembly
+    assembly: StagedDirectory
     measured: Measured
 
 
@@ -137,7 +137,7 @@ class Stage:
                 Placement(one.assembly.parent, one.assembly.temporary, metadata.version)
                 for one, metadata in zip(staged, described, strict=True)
             )
-            Assembly.keep([one.assembly for one in staged])
+            StagedDirectory.keep([one.assembly for one in staged])
             return change(self._context, ChangeSet(placements=placements))
 
     def _describe(self, staged: list[_Staged]) -> list[Metadata]:

@@ -16,7 +16,7 @@ from bayou.records.layout import VersionPath
 from bayou.records.local import metadata_at, numbers_in
 from bayou.records.metadata import Metadata
 from bayou.records.owner import Owner
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 
 class Versions(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Versions(Struct, frozen=True):
         return cls.seen(context.tree, item, context.rows(item))
 
     @classmethod
-    def seen(cls, tree: Tree, item: VersionPath, rows: Iterable[VersionRow]) -> Versions:
+    def seen(cls, tree: Worktree, item: VersionPath, rows: Iterable[VersionRow]) -> Versions:
         """Look at every version that is here; `rows` are the catalog's, of all versions of the item."""
         found: dict[int, Metadata | None] = {row.version: metadata_of(row) for row in rows}
         for number in numbers_in(tree, item.item):

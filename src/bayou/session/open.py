@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bayou.session.data import Data, DataItem, ModelData
     from bayou.sync.report import SyncReport
     from bayou.sync.service import SyncService
-    from bayou.tree.tree import Tree
+    from bayou.worktree.tree import Worktree
 
 
 class Models:
@@ -166,7 +166,7 @@ class Repo:
         return self.records.sync
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> Worktree:
         """The files of the datastore on this machine; each write is journaled (V7)."""
         return self.records.tree
 

@@ -33,9 +33,9 @@ from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
-from bayou.tree.filestat import FileStat
-from bayou.tree.ground import Ground
-from bayou.tree.incoming import Incoming
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.safe_root import SafeRoot
+from bayou.worktree.staging import StagingArea
 
 _TURN_S = 0.01
 """How soon to look again whether whoever syncs this repo is done: another process, or another step of a workflow."""
@@ -54,7 +54,7 @@ class Context(Struct):
     cache: NodeFiles
     journal: Journal
     policy: Policy
-    incoming: Incoming
+    incoming: StagingArea
     mover: Mover
     options: SyncOptions
     report: SyncReport
@@ -117,7 +117,7 @@ def stays_away(root: Path, policy: Policy, path: str, why: Why) -> bool:
     if paths.refusal(path) is not None:
         return True
     try:
-        Ground(root).check_free(path)
+        SafeRoot(root).check_free(path)
     except (PathRefused, OSError):
         return True
     return False
@@ -147,7 +147,7 @@ def open_context(
         base = Base(database, repo_place(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.place_id)
         held.callback(journal.release)
-        incoming = Incoming(repo.tree_root, repo.state / "incoming")
+        incoming = StagingArea(repo.tree_root, repo.state / "incoming")
         yield Context(
             repo=repo,
             root=repo.tree_root,

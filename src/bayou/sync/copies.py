@@ -8,7 +8,7 @@ from bayou.repo import Repo
 from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import open_journal
 from bayou.sync.reports import KeptCopy
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 
 def conflicts(repo: Repo) -> list[KeptCopy]:
@@ -21,7 +21,7 @@ def take_conflict(repo: Repo, path: str) -> KeptCopy:
     folder = Conflicts(repo.conflicts)
     kept = folder.find(path)
     with open_journal(repo) as journal, open(kept.copy, "rb") as source:
-        Tree(repo.tree_root, journal).write(kept.path, source)
+        Worktree(repo.tree_root, journal).write(kept.path, source)
     folder.drop(Path(kept.copy))
     return kept
 

@@ -12,10 +12,9 @@ from typing import NamedTuple, cast
 from bayou.core.errors import PathRefused
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.sync.database import IN_SPAN, Database
-from bayou.tree.content import Content
-from bayou.tree.filestat import FileStat
-from bayou.tree.ground import Ground
-from bayou.tree.scan import Known as Scanned
+from bayou.worktree.hashing import Content, FileStat
+from bayou.worktree.safe_root import SafeRoot
+from bayou.worktree.scan import Known as Scanned
 
 
 class Known(NamedTuple):
@@ -38,7 +37,7 @@ def file_stat(root: Path, path: str) -> FileStat | None:
     """Return the stat of a file in the tree; None if there is none, or something that is no file."""
     try:
         os.lstat(os.path.join(root, path))  # most that is asked for is not there, and one call says so
-        status = Ground(root).status(path)
+        status = SafeRoot(root).status(path)
     except (PathRefused, OSError):
         return None
     return FileStat.of(status) if status is not None and S_ISREG(status.st_mode) else None

@@ -10,7 +10,7 @@ from bayou.index.entry import Entry
 from bayou.sync import base, files, rows
 from bayou.sync.commit import overtake
 from bayou.sync.context import Context
-from bayou.tree.content import Content, read_content
+from bayou.worktree.hashing import Content, read_content
 
 
 class ProofLost(Exception):

@@ -23,9 +23,9 @@ from bayou.sync.conflict import Conflicts
 from bayou.sync.presence import NoJournal
 from bayou.sync.report import Conflict
 from bayou.sync.units import unit_of
-from bayou.tree.content import read_content
-from bayou.tree.scan import Found, Skipped, scan
-from bayou.tree.tree import Tree
+from bayou.worktree.hashing import read_content
+from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.tree import Worktree
 
 _COPIERS = 8
 
@@ -66,7 +66,7 @@ def copy(
         done.paths.append(item.path)
         units[unit_of(item.path) or item.path].append(item)
     todo: list[Found] = []
-    tree = Tree(target, NoJournal())
+    tree = Worktree(target, NoJournal())
     for unit, members in units.items():
         deadline.remaining()
         there = {item.path for item in scan(target, unit) if isinstance(item, Found)}
@@ -78,7 +78,7 @@ def copy(
         tree.delete_many(sorted(others - {item.path for item in members}))
         todo += [item for item in members if item.path not in there or item.path in others]
     progress.begin("copying", len(todo), sum(item.stat.size for item in todo))
-    old = Tree(source, NoJournal())
+    old = Worktree(source, NoJournal())
     with ThreadPoolExecutor(_COPIERS, thread_name_prefix="bayou-copy") as pool:
         try:
             for item, _ in zip(todo, pool.map(lambda one: _copy(old, tree, one, deadline), todo), strict=True):
@@ -94,7 +94,7 @@ def copy(
 
 def remove(root: Path, paths: Sequence[str]) -> None:
     """Take copies away again, as far as that can be done."""
-    tree = Tree(root, NoJournal())
+    tree = Worktree(root, NoJournal())
     for path in paths:
         with suppress(BayouError):
             tree.delete(path)
@@ -105,7 +105,7 @@ def remove_moved(source: Path, target: Path, paths: Iterable[str]) -> None:
     remove(source, [path for path in paths if _same(source / path, target / path)])
 
 
-def _copy(source: Tree, target: Tree, item: Found, deadline: Deadline) -> None:
+def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline) -> None:
     deadline.remaining()
     with source.open(item.path) as file:
         target.write(item.path, file)

@@ -41,7 +41,7 @@ from bayou.objectstore.prefetcher import prefetch
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
 from bayou.sync.report import Failure
-from bayou.tree.incoming import Incoming
+from bayou.worktree.staging import StagingArea
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -128,7 +128,7 @@ class Threads(Struct, frozen=True):
 
     store: Store
     root: Path
-    incoming: Incoming
+    incoming: StagingArea
 
     def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
         return unless_down(self.store, send_all(self.store, self.root, uploads, count))
@@ -244,12 +244,12 @@ def _outage(failed: Failure) -> Unavailable:
     return Unavailable(failed.message, hint="try again in a moment")
 
 
-def fetch_all(store: Store, incoming: Incoming, entries: Iterable[Entry], count: int) -> Fetching:
+def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> Fetching:
     """Download objects by many threads."""
     return hand_out(store, partial(fetch, store, incoming), entries, count)
 
 
-def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
+def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
     """Download one object to the staging directory, and prove it."""
     try:
         if entry.sha256 is not None and entry.push is not None and entry.size <= THRESHOLD:
@@ -261,13 +261,13 @@ def fetch(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
         return refusal(entry.path, error)
 
 
-def _fetch_whole(store: Store, incoming: Incoming, entry: Entry, sha256: bytes) -> Arrived | Failure:
+def _fetch_whole(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Arrived | Failure:
     """What comes at once is proved before it touches the disk."""
     data = store.read(entry.key, entry.size, sha256)
     return _arrived(incoming, entry, data) if data is not None else _bad_content(entry)
 
 
-def _arrived(incoming: Incoming, entry: Entry, data: Buffer) -> Arrived:
+def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Arrived:
     staged, file = incoming.stage()
     try:
         with file:
@@ -278,7 +278,7 @@ def _arrived(incoming: Incoming, entry: Entry, data: Buffer) -> Arrived:
     return Arrived(entry.path, staged, entry.sha256)
 
 
-def _fetch_parts(store: Store, incoming: Incoming, entry: Entry) -> Arrived | Failure:
+def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
     staged, file = incoming.stage()
     try:
         with file:

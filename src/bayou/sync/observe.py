@@ -31,9 +31,8 @@ from bayou.sync.plan import UNREAD, LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.scope import Scope
-from bayou.tree.content import Content, read_content
-from bayou.tree.filestat import FileStat
-from bayou.tree.scan import Found, scan
+from bayou.worktree.hashing import Content, FileStat, read_content
+from bayou.worktree.scan import Found, scan
 
 _HASHERS = 4
 _LARGE = 1 << 17

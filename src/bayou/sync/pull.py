@@ -26,7 +26,7 @@ from bayou.sync.observe import Observed
 from bayou.sync.push import per_transaction
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.units import unit_of
-from bayou.tree.content import Content
+from bayou.worktree.hashing import Content
 
 
 class Incoming(Struct, frozen=True):

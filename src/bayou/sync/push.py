@@ -25,7 +25,7 @@ from bayou.sync.context import Context
 from bayou.sync.mover import Sending, Upload, gathered
 from bayou.sync.observe import Observed
 from bayou.sync.report import Failure
-from bayou.tree.content import Content, read_content
+from bayou.worktree.hashing import Content, read_content
 
 _NOTED = 128
 """Uploads whose intents, or results, are noted at a time. Nobody waits for the disk; but nothing is sent meanwhile."""

@@ -21,8 +21,8 @@ from bayou.sync.observe import Observation
 from bayou.sync.pull import Incoming
 from bayou.sync.steps import Step
 from bayou.sync.units import unit_of
-from bayou.tree.content import read_content
-from bayou.tree.tree import Tree
+from bayou.worktree.hashing import read_content
+from bayou.worktree.tree import Worktree
 
 _METADATA = "metadata.yaml"
 _CHUNK = 1 << 20
@@ -39,7 +39,7 @@ def renumberable(
     wanted, rule = set(units), context.options.renumber
     if rule is None or not wanted:
         return frozenset()
-    told, tree = observation.journaled, Tree(context.root, context.journal)
+    told, tree = observation.journaled, Worktree(context.root, context.journal)
     found: set[str] = set()
     for unit, members in _by_unit(steps, wanted).items():
         present = [one for one in members if one.observed.state.present]
@@ -63,7 +63,7 @@ class Renumbering:
         self._context = context
         self._remote = remote
         self._units = _by_unit(steps)
-        self._tree = Tree(context.root, context.journal)
+        self._tree = Worktree(context.root, context.journal)
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
 
@@ -191,7 +191,7 @@ def _moved(path: str, copy: str) -> str:
     return f"{copy}/{path.rpartition('/')[2]}"
 
 
-def _read(tree: Tree, path: str) -> bytes | None:
+def _read(tree: Worktree, path: str) -> bytes | None:
     try:
         with tree.open(path) as file:
             return file.read()

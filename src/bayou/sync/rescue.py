@@ -8,7 +8,7 @@ from bayou.index.entry import Entry
 from bayou.sync.context import Context
 from bayou.sync.observe import Observed
 from bayou.sync.plan import LocalState
-from bayou.tree.content import read_content
+from bayou.worktree.hashing import read_content
 
 
 def rescued(context: Context, missing: Sequence[Entry]) -> Iterator[Observed]:

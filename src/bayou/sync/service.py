@@ -18,7 +18,7 @@ from bayou.sync.connection import Connection, connected
 from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
 from bayou.sync.presence import NoJournal, open_journal
 from bayou.sync.scope import ModelRef, Scope
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.core.progress import Progress
@@ -202,7 +202,7 @@ class Datastore:
         self._open = ExitStack()
         self.connection = self._open.enter_context(connected(repo, connection))
         journal = self._open.enter_context(open_journal(repo, guard, self.connection))
-        self.tree = Tree(repo.tree_root, journal)
+        self.tree = Worktree(repo.tree_root, journal)
         self.sync: SyncService = (
             StoreSync(self.connection, journal, renumber)
             if isinstance(journal, Journal)

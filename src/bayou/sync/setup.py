@@ -32,8 +32,8 @@ from bayou.sync.report import Conflict, Refusal, Renumber, SyncOptions, SyncRepo
 from bayou.sync.reports import SetupReport
 from bayou.sync.run import run
 from bayou.sync.view import View
-from bayou.tree.draft import temporary_name
-from bayou.tree.failure import explained
+from bayou.worktree.atomic_write import temporary_name
+from bayou.worktree.durability import translate_oserror
 
 
 class _Move(Struct, frozen=True):
@@ -212,7 +212,7 @@ def _to_directory(move: _Move, target: Path) -> SetupReport:
 
 def _prove(target: Path) -> None:
     """Raise unless the directory is there, or can be made, and files can be written to it."""
-    with explained(f"cannot write to {target}"):
+    with translate_oserror(f"cannot write to {target}"):
         target.mkdir(exist_ok=True)
         file = target / temporary_name()
         file.touch(exist_ok=False)

@@ -12,7 +12,7 @@ from bayou.index.node import digest_of
 from bayou.index.tree import IndexTree, names
 from bayou.sync.base import load_root
 from bayou.sync.context import Context
-from bayou.tree.sweep import made_before, sweep
+from bayou.worktree.staging import made_before, sweep
 
 LARGE = "large"
 """Where a large pass keeps what it has found, below the local state; gone when it ends, unless it is killed."""

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from bayou.core.errors import BayouError
 from bayou.sync import api
 from bayou.sync.conflict import Conflicts
-from bayou.tree.draft import is_temporary
+from bayou.worktree.atomic_write import is_temporary
 from tests.sync.conftest import Clone, Team
 from tests.sync.processes.history import read_history
 from tests.sync.processes.judge import Account, judge

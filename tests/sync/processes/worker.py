@@ -23,7 +23,7 @@ from bayou.repo import open_repo
 from bayou.sync import api
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore
-from bayou.tree.draft import is_temporary
+from bayou.worktree.atomic_write import is_temporary
 
 FILES = ("files/one", "outputs/t/m/two.yaml", "audit/day/three")
 NAMES = ("data/t/m/first", "data/t/m/second")

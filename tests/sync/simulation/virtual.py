@@ -33,7 +33,7 @@ from bayou.index.entry import Entry
 from bayou.objectstore.store import Store
 from bayou.sync.database import Database
 from bayou.sync.observe import Look
-from bayou.tree.filestat import FileStat
+from bayou.worktree.hashing import FileStat
 
 _WINDOW = 4
 _decode = lru_cache(4096)(bayou.index.node_store.decode)
@@ -95,7 +95,7 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         # What a store can do is not in question here.
         patch("bayou.sync.view.probe", lambda store: None),
         patch("bayou.sync.rebuild.probe", lambda store: None),
-        patch("bayou.tree.durable._pool", _Serial),
+        patch("bayou.worktree.durability._pool", _Serial),
         # Every node here is of a client of ours, so that no process of its own has to parse it.
         patch(
             "bayou.index.node_store.decode", lambda data, level, ref, **_: _decode(bytes(data), level, ref, ours=True)

@@ -20,8 +20,8 @@ from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
 from bayou.sync.mover import Arrived, fetch_all, gathered
 from bayou.sync.report import Failure
-from bayou.tree.draft import temporary_name
-from bayou.tree.incoming import Incoming
+from bayou.worktree.atomic_write import temporary_name
+from bayou.worktree.staging import StagingArea
 
 _DURABLE = 1024
 """Downloads that are made durable together, and then reported."""
@@ -45,7 +45,7 @@ class Downloads(Struct, frozen=True):
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
         """Yield what came, some at a time, once it is on the disk."""
         # In a directory of its own: tasks that make files in one directory wait for each other, and burn their time.
-        incoming = Incoming(self.root, self.staging / temporary_name())
+        incoming = StagingArea(self.root, self.staging / temporary_name())
         sizes = {entry.path: entry.size for entry in entries}
         came = fetch_all(store, incoming, entries, len(entries))
         for some in gathered(came, _DURABLE, lambda one: sizes[one.path]):

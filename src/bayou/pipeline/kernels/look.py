@@ -28,8 +28,7 @@ from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.report import Failure
 from bayou.sync.windows import Looked
-from bayou.tree.content import Content
-from bayou.tree.filestat import FileStat
+from bayou.worktree.hashing import Content, FileStat
 
 _FLAG = pyarrow.bool_()
 _ENTRY = {"push": TEXT, "size": INT, "sha256": BYTES, "etag": TEXT, "version": TEXT, "modified": TIME}

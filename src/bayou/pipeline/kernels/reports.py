@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bayou.pipeline.kernels.moved import Row
-from bayou.tree.draft import temporary_name
+from bayou.worktree.atomic_write import temporary_name
 
 
 def reporting(rows: Iterable[Row], folder: Path | None) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from bayou.core import paths
 from bayou.pipeline.arrow import INT, TEXT, batches_of_rows
 from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
-from bayou.tree.scan import Found, Skipped, scan
+from bayou.worktree.scan import Found, Skipped, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from bayou.objectstore import Store
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant
 from bayou.sync.presence import NoJournal
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 256
@@ -51,7 +51,7 @@ class ContentReader:
 
     def __init__(self, source: ContentSource) -> None:
         self._source = source
-        self._tree = Tree(source.tree, NoJournal())
+        self._tree = Worktree(source.tree, NoJournal())
 
     def read(self, group: Sequence[Wanted]) -> list[bytes | None]:
         """Return the content of each, in order; None for one that is deleted."""

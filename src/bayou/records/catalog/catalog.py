@@ -20,7 +20,7 @@ from bayou.records.engine import Engine
 from bayou.repo import Repo
 from bayou.sync.connection import Connection
 from bayou.sync.feed import open_feed
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.records.catalog.backfill import Backfill
@@ -45,7 +45,7 @@ class Catalog:
     """
 
     def __init__(
-        self, repo: Repo, tree: Tree, engine: Engine | None = None, connection: Connection | None = None
+        self, repo: Repo, tree: Worktree, engine: Engine | None = None, connection: Connection | None = None
     ) -> None:
         self._repo = repo
         self._connection = connection

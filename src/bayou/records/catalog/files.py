@@ -15,10 +15,9 @@ from bayou.core.errors import BayouError, RecordDamaged
 from bayou.records.catalog.derive import derive
 from bayou.records.catalog.schema import Values, values
 from bayou.records.layout import most_bytes
-from bayou.tree.failure import why
-from bayou.tree.filestat import FileStat
-from bayou.tree.spot import Spot
-from bayou.tree.trail import Trail
+from bayou.worktree.durability import why
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.safe_root import DirEntryRef, DirFdCache
 
 
 class Read(Struct, frozen=True):
@@ -52,7 +51,7 @@ def stamp_of(found: FileStat) -> str:
 
 def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
     """Read the records at these paths, in order of path."""
-    trail = Trail(root)
+    trail = DirFdCache(root)
     try:
         for path in sorted(found):
             try:
@@ -75,7 +74,7 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
         trail.close()
 
 
-def _content(spot: Spot, most: int) -> tuple[bytes, os.stat_result, bool]:
+def _content(spot: DirEntryRef, most: int) -> tuple[bytes, os.stat_result, bool]:
     """Return a file's bytes, its stat from before, and whether a later write is sure to change that.
 
     Of a file that has more than `most` bytes it returns a little more than that, which no reader takes (V25).

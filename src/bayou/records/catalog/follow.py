@@ -20,7 +20,7 @@ from bayou.records.catalog.lines import records_of
 from bayou.records.catalog.refreshed import Refreshed, empty, settle
 from bayou.records.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
 from bayou.sync.feed import Feed, Kept, Pending, Position
-from bayou.tree.scan import Found, scan
+from bayou.worktree.scan import Found, scan
 
 
 def follow(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -> Refreshed:

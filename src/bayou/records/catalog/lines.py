@@ -14,7 +14,7 @@ from msgspec import Struct
 from bayou.records.catalog.derive import is_record
 from bayou.records.catalog.files import Absent, Read, read_all
 from bayou.records.catalog.survey import Survey, survey_below
-from bayou.tree.scan import Found, scan
+from bayou.worktree.scan import Found, scan
 
 Line = tuple[str, str, str | None, str | None, str | None, int | None]
 """`path, kind, row, stamp, why, mtime`: what `bayou.pipeline.kernels.metadata` carries."""

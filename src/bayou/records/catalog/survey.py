@@ -19,8 +19,8 @@ from bayou.core import paths
 from bayou.records.catalog.derive import ROOTS, is_record
 from bayou.records.catalog.files import stamp
 from bayou.records.layout import METADATA, version_number
-from bayou.tree.failure import why
-from bayou.tree.spot import DIRECTORY
+from bayou.worktree.durability import why
+from bayou.worktree.safe_root import DIRECTORY
 
 _STEP_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without a trace in its mtime."""

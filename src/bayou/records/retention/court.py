@@ -22,7 +22,7 @@ from bayou.records.retention.rules import Doomed, judge
 from bayou.records.retention.runs import GoneRuns
 from bayou.records.versions import Versions
 from bayou.sync.presence import NoJournal
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 Line = tuple[str | None, str | None, int | None, str | None]
 """`row, why, bytes, unclear`: what `bayou.pipeline.kernels.retention` carries."""
@@ -49,7 +49,7 @@ class Court(Struct, frozen=True):
 
     def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
         """Judge the versions of many items, deleted ones among them: item by item, in order of name and number."""
-        tree = Tree(self.root, NoJournal())
+        tree = Worktree(self.root, NoJournal())
         for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
             yield from self._item(tree, list(versions))
 
@@ -57,7 +57,7 @@ class Court(Struct, frozen=True):
         """Judge the versions of one item; they come, and what is said of them goes, as plain values."""
         return map(line_of, self.judge(map(version_of, found)))
 
-    def _item(self, tree: Tree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
+    def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
         verdict = judge(rows, self.now, self.gone)
         if verdict.doomed:
             first = rows[0]

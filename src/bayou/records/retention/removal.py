@@ -12,7 +12,7 @@ from bayou.records.catalog.rows import VersionRow
 from bayou.records.item import metadata_of
 from bayou.records.layout import METADATA, RAW, VersionPath
 from bayou.records.versions import Versions
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
@@ -55,7 +55,7 @@ def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
     return row.item, row.version
 
 
-def weigh_item(tree: Tree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[Weighed]:
+def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[Weighed]:
     """Yield those versions of an item that are still there, with what deleting them would free.
 
     The bytes of every file count, metadata too, less the mark that stays of an item's highest version. Content that
@@ -73,7 +73,7 @@ def weigh_item(tree: Tree, repo_id: str, known: Versions, rows: Iterable[Version
         yield Weighed(row, freed)
 
 
-def _size(tree: Tree, row: VersionRow) -> int:
+def _size(tree: Worktree, row: VersionRow) -> int:
     """Return the size of all files of a version; of those that are not here, what their row says."""
     place = VersionPath(row.type, row.model_id, row.name, row.version)
     elsewhere = {RAW: row.size, METADATA: len(metadata_of(row).to_bytes())}

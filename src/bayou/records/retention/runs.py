@@ -18,7 +18,7 @@ from bayou.sync.database import Database
 from bayou.sync.nodes import BaseLost, BaseNodes
 from bayou.sync.place import place_url
 from bayou.sync.presence import NoJournal
-from bayou.tree.tree import Tree
+from bayou.worktree.tree import Worktree
 
 _ROOT = "workflow-runs"
 _SUFFIX = ".yaml"
@@ -38,13 +38,13 @@ class GoneRuns(Struct, frozen=True):
         """Say whether the run of a version is known to be gone; no, if nobody can tell (V5)."""
         if row.run not in self.ids:
             return False
-        return self.directory is None or Tree(self.directory, NoJournal()).exists(row.metadata_path)
+        return self.directory is None or Worktree(self.directory, NoJournal()).exists(row.metadata_path)
 
 
 class Runs:
     """The runs that have a record, here or in the store."""
 
-    def __init__(self, repo: Repo, tree: Tree) -> None:
+    def __init__(self, repo: Repo, tree: Worktree) -> None:
         self._repo = repo
         self._tree = tree
 

@@ -14,12 +14,10 @@ from typing import BinaryIO
 from bayou.core import paths
 from bayou.core.atomic_file import fsync_directory, fsync_file
 from bayou.core.errors import BayouError
-from bayou.tree.draft import OutFile, temporary_name
-from bayou.tree.failure import explained
-from bayou.tree.ground import Ground
-from bayou.tree.journal import Journal
-from bayou.tree.spot import DIRECTORY, Spot
-from bayou.tree.trail import is_private
+from bayou.worktree.atomic_write import OutFile, temporary_name
+from bayou.worktree.durability import translate_oserror
+from bayou.worktree.journal import Journal
+from bayou.worktree.safe_root import DIRECTORY, DirEntryRef, SafeRoot, is_private
 
 _BUFFER = 1 << 17
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -27,7 +25,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
 
 
-class Assembly:
+class StagedDirectory:
     """The `with` block of one temporary directory beside its place. Unless `place` said yes, or `keep` was called,
     nothing of it stays behind (V14).
 
@@ -35,7 +33,7 @@ class Assembly:
     share the file system, one gets it.
     """
 
-    def __init__(self, ground: Ground, journal: Journal, parent: str, temporary: str | None = None) -> None:
+    def __init__(self, ground: SafeRoot, journal: Journal, parent: str, temporary: str | None = None) -> None:
         self.parent = parent
         self.temporary = temporary or temporary_name()
         self._ground = ground
@@ -49,9 +47,9 @@ class Assembly:
         """The directory as it is on this machine, for programs that write into it themselves."""
         return self._ground.root / self.parent / self.temporary
 
-    def __enter__(self) -> Assembly:
+    def __enter__(self) -> StagedDirectory:
         if not self._made:
-            with explained(f"cannot write below {self.parent}"):
+            with translate_oserror(f"cannot write below {self.parent}"):
                 self._ground.make(f"{self.parent}/{self.temporary}", self._gained, _make_directory)
             self._made = True
         return self
@@ -67,14 +65,14 @@ class Assembly:
         """Yield a file of the directory; it is durable when the block ends."""
         what = f"cannot write {self.parent}/{name}"
         with self._inside(what) as directory:
-            with explained(what):
+            with translate_oserror(what):
                 # The directory was made here, for this user alone or for others too: so is what lies in it.
                 mode = 0o600 if is_private(os.fstat(directory).st_mode) else 0o666
                 descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
             try:
                 with io.BufferedWriter(OutFile(descriptor, what, closefd=False), _BUFFER) as file:
                     yield file
-                with explained(what):
+                with translate_oserror(what):
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -87,7 +85,7 @@ class Assembly:
     def link(self, name: str, path: str) -> None:
         """Give a file of the tree a second name in the directory, or a copy where the file system has no links."""
         what = f"cannot copy {path}"
-        with self._inside(what) as directory, explained(what), self._ground.spot(paths.check(path)) as spot:
+        with self._inside(what) as directory, translate_oserror(what), self._ground.spot(paths.check(path)) as spot:
             spot.check_free()
             try:
                 os.link(spot.name, name, src_dir_fd=spot.directory, dst_dir_fd=directory, follow_symlinks=False)
@@ -103,7 +101,7 @@ class Assembly:
     def sync(self, *names: str) -> None:
         """Make the directory durable, and these of its files, which somebody else may have written."""
         what = f"cannot write below {self.parent}"
-        with self._inside(what) as directory, explained(what):
+        with self._inside(what) as directory, translate_oserror(what):
             for name in names:
                 fsync_file(name, dir_fd=directory)
             fsync_directory(directory)
@@ -113,12 +111,12 @@ class Assembly:
 
         It must be synced. Journaled, as every change of the tree is (V7).
         """
-        with explained(f"cannot write {directory}"):
+        with translate_oserror(f"cannot write {directory}"):
             if not self._vacant(directory):
                 return False
         ticket = self._journal.open("write", [paths.check(f"{directory}/{name}") for name in names])
         try:
-            with explained(f"cannot write {directory}"), self._ground.spot(directory) as spot:
+            with translate_oserror(f"cannot write {directory}"), self._ground.spot(directory) as spot:
                 try:
                     os.rename(self.temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)
                 except OSError as error:
@@ -134,7 +132,7 @@ class Assembly:
         return True
 
     @staticmethod
-    def keep(assemblies: Sequence[Assembly]) -> None:
+    def keep(assemblies: Sequence[StagedDirectory]) -> None:
         """Leave directories as they are when their blocks end: somebody is to go on with them (`Tree.assembled`)."""
         if assemblies:
             touched = {directory for one in assemblies for directory in (one.parent, *one._gained)}
@@ -164,12 +162,12 @@ class Assembly:
     @contextlib.contextmanager
     def _inside(self, what: str) -> Iterator[int]:
         with contextlib.ExitStack() as way:
-            with explained(what):
+            with translate_oserror(what):
                 spot = way.enter_context(self._ground.spot(f"{self.parent}/{self.temporary}"))
                 directory = os.open(spot.name, DIRECTORY, dir_fd=spot.directory)
             way.callback(os.close, directory)
             yield directory
 
 
-def _make_directory(spot: Spot) -> None:
+def _make_directory(spot: DirEntryRef) -> None:
     os.mkdir(spot.name, 0o700 if spot.private else 0o777, dir_fd=spot.directory)

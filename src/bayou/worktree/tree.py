@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from bayou.core import paths
 from bayou.core.errors import BayouError
-from bayou.tree.append import append
-from bayou.tree.assembly import Assembly
-from bayou.tree.draft import Draft, is_temporary
-from bayou.tree.durable import each
-from bayou.tree.failure import explained, refused, tree_error
-from bayou.tree.filestat import FileStat
-from bayou.tree.ground import Ground
-from bayou.tree.journal import Journal, Kind
+from bayou.worktree.atomic_write import AtomicFile, append, is_temporary
+from bayou.worktree.durability import parallel_fsync, refused, translate_oserror, tree_error
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.journal import Journal, Kind
+from bayou.worktree.safe_root import SafeRoot
+from bayou.worktree.staged_directory import StagedDirectory
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,7 +28,7 @@ _OPEN_AT_ONCE = 64
 Source = bytes | BinaryIO | Iterable[bytes]
 
 
-class Tree:
+class Worktree:
     """The payload directory. Every change opens its journal rows first and closes them last; no caller can forget.
 
     A name that is not payload, or that a link, a directory or another spelling stands in the way of, is refused
@@ -41,7 +39,7 @@ class Tree:
     def __init__(self, root: Path, journal: Journal) -> None:
         self.root = root
         self._journal = journal
-        self._ground = Ground(root)
+        self._ground = SafeRoot(root)
 
     def write(self, path: str, content: Source) -> None:
         """Make `content` the file at `path`: whole and durable when this returns, the old file until then."""
@@ -54,20 +52,20 @@ class Tree:
         if not items:
             return
         with self._changing("write", [path for path, _ in items]) as touched, contextlib.ExitStack() as open_drafts:
-            drafts: list[Draft] = []
+            drafts: list[AtomicFile] = []
             for start in range(0, len(items), _OPEN_AT_ONCE):
                 for path, content in items[start : start + _OPEN_AT_ONCE]:
-                    draft = open_drafts.enter_context(Draft(self._ground, path, touched))
+                    draft = open_drafts.enter_context(AtomicFile(self._ground, path, touched))
                     drafts.append(draft)
                     draft.file.write(content)
-                each(Draft.seal, drafts[start:])
+                parallel_fsync(AtomicFile.seal, drafts[start:])
             for draft in drafts:
                 draft.place()
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
         """Yield a file that becomes `path` when the block ends, and never existed if the block raises (V14)."""
-        with self._changing("write", [path]) as touched, Draft(self._ground, path, touched) as draft:
+        with self._changing("write", [path]) as touched, AtomicFile(self._ground, path, touched) as draft:
             yield draft.file
             draft.seal()
             draft.place()
@@ -78,20 +76,20 @@ class Tree:
         With `at`, the file must be there and have that many bytes: what lies beyond was left by somebody who did not
         live to say so, and is cut off; `ContentChanged` if it has fewer.
         """
-        with self._changing("write", [path]) as touched, explained(f"cannot append to {path}"):
+        with self._changing("write", [path]) as touched, translate_oserror(f"cannot append to {path}"):
             append(self._ground, path, data, touched, at)
 
-    def assemble(self, parent: str) -> Assembly:
+    def assemble(self, parent: str) -> StagedDirectory:
         """Return the `with` block of a new directory below `parent`, which `Assembly.place` puts into its place."""
-        return Assembly(self._ground, self._journal, _checked_directory(parent))
+        return StagedDirectory(self._ground, self._journal, _checked_directory(parent))
 
-    def assembled(self, parent: str, temporary: str) -> Assembly | None:
+    def assembled(self, parent: str, temporary: str) -> StagedDirectory | None:
         """Return a directory that `Assembly.keep` left behind, to go on with it; None if it is not there any more."""
-        with explained(f"cannot look at {parent}"):
+        with translate_oserror(f"cannot look at {parent}"):
             found = self._ground.status(f"{_checked_directory(parent)}/{temporary}")
         if found is None or not is_temporary(temporary):
             return None
-        return Assembly(self._ground, self._journal, parent, temporary)
+        return StagedDirectory(self._ground, self._journal, parent, temporary)
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the tree, in no order, temporaries included; none if it is not there."""
@@ -116,7 +114,7 @@ class Tree:
             return
         with self._changing("delete", list(doomed)) as touched:
             for path in doomed:
-                with explained(f"cannot delete {path}"):
+                with translate_oserror(f"cannot delete {path}"):
                     self._ground.remove(path, touched)
 
     def place(self, path: str) -> Path:
@@ -146,7 +144,7 @@ class Tree:
         return self.stat(path) is not None
 
     def _status(self, path: str) -> os.stat_result | None:
-        with explained(f"cannot look at {path}"):
+        with translate_oserror(f"cannot look at {path}"):
             return self._ground.status(paths.check(path))
 
     @contextlib.contextmanager
@@ -154,7 +152,7 @@ class Tree:
         """Check, open rows, let the change happen, sync the directories that it names, close the rows (V7)."""
         check = self._ground.check_free if kind == "write" else self._ground.check_gone
         for path in changed:
-            with explained(f"cannot {kind} {path}"):
+            with translate_oserror(f"cannot {kind} {path}"):
                 check(paths.check(path))
         ticket = self._journal.open(kind, changed)
         touched: set[str] = set()

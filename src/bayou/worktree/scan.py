@@ -13,12 +13,10 @@ from msgspec import Struct
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused
-from bayou.tree.draft import is_made, is_temporary
-from bayou.tree.failure import tree_error, why
-from bayou.tree.filestat import FileStat
-from bayou.tree.ground import Ground
-from bayou.tree.spot import DIRECTORY, what_is
-from bayou.tree.trail import no_link
+from bayou.worktree.atomic_write import is_made, is_temporary
+from bayou.worktree.durability import tree_error, why
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.safe_root import DIRECTORY, SafeRoot, no_link, what_is
 
 __all__ = ["FileStat", "Found", "Skipped", "scan"]
 
@@ -77,7 +75,7 @@ def scan(
     if under not in paths.PAYLOAD_ROOTS:
         paths.check(under)
     try:
-        found = Ground(root).status(under)
+        found = SafeRoot(root).status(under)
     except PathRefused as error:
         yield Skipped(under, error.message, "refused")
         return

@@ -9,25 +9,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bayou.tree.filestat import FileStat
-from bayou.tree.journal import Journal, Kind, Ticket
-from bayou.tree.scan import Found, Skipped, scan
-from bayou.tree.tree import Tree
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.journal import Journal, Kind, Ticket
+from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
-    from bayou.tree.content import Content, read_content
-    from bayou.tree.incoming import Incoming
+    from bayou.worktree.hashing import Content, read_content
+    from bayou.worktree.staging import StagingArea
 
 __all__ = [
     "Content",
     "FileStat",
     "Found",
-    "Incoming",
     "Journal",
     "Kind",
     "Skipped",
+    "StagingArea",
     "Ticket",
-    "Tree",
+    "Worktree",
     "read_content",
     "scan",
 ]
@@ -39,4 +39,4 @@ _LATER = {"Content": "content", "Incoming": "incoming", "read_content": "content
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"bayou.tree.{_LATER[name]}"), name)
+    return getattr(import_module(f"bayou.worktree.{_LATER[name]}"), name)

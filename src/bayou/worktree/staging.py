@@ -1,9 +1,13 @@
-"""What a pull does to the tree. Not journaled, since it is no change of ours: a pull records intents (V7)."""
+"""What a pull does to the tree. Not journaled, since it is no change of ours: a pull records intents (V7).
+
+Remove temporaries whose writers are gone (V14).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 from collections.abc import Iterable
 from itertools import count
@@ -12,13 +16,12 @@ from typing import TYPE_CHECKING
 
 from bayou.core import paths
 from bayou.core.atomic_file import fsync_file
-from bayou.tree.draft import is_temporary, temporary_name
-from bayou.tree.durable import each, sync_file_system
-from bayou.tree.failure import explained
-from bayou.tree.filestat import FileStat
-from bayou.tree.ground import Ground
-from bayou.tree.spot import Spot
-from bayou.tree.trail import Trail
+from bayou.core.errors import BayouError
+from bayou.core.ids import ulid_ms
+from bayou.worktree.atomic_write import is_temporary, made_id, temporary_name
+from bayou.worktree.durability import parallel_fsync, sync_file_system, translate_oserror
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.safe_root import DirEntryRef, DirFdCache, SafeRoot
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,7 +41,7 @@ class Arriving:
         """Write all of it."""
         rest = memoryview(data).cast("B")
         size = len(rest)
-        with explained("cannot store a download"):
+        with translate_oserror("cannot store a download"):
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         return size
@@ -46,7 +49,7 @@ class Arriving:
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with explained("cannot store a download"):
+            with translate_oserror("cannot store a download"):
                 os.close(descriptor)
 
     def __enter__(self) -> Arriving:
@@ -56,16 +59,16 @@ class Arriving:
         self.close()
 
 
-class Incoming:
+class StagingArea:
     """Files that arrive: staged, made durable in batches, renamed into place. For many threads of one process.
 
     `staging` is a directory of this class's own, outside the tree and on its file system.
     """
 
     def __init__(self, tree_root: Path, staging: Path) -> None:
-        self._ground = Ground(tree_root)
+        self._ground = SafeRoot(tree_root)
         self.staging = staging
-        self._trail = Trail(tree_root)
+        self._trail = DirFdCache(tree_root)
         self._placing = threading.Lock()
         self._touched: set[str] = set()
         self._touching = threading.Lock()
@@ -76,7 +79,7 @@ class Incoming:
         """Return a new file to download into. The caller closes it, then places it or unlinks it."""
         # One name made for all, and a number: a name of its own takes as long as the write of a small file.
         path = self.staging / f"{self._name}{next(self._numbers):x}.tmp"
-        with explained("cannot stage a download"):
+        with translate_oserror("cannot stage a download"):
             try:
                 descriptor = _create(path)
             except FileNotFoundError:
@@ -87,11 +90,11 @@ class Incoming:
     def sync(self, files: Iterable[Path]) -> None:
         """Make the content of staged files durable, all together; before they are placed."""
         files = list(files)
-        with explained("cannot sync downloads"):
+        with translate_oserror("cannot sync downloads"):
             # For a batch of small files one call takes a tenth of the time of one for each, and hardly any of ours.
             if len(files) > _MANY and sync_file_system(self.staging):
                 return
-            each(fsync_file, files)
+            parallel_fsync(fsync_file, files)
 
     def place(self, staged: Path, path: str) -> FileStat:
         """Rename a staged file to its path, over what is there; return the stat that belongs to these bytes.
@@ -101,7 +104,7 @@ class Incoming:
         """
         paths.check(path)
         touched = {path.rpartition("/")[0]}
-        with explained(f"cannot write {path}"):
+        with translate_oserror(f"cannot write {path}"):
             before = os.lstat(staged)
             with self._placing:
                 changed = self._ground.make(path, touched, lambda spot: _rename(staged, spot), self._trail)
@@ -114,7 +117,7 @@ class Incoming:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty."""
         paths.check(path)
         touched: set[str] = set()
-        with explained(f"cannot delete {path}"):
+        with translate_oserror(f"cannot delete {path}"):
             self._ground.remove(path, touched)
         self._touch(touched)
 
@@ -140,7 +143,7 @@ class Incoming:
     def clear(self) -> None:
         """Remove what earlier runs left in the staging directory. No other run may be under way."""
         with (
-            explained("cannot clear old downloads"),
+            translate_oserror("cannot clear old downloads"),
             contextlib.suppress(FileNotFoundError),
             os.scandir(self.staging) as entries,
         ):
@@ -163,10 +166,48 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
-def _rename(staged: Path, spot: Spot) -> int:
+def _rename(staged: Path, spot: DirEntryRef) -> int:
     """Give a staged file its name; return its ctime since, or 0 if somebody was quick enough to take it away."""
     os.replace(staged, spot.name, dst_dir_fd=spot.directory)
     try:
         return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False).st_ctime_ns
     except FileNotFoundError:
         return 0
+
+
+def made_before(temporaries: Iterable[str], moment_ms: int) -> list[str]:
+    """Return the temporaries that were begun before a moment, by their names."""
+    return [path for path in temporaries if ulid_ms(made_id(path.rpartition("/")[2])) < moment_ms]
+
+
+def sweep(root: Path, temporaries: Iterable[str], untouched_since_ms: int) -> None:
+    """Remove temporaries, files and directories, and the directories that this leaves empty.
+
+    The caller knows that nobody is going to give them their names. One that was written to since then stays all the
+    same, as does one that cannot be removed: everybody ignores it.
+    """
+    ground = SafeRoot(root)
+    for path in temporaries:
+        with contextlib.suppress(BayouError, OSError), ground.spot(path) as spot:
+            _remove(spot, untouched_since_ms)
+        ground.prune(path)
+
+
+def _remove(spot: DirEntryRef, untouched_since_ms: int) -> None:
+    if _touched_ms(spot) >= untouched_since_ms:
+        return
+    if stat.S_ISDIR(spot.look().st_mode):
+        import shutil  # noqa: PLC0415
+
+        shutil.rmtree(spot.name, dir_fd=spot.directory)
+    else:
+        os.unlink(spot.name, dir_fd=spot.directory)
+
+
+def _touched_ms(spot: DirEntryRef) -> float:
+    """Return when it, or anything in it, was last written to."""
+    newest = spot.look().st_mtime
+    for _, directories, files, descriptor in os.fwalk(spot.name, dir_fd=spot.directory):
+        for name in (*directories, *files):
+            newest = max(newest, os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime)
+    return newest * 1000
