@@ -15,7 +15,7 @@ from tests.sync.conftest import Team
 from bayou.cli.errors import report
 from bayou.core.deadline import Deadline
 from bayou.core.errors import HeadCorrupt, UsageError
-from bayou.lease.record import Held, encode
+from bayou.leases.objects import HeldLease, encode
 from bayou.objectstore import keys
 from bayou.records.catalog.rows import Made
 from bayou.records.outputs import Output
@@ -87,7 +87,7 @@ def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
         "jobs": [{"name": "j", "steps": [{"name": "s", "assert": "${{ false }}", "message": HOSTILE}]}],
     }
     (repo.root / "workflows/good.yaml").write_text(yaml.safe_dump(good))
-    held = Held("model/x", HOSTILE, HOSTILE, 1, "01ARZ3NDEKTSV4RRFFQ69G5FAV", TIME, 3600.0)
+    held = HeldLease("model/x", HOSTILE, HOSTILE, 1, "01ARZ3NDEKTSV4RRFFQ69G5FAV", TIME, 3600.0)
     repo.store().within(Deadline.after(10)).put(keys.lease("model/x"), encode(held))
     clone.lay(f"data/aws/ec2/{HOSTILE.replace('/', '')}", "untracked")
     clone.lay("outputs/\u202euntracked", "untracked")

@@ -173,4 +173,4 @@ def test_a_look_at_data_takes_no_lease(imports, with_data):
     """V15: what is only looked at needs neither a session nor a lease, so neither is there."""
     modules = imports("-m", "bayou", "data", "list")
 
-    assert not {name for name in modules if name.startswith(("bayou.session", "bayou.lease"))}
+    assert not {name for name in modules if name.startswith(("bayou.session", "bayou.leases"))}

@@ -13,7 +13,7 @@ from tests.sync.conftest import Team, Wire
 from tests.trusting import trust
 
 from bayou.core.errors import AccessDenied
-from bayou.lease import model_key
+from bayou.leases import model_key
 from bayou.model import find_model
 from bayou.testing.faulty import Fault
 

@@ -12,7 +12,7 @@ from tests.cli.test_data_shared import Person
 from tests.sync.conftest import Clone, Team, Wire
 
 from bayou.core.errors import Offline
-from bayou.lease import open_leases
+from bayou.leases import open_leases
 from bayou.repo import open_repo
 from bayou.sync import api
 

@@ -25,7 +25,7 @@ from bayou.index.head import Gc, Replica, advance, encode_head, first_head, pars
 from bayou.index.log import Tally, read_page
 from bayou.index.node import Branch, Child, Leaf, Node, Pointer, branch, child_of, leaf, name, root_of
 from bayou.index.node_store import decode, encode
-from bayou.lease import record
+from bayou.leases import objects
 from bayou.objectstore import keys
 from bayou.objectstore.open import open_store
 from tests.index.reference import entry, some
@@ -135,16 +135,16 @@ def read_pages(chance: random.Random) -> bool:
     return False
 
 
-LEASE = json.loads(record.encode(record.Held("k", "h", "h", 1, "n", "2026-01-01T00:00:00.000Z", 30.0)))
+LEASE = json.loads(objects.encode(objects.HeldLease("k", "h", "h", 1, "n", "2026-01-01T00:00:00.000Z", 30.0)))
 
 
 def read_leases(chance: random.Random) -> bool:
-    found = record.decode(document(chance.choice((LEASE, {"free": True, "nonce": "n"})), chance))
-    if isinstance(found, record.Held):
+    found = objects.decode(document(chance.choice((LEASE, {"free": True, "nonce": "n"})), chance))
+    if isinstance(found, objects.HeldLease):
         assert 0 < found.ttl_s <= 86400
-        record.encode(found.again())
+        objects.encode(found.again())
         str(found)
-    return isinstance(found, record.Corrupt)
+    return isinstance(found, objects.Corrupt)
 
 
 @cache

@@ -17,8 +17,8 @@ _PRELUDE = """
 import json, os, sys, time
 from pathlib import Path
 from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
-from bayou.lease import STORE, Leases, LeaseGroup, environment, model_key
-from bayou.lease.wait import Backoff
+from bayou.leases import STORE, Leases, LeaseGroup, environment, model_key
+from bayou.leases.acquire import Backoff
 from bayou.objectstore import open_store
 from bayou.objectstore.open import open_directory
 

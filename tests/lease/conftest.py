@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bayou.lease import Leases
-from bayou.lease.wait import Backoff, Wait
+from bayou.leases import Leases
+from bayou.leases.acquire import Backoff, Wait
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.open import open_directory
 from bayou.objectstore.retry import RetryPolicy

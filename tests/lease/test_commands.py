@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from bayou.lease import Leases, model_key
-from bayou.lease.keys import object_key
-from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Held
+from bayou.leases import Leases, model_key
+from bayou.leases.objects import HeldLease, LeaseObjects, object_key
 from bayou.testing.faults import Rule, Silent
 from bayou.testing.proxy import HttpProxy
 from tests.cli.conftest import command
@@ -116,7 +114,7 @@ def test_what_is_stale_is_told_by_the_stores_clock(s3_team: Team, command, monke
 
 
 def test_what_nobody_renews_is_shown_as_stale(team: Team, clone: Clone, command) -> None:
-    gone = Held(KEY, "ann", "elsewhere", 4711, "01J0000000000000000000DEAD", "2031-05-04T08:00:00.000Z", 0.001)
+    gone = HeldLease(KEY, "ann", "elsewhere", 4711, "01J0000000000000000000DEAD", "2031-05-04T08:00:00.000Z", 0.001)
     assert LeaseObjects(team.store()).swap(KEY, gone, None)
     shown = command("datastore", "lock", "status")
     assert "stale" in shown.out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import AccessDenied, PreconditionFailed, Unavailable
-from bayou.lease import COMMIT, Leases
+from bayou.leases import COMMIT, Leases
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Team, Wire
 

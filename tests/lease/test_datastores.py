@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import LeaseTimeout
-from bayou.lease import model_key, open_leases
+from bayou.leases import model_key, open_leases
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync import api
 from bayou.worktree.scan import Found, Skipped, scan

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bayou.core.errors import LeaseTimeout
-from bayou.lease import COMMIT, STORE, Leases, model_key
+from bayou.leases import COMMIT, STORE, Leases, model_key
 from tests.lease.conftest import Place, SlowTime
 
 KEY = model_key("@org/name/part", "0c7a")

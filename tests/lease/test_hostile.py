@@ -11,9 +11,8 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import LeaseCorrupt, LeaseTimeout
-from bayou.lease import model_key
-from bayou.lease.keys import STORE, object_key
-from bayou.lease.record import Held, decode
+from bayou.leases import model_key
+from bayou.leases.objects import STORE, HeldLease, decode, object_key
 from tests.lease.conftest import Place
 
 KEY = model_key("t", "0c7a")
@@ -46,7 +45,7 @@ def test_17_13_no_lease_is_held_for_longer_than_a_day_whatever_it_says(ttl: floa
 
     found = decode(text.encode())
 
-    assert isinstance(found, Held)
+    assert isinstance(found, HeldLease)
     assert found.ttl_s == limits.TTL_MAX
 
 

@@ -8,10 +8,9 @@ import threading
 import pytest
 
 from bayou.core.errors import ConfigInvalid, LeaseLost, LeaseTimeout
-from bayou.lease import STORE, VARIABLE, Leases, environment, model_key
-from bayou.lease.claim import BorrowedLease
-from bayou.lease.objects import LeaseObjects, Seen
-from bayou.lease.record import Held
+from bayou.leases import STORE, VARIABLE, Leases, environment, model_key
+from bayou.leases.lease import BorrowedLease
+from bayou.leases.objects import HeldLease, LeaseObjects, Seen
 from tests.lease.children import holder
 from tests.lease.conftest import Place
 
@@ -95,7 +94,7 @@ def test_a_child_that_looks_a_moment_before_each_renewal_loses_nothing(
     objects = LeaseObjects(directory.store())
     seen = objects.read(KEY)
     assert isinstance(seen, Seen)
-    assert isinstance(seen.record, Held)
+    assert isinstance(seen.record, HeldLease)
     now = 0.0
     lent = BorrowedLease(objects, seen, seen.record, now, lambda: now)
     renews, looks = 10 + late, 10.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import LeaseTimeout
-from bayou.lease import STORE, model_key
+from bayou.leases import STORE, model_key
 from tests.lease.children import Child, holder
 from tests.lease.conftest import Place
 

@@ -22,12 +22,9 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.ids import ulid
-from bayou.lease import claim, exclude, objects
-from bayou.lease.keys import STORE, model_key
-from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Held
-from bayou.lease.take import Bid
-from bayou.lease.watch import Watch
+from bayou.leases import lease, leases, objects
+from bayou.leases.acquire import AcquireAttempt, Watch
+from bayou.leases.objects import STORE, HeldLease, LeaseObjects, model_key
 from bayou.objectstore.store import Store
 from tests.lease import world
 from tests.lease.world import Broken, World
@@ -130,11 +127,14 @@ def blind_swap(self: LeaseObjects, key: str, written: Any, over: Any) -> Any:
 TEETH: dict[str, tuple[Callable[[int], None], Callable[[], AbstractContextManager[Any]]]] = {
     "a lease is watched for a whole TTL": (contend, lambda: patch.object(Watch, "stale_in", lambda *_: 0.0)),
     "a watch begins anew with each version": (contend, lambda: patch.object(Watch, "stale_in", impatient)),
-    "its holder stops first": (contend, lambda: patch.object(claim, "_CERTAIN", 1.6)),
+    "its holder stops first": (contend, lambda: patch.object(lease, "_CERTAIN", 1.6)),
     "writes are swaps": (release_by_hand, lambda: patch.object(LeaseObjects, "swap", blind_swap)),
-    "each write has a nonce of its own": (release_by_hand, lambda: patch.object(Bid, "next", the_same_again)),
+    "each write has a nonce of its own": (
+        release_by_hand,
+        lambda: patch.object(AcquireAttempt, "next", the_same_again),
+    ),
     "writers look at store": (exclude_each_other, lambda: patch.object(world, "store_is_open", lambda *_: None)),
-    "store looks at writers": (exclude_each_other, lambda: patch.object(exclude, "is_work", lambda _: False)),
+    "store looks at writers": (exclude_each_other, lambda: patch.object(leases, "is_work", lambda _: False)),
 }
 
 
@@ -144,7 +144,7 @@ def impatient(self: Watch, seen: Any, held: Any, asked: float) -> float:
     return float(held.ttl_s - (asked - self._since))
 
 
-def the_same_again(self: Bid) -> Held:
+def the_same_again(self: AcquireAttempt) -> HeldLease:
     nonce = next(iter(self.nonces), None) or ulid()
     self.nonces.add(nonce)
     return replace(self.wanted, nonce=nonce)

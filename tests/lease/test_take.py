@@ -8,23 +8,21 @@ from datetime import datetime
 import pytest
 
 from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
-from bayou.lease import STORE, Leases, model_key
-from bayou.lease.keys import object_key
-from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Free, Held
+from bayou.leases import STORE, Leases, model_key
+from bayou.leases.objects import Free, HeldLease, LeaseObjects, object_key
 from bayou.testing.proxy import HttpProxy
 from tests.lease.conftest import Place, SlowTime
 
 KEY = model_key("@org/name/part", "0c7a")
 
 
-def wait_for_renewals(place: Place, key: str, number: int) -> Held:
+def wait_for_renewals(place: Place, key: str, number: int) -> HeldLease:
     """Return a lease that was renewed so often; its holder does that by itself."""
     objects, over = LeaseObjects(place.store()), threading.Event()
     for _ in range(1000):
         seen = objects.read(key)
         assert seen is not None
-        assert isinstance(seen.record, Held), "it was renewed before, and is not held any more"
+        assert isinstance(seen.record, HeldLease), "it was renewed before, and is not held any more"
         if seen.record.renewed >= number:
             return seen.record
         over.wait(0.02)

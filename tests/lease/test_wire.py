@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
-from bayou.lease import Leases, model_key
-from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Free, Held
+from bayou.leases import Leases, model_key
+from bayou.leases.objects import Free, HeldLease, LeaseObjects
 from bayou.testing.faults import Fail, Hold, Late, LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.lease.conftest import QUICK, Place, SlowTime
@@ -22,10 +21,10 @@ KEY = model_key("t", "m")
 LEASE = r"/leases/"
 
 
-def read(place: Place, key: str = KEY) -> Held | Free:
+def read(place: Place, key: str = KEY) -> HeldLease | Free:
     seen = LeaseObjects(place.store()).read(key)
     assert seen is not None
-    assert isinstance(seen.record, Held | Free)
+    assert isinstance(seen.record, HeldLease | Free)
     return seen.record
 
 
@@ -38,7 +37,7 @@ def test_an_acquisition_whose_answer_was_lost_is_ours(s3: Place, proxy: HttpProx
     with s3.leases().acquire(KEY, wait_s=20) as lease:
         lease.check()
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert held.nonce == lease.nonce
     assert isinstance(read(s3), Free)
 
@@ -49,7 +48,7 @@ def test_an_acquisition_of_which_no_answer_ever_came_is_found_by_its_nonce(s3: P
     with s3.leases().acquire(KEY, wait_s=20) as lease:
         assert proxy.faults.applied(lost) == QUICK.attempts
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert (held.nonce, held.renewed) == (lease.nonce, 0), "it was read back, and not written again"
 
 
@@ -140,7 +139,7 @@ def test_a_steal_between_the_look_and_the_renewal_is_noticed(s3: Place, proxy: H
         assert lease.release() is False
         thief.check()
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert held.nonce == thief.nonce
 
 
@@ -170,7 +169,7 @@ def test_a_renewal_whose_answer_was_lost_loses_nothing(s3: Place, proxy: HttpPro
             assert not lease.lost_event.wait(0.02)
         lease.check()
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert held.nonce == lease.nonce
 
 
@@ -182,7 +181,7 @@ def test_a_holder_that_cannot_renew_is_told_before_anybody_else_may_take_it(s3: 
         lease.check()
     proxy.faults.clear()
     held = read(s3)
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldLease)
     assert held.nonce == lease.nonce, "nobody has it yet, and its holder has stopped already"
     assert lease.release() is True
 
@@ -233,8 +232,10 @@ def dead(place: Place, *, ttl_s: float, over: bool = False) -> None:
     """Leave a lease whose holder will never be seen again."""
     objects = LeaseObjects(place.store())
     seen = objects.read(KEY) if over else None
-    renewed = seen.record.renewed + 1 if seen is not None and isinstance(seen.record, Held) else 0
-    gone = Held(KEY, "ann", "elsewhere", 4711, "01J0000000000000000000DEAD", "2031-05-04T08:00:00.000Z", ttl_s, renewed)
+    renewed = seen.record.renewed + 1 if seen is not None and isinstance(seen.record, HeldLease) else 0
+    gone = HeldLease(
+        KEY, "ann", "elsewhere", 4711, "01J0000000000000000000DEAD", "2031-05-04T08:00:00.000Z", ttl_s, renewed
+    )
     assert objects.swap(KEY, gone, seen) is not None
 
 
@@ -258,7 +259,7 @@ def test_an_acquisition_that_is_answered_late_is_ours_and_not_lost(
         assert not lease.lost_event.wait(1.5 * LATE_TTL_S), "it is renewed in time"
         lease.check()
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert held.nonce == lease.nonce
     assert isinstance(read(s3), Free)
 
@@ -272,7 +273,7 @@ def test_a_renewal_that_is_answered_late_loses_nothing(s3: Place, proxy: HttpPro
         lease.check()
         assert proxy.faults.applied(rule) == 1
         held = read(s3)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         assert (held.nonce, held.renewed > 1) == (lease.nonce, True)
 
 

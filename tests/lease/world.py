@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed, Unavailable
-from bayou.lease.claim import OwnLease
-from bayou.lease.exclude import nobody_works, store_is_open
-from bayou.lease.keys import STORE
-from bayou.lease.objects import LeaseObjects
-from bayou.lease.record import Held, decode
-from bayou.lease.take import Bid, Taken, free, take
-from bayou.lease.watch import Watch
+from bayou.leases.acquire import AcquireAttempt, Taken, Watch, free, take
+from bayou.leases.lease import OwnLease
+from bayou.leases.leases import active_writer, store_lease_holder
+from bayou.leases.objects import STORE, HeldLease, LeaseObjects, decode
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
@@ -54,7 +51,7 @@ class Bucket:
         elif condition is not None and (old is None or condition.etag != _etag(old)):
             raise PreconditionFailed(key)
         record = decode(data)
-        if isinstance(record, Held) and record.nonce in self.freed:
+        if isinstance(record, HeldLease) and record.nonce in self.freed:
             raise Broken(f"{key} was released, and is held by the same one again")
         self.objects[key] = data
         return Stored(_etag(data), None)
@@ -243,8 +240,8 @@ def objects_of(actor: Actor) -> LeaseObjects:
     return LeaseObjects(Store(Wire(actor), KeyScope.of("", None), policy=AT_ONCE))  # type: ignore[arg-type]
 
 
-def record(actor: Actor, key: str) -> Held:
-    return Held(key, actor.name, actor.name, 1, "", "2031-05-04T08:00:00.000Z", TTL)
+def record(actor: Actor, key: str) -> HeldLease:
+    return HeldLease(key, actor.name, actor.name, 1, "", "2031-05-04T08:00:00.000Z", TTL)
 
 
 def patiently(actor: Actor, step: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
@@ -274,10 +271,10 @@ def write_a_model(actor: Actor, key: str, beats: int) -> None:
     watch = Watch(actor.clock)
     while True:
         lease = _taken(actor, objects, key)
-        if patiently(actor, lambda: (store_is_open(objects, watch, actor.clock, {}) is None,), bool)[0]:
+        if patiently(actor, lambda: (store_lease_holder(objects, watch, actor.clock, {}) is None,), bool)[0]:
             break
         _released(actor, lease)
-        patiently(actor, lambda: store_is_open(objects, watch, actor.clock, {}), lambda found: found is None)
+        patiently(actor, lambda: store_lease_holder(objects, watch, actor.clock, {}), lambda found: found is None)
     actor.lease = lease
     _work(actor, lease, beats)
 
@@ -292,7 +289,7 @@ def take_the_store(actor: Actor, beats: int) -> None:
         if lease.lost:
             return
         try:
-            if nobody_works(objects, watches, actor.clock, {}) is None:
+            if active_writer(objects, watches, actor.clock, {}) is None:
                 break
         except Unavailable:
             pass
@@ -308,14 +305,14 @@ def operate(actor: Actor, key: str) -> None:
         actor.nap(actor.world.rng.uniform(0.5, 6.0))
         try:
             seen = objects.read(key)
-            if seen is not None and isinstance(seen.record, Held) and free(objects, key, {seen.record.nonce}):
+            if seen is not None and isinstance(seen.record, HeldLease) and free(objects, key, {seen.record.nonce}):
                 actor.world.bucket.freed.add(seen.record.nonce)
         except Unavailable:
             continue
 
 
 def _taken(actor: Actor, objects: LeaseObjects, key: str) -> OwnLease:
-    bid, watch = Bid(record(actor, key)), Watch(actor.clock)
+    bid, watch = AcquireAttempt(record(actor, key)), Watch(actor.clock)
     taken = patiently(actor, lambda: take(objects, bid, watch, actor.clock), lambda found: isinstance(found, Taken))
     return OwnLease(objects, taken, actor.clock)
 

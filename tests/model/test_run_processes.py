@@ -16,7 +16,7 @@ import pytest
 
 import bayou
 from bayou.core.errors import Cancelled
-from bayou.lease import open_leases
+from bayou.leases import open_leases
 from bayou.model.process import Excerpt, excerpt, run_process, tree
 from bayou.model.run import RunRequest, prepare, run_method
 from bayou.records.records import Records

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import bayou
-from bayou.lease import open_leases
+from bayou.leases import open_leases
 from bayou.model import create_model
 from bayou.sync.scope import ModelRef
 from tests.sync.conftest import Clone, Team

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bayou.cli import run
-from bayou.lease import STORE, open_leases
+from bayou.leases import STORE, open_leases
 from bayou.testing.faults import Fail, Rule, Silent
 from bayou.testing.proxy import HttpProxy
 from tests.session.commands import Commands, clones, held

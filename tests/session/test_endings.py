@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from bayou.lease import model_key, open_leases
+from bayou.leases import model_key, open_leases
 from bayou.testing.faults import Delay, Hold, Rule, Silent
 from bayou.testing.proxy import HttpProxy
 from tests.session.commands import MAIN, Commands, Running, clones, held

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.lease import open_leases
+from bayou.leases import open_leases
 from bayou.session import write_session
 from bayou.sync.scope import ModelRef
 from bayou.worktree.atomic_write import is_temporary
@@ -22,7 +22,7 @@ ONE = ModelRef("@org/shell", "11111111-1111-4111-8111-111111111111", "one")
 WRITES = """
 import json
 from pathlib import Path
-import bayou.lease.leases as leases
+import bayou.leases.leases as leases
 import bayou.objectstore.open as store_open
 from bayou.repo import open_repo
 from bayou.session import write_session
@@ -59,7 +59,7 @@ def place() -> Iterator[Path]:
 def test_a_session_that_is_killed_at_any_request_is_followed_by_one_that_finds_everything(
     place: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayou.lease.leases.TTL_S", TTL_S)
+    monkeypatch.setattr("bayou.leases.leases.TTL_S", TTL_S)
     for number in range(1, 60):
         root = place / str(number)
         (root / "store").mkdir(parents=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, Unavailable, UsageError
-from bayou.lease import STORE, LeaseInfo, model_key, open_leases
+from bayou.leases import STORE, LeaseInfo, model_key, open_leases
 from bayou.records.catalog import Catalog
 from bayou.records.catalog.refreshed import Refreshed
 from bayou.records.outputs import Output

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.lease import open_leases
+from bayou.leases import open_leases
 from bayou.model import find_model
 from bayou.records.records import Records
 from bayou.session import write_session

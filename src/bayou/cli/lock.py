@@ -19,7 +19,7 @@ def lock() -> None:
 def status(common: Common) -> None:
     """List the leases that somebody holds."""
     repo = common.open_repo()
-    from bayou.lease import open_leases  # noqa: PLC0415
+    from bayou.leases import open_leases  # noqa: PLC0415
 
     leases = open_leases(repo).list(Deadline.after(repo.config.sync.timeout))
     common.output.emit(lock_sentences.document(leases), lock_sentences.status(leases))
@@ -35,7 +35,7 @@ def release(common: Common, key: str, nonce: str) -> None:
     Nothing is done if its holder is no longer the one with that nonce.
     """
     repo = common.open_repo()
-    from bayou.lease import open_leases  # noqa: PLC0415
+    from bayou.leases import open_leases  # noqa: PLC0415
 
     released = open_leases(repo).release(key, nonce, Deadline.after(repo.config.sync.timeout))
     common.output.emit({"released": released}, lock_sentences.release(key, released))

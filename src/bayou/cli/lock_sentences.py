@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bayou.cli.output import Part, Table, hint, say, show, warn
 
 if TYPE_CHECKING:
-    from bayou.lease import LeaseInfo
+    from bayou.leases import LeaseInfo
 
 _MINUTE, _HOUR = 60.0, 3600.0
 

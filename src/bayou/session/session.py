@@ -15,7 +15,7 @@ from msgspec import Struct
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
-from bayou.lease import STORE, LeaseGroup, model_key, open_leases
+from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone

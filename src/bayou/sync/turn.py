@@ -19,7 +19,7 @@ _WAIT_S = 10.0
 @contextmanager
 def turn(store: Store, deadline: Deadline) -> Iterator[bool]:
     """Take the `commit` lease for a while, if it can be had; say whether that came about."""
-    from bayou.lease import COMMIT, Leases  # noqa: PLC0415  (hardly ever needed)
+    from bayou.leases import COMMIT, Leases  # noqa: PLC0415  (hardly ever needed)
 
     try:
         lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=_WAIT_S, deadline=deadline)

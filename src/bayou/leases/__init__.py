@@ -8,12 +8,9 @@ keep data safe: the commit is a compare-and-swap of its own.
         lease.check()       # before each write: raises LeaseLost once it is no longer ours
 """
 
-from bayou.lease.claim import Lease
-from bayou.lease.group import LeaseGroup
-from bayou.lease.inherit import VARIABLE, environment
-from bayou.lease.keys import COMMIT, STORE, model_key
-from bayou.lease.leases import Leases, open_leases
-from bayou.lease.status import LeaseInfo
+from bayou.leases.lease import VARIABLE, Lease, environment
+from bayou.leases.leases import LeaseGroup, LeaseInfo, Leases, open_leases
+from bayou.leases.objects import COMMIT, STORE, model_key
 
 __all__ = [
     "COMMIT",

@@ -1,19 +1,26 @@
-"""A lease as its holder has it: renewed in the background, and lost in no silence."""
+"""A lease as its holder has it: renewed in the background, and lost in no silence.
+
+What a process may do because the one above it holds a lease (F089).
+
+A holder puts the nonces of its leases into the environment of the processes it starts. They are believed only while
+the store shows the same nonce. A child neither renews nor releases what it was lent, so a sibling that ends first
+takes nothing away from the others.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BayouError, LeaseLost
-from bayou.lease.objects import LeaseObjects, Seen
-from bayou.lease.record import RENEW, Held
-from bayou.lease.take import Taken, free
-from bayou.lease.watch import Clock
+from bayou.core.errors import BayouError, ConfigInvalid, LeaseLost
+from bayou.leases.acquire import Clock, Taken, free
+from bayou.leases.objects import RENEW, HeldLease, LeaseObjects, Seen
 
 OnLost = Callable[[LeaseLost], None]
 """Told once, at the moment at which a lease is known to be lost; from another thread."""
@@ -31,7 +38,7 @@ class Lease(ABC):
     While `check` passes, nobody else has taken the lease for stale: a holder stops trusting it before anybody else may.
     """
 
-    def __init__(self, held: Held, until: float, clock: Clock, on_lost: OnLost | None) -> None:
+    def __init__(self, held: HeldLease, until: float, clock: Clock, on_lost: OnLost | None) -> None:
         self.key = held.key
         self.nonce = held.nonce
         self.ttl_s = held.ttl_s
@@ -143,9 +150,9 @@ class OwnLease(Lease):
         """Find out why a renewal was refused: an earlier one of ours has arrived, or it is no longer ours."""
         found = objects.read(self.key)
         match found:
-            case Seen(Held(nonce=self.nonce) as held):
+            case Seen(HeldLease(nonce=self.nonce) as held):
                 self._held, self._seen = held, found
-            case Seen(Held() as other):
+            case Seen(HeldLease() as other):
                 self._lose(f"{other} has it now")
             case _:
                 self._lose("somebody released it")
@@ -159,7 +166,7 @@ class BorrowedLease(Lease):
         self,
         objects: LeaseObjects,
         seen: Seen,
-        held: Held,
+        held: HeldLease,
         asked: float,
         clock: Clock,
         on_lost: OnLost | None = None,
@@ -179,7 +186,7 @@ class BorrowedLease(Lease):
             return self.ttl_s * _SOON
         renewed = False
         match found:
-            case Seen(Held(nonce=self.nonce)):
+            case Seen(HeldLease(nonce=self.nonce)):
                 renewed = found.match != self._seen.match
                 if renewed:
                     # It was written after we last looked, so nobody can have watched it for longer than that.
@@ -194,3 +201,38 @@ class BorrowedLease(Lease):
     def release(self, deadline: Deadline | None = None) -> bool:
         self._ended.set()
         return False
+
+
+VARIABLE = "BAYOU_LEASE"
+
+
+def environment(leases: Iterable[Lease]) -> dict[str, str]:
+    """Return what to add to the environment of a child so that it may work under these leases, and under our own."""
+    return {VARIABLE: json.dumps({**inherited(), **{lease.key: lease.nonce for lease in leases}})}
+
+
+def inherited() -> Mapping[str, str]:
+    """Return the nonces that the process above us named, by key; nothing of it is proved."""
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return {}
+    try:
+        value = json.loads(told)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(nonce, str) for nonce in value.values()):
+        raise ConfigInvalid(f"{VARIABLE} is not what a process hands to its children", hint=f"unset {VARIABLE}")
+    return value
+
+
+def borrow(
+    objects: LeaseObjects, key: str, nonce: str | None, clock: Clock, on_lost: OnLost | None
+) -> BorrowedLease | None:
+    """Return the lease that the process above us holds, if the store says so too."""
+    if nonce is None:
+        return None
+    asked = clock()
+    match objects.read(key):
+        case Seen(HeldLease(nonce=found) as held) as seen if found == nonce:
+            return BorrowedLease(objects, seen, held, asked, clock, on_lost)
+    return None
