@@ -183,7 +183,7 @@ with Datastore(repo) as datastore:
     with catalog_of(ours.repo) as catalog:
         assert not catalog.refresh().changed
         from bayou.records.catalog.refreshed import is_current
-        from bayou.sync.feed import open_feed
+        from bayou.state.change_feed import open_feed
 
         with open_feed(ours.repo) as feed:
             assert catalog._file.read(lambda db: is_current(db, feed))

@@ -20,7 +20,7 @@ from bayou.model import find_model
 from bayou.records.owner import Owner
 from bayou.records.records import Records
 from bayou.records.run import Run
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from bayou.testing.faulty import Fault
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayou.engine.parts import Part, divide, groups, objects
 from bayou.index.build import build
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch_to_entries, entries_to_batch
-from bayou.pipeline.parts import Part, divide, groups, objects
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.sources.files import files, places, read
 from bayou.pipeline.sources.listing import listed

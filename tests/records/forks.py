@@ -24,7 +24,7 @@ import bayou.worktree.atomic_write
 from bayou.core.errors import DataNotFound
 from bayou.records.records import Records
 from bayou.repo import open_repo
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from tests.records.models import MODEL, OTHER
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bayou.records.records import Records
 from bayou.repo import Repo, open_repo
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from tests.records.models import MODEL, OTHER, Seen, in_tree, visible
 from tests.sync.conftest import Clone, Team
 

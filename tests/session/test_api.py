@@ -207,7 +207,7 @@ def test_all_that_a_repo_does_opens_one_database_and_one_store(
     repo: bayou.Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bayou.repo import Repo
-    from bayou.sync.database import Database
+    from bayou.state.database import Database
 
     opens: list[str] = []
     really_open, really_store = Database._open, Repo.store

@@ -23,8 +23,8 @@ from bayou.index.tree import IndexTree, scan
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
+from bayou.state.database import Database
 from bayou.sync import api
-from bayou.sync.database import Database
 from bayou.sync.report import Mode, SyncReport
 from bayou.testing.faulty import Crash, Fault, FaultyTransport
 from tests.sync.simulation.bucket import Blob, Bucket, SimTransport

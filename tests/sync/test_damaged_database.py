@@ -15,7 +15,7 @@ import pytest
 
 from bayou.config.ownership import ASIDE
 from bayou.core.errors import StateError, StateSetAside
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from bayou.sync.service import Datastore
 from tests.sync.conftest import Clone, Team
 

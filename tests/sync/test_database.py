@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import StateError
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from tests.sync.conftest import Team
 
 FULL, NORMAL = 2, 1

@@ -17,8 +17,8 @@ import bayou.sync.pull as pull_module
 from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
 from bayou.core.ids import ulid
 from bayou.objectstore import keys
+from bayou.state.database import Database
 from bayou.sync import api
-from bayou.sync.database import Database
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of

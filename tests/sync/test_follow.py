@@ -15,7 +15,8 @@ from bayou.index.merge import merge
 from bayou.index.node import Root
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import IndexTree, names, scan
-from bayou.sync import base, commit
+from bayou.state import base
+from bayou.sync import commit
 from bayou.sync.context import Context, open_context
 from bayou.sync.report import SyncOptions
 from tests.sync.conftest import Clone, Team

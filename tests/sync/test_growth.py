@@ -11,7 +11,7 @@ import pytest
 
 import bayou.objectstore.open as store_open
 from bayou.objectstore.backends.directory import LocalTransport
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import FaultyTransport
 from tests.sync.conftest import Team

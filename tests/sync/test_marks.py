@@ -10,7 +10,7 @@ import pytest
 
 import bayou
 from bayou.core.errors import PathRefused
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from bayou.sync.observe import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan

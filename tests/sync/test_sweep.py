@@ -66,7 +66,7 @@ def lay(clone: Clone, days: float, *, directory: bool = False) -> Path:
 @contextmanager
 def present_since(clone: Clone, days: float) -> Iterator[Datastore]:
     """A process, this one, that has been at work on the tree for so many days."""
-    with patch("bayou.sync.journal.ulid", lambda: ulid_of(days)):
+    with patch("bayou.state.journal.ulid", lambda: ulid_of(days)):
         datastore = Datastore(clone.repo)
     with datastore:
         yield datastore

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from bayou.sync.journal import Journal
+from bayou.state.journal import Journal
 from bayou.sync.service import Datastore
 from tests.sync import children
 from tests.sync.conftest import Clone, Team

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from bayou.cli import app
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from tests.cli.conftest import Ran
 from tests.trusting import trust
 

@@ -18,7 +18,7 @@ from bayou.config import ownership
 from bayou.config.trust import user_folder
 from bayou.core.errors import StateError
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]

@@ -18,7 +18,7 @@ from bayou.cli.output import Output
 if TYPE_CHECKING:
     from bayou.config.trust import Ask, Need
     from bayou.repo import Repo
-    from bayou.sync.connection import Connection
+    from bayou.state.connection import Connection
 
 
 class Common(Struct):
@@ -56,7 +56,7 @@ class Common(Struct):
     def connect(self, repo: Repo) -> Connection:
         """Return the one open datastore of this command, which shares it among all that it calls; `close` ends it."""
         if self.connection is None:
-            from bayou.sync.connection import Connection  # noqa: PLC0415
+            from bayou.state.connection import Connection  # noqa: PLC0415
 
             self.connection = Connection(repo)
         return self.connection

@@ -4,6 +4,8 @@ Together the parts hold every key of the store once. A directory is divided only
 known exactly; otherwise it stays one part, which is slower and as right. It also stays one part where dividing it would
 separate what belongs together: the objects of pushes (`a/~<push>/b` is the object of the path `a/b`), and another store
 (a directory that holds `.bayou/`), which a job knows only by that.
+
+How a listing is divided (`engine.parts`).
 """
 
 from __future__ import annotations
@@ -105,3 +107,6 @@ def _directories(store: Store, part: Part) -> list[str] | None:
     if any(keys.is_push_segment(one) for one in last) or (part.directory is not None and keys.INTERNAL in last):
         return None
     return [one for one in found if one != keys.INTERNAL]
+
+
+__all__ = ["MOST_LEVELS", "Part", "divide", "groups", "objects"]

@@ -20,7 +20,7 @@ from bayou.model.types.registry import find_type
 from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
 from bayou.records.names import check_tags
 from bayou.repo import Repo
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 
 
 class RunRequest(Struct, frozen=True):

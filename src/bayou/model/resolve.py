@@ -10,7 +10,7 @@ from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
-    from bayou.sync.connection import Connection
+    from bayou.state.connection import Connection
 
 
 def resolve_model(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
+from bayou.engine.parts import divide
 from bayou.index.build import FLUSH_EVERY, join_partitions
 from bayou.index.discovery import IN_THE_WAY, Discovered, Refused, head_lost
 from bayou.index.node import Root
@@ -24,7 +25,6 @@ from bayou.pipeline.arrow import ddl, key_text
 from bayou.pipeline.bound import ended_by
 from bayou.pipeline.kernels import judge, leaves
 from bayou.pipeline.kernels.leaves import FOUND, PIECES, Leaves, Nested
-from bayou.pipeline.parts import divide
 from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.listing import judged
 

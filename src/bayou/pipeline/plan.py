@@ -29,8 +29,8 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
+from bayou.state.journal import JournalRow
 from bayou.sync.context import Context
-from bayou.sync.journal import Row
 from bayou.sync.plan import Action
 from bayou.sync.windows import Looked
 from bayou.worktree.scan import scan
@@ -73,7 +73,7 @@ class Planned(Struct, frozen=True):
     counts: Counter[Action]
     bytes: Counter[Action]
     notes: list[Note]
-    marks: tuple[Row, ...]
+    marks: tuple[JournalRow, ...]
     through: int
     stream: Callable[[], Iterator[Looked]] | None = None
 
@@ -143,7 +143,7 @@ def _shows_nothing(context: Context) -> bool:
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
 
 
-def _of_the_store_alone(kernel: LookAt, remote: IndexTree, marks: tuple[Row, ...], through: int) -> Planned:
+def _of_the_store_alone(kernel: LookAt, remote: IndexTree, marks: tuple[JournalRow, ...], through: int) -> Planned:
     """Plan what nobody but the store has a word on, as in a first pull: there is nothing to compare it with.
 
     Its leaves are read here, a window at a time, while those before are on their way. What somebody writes meanwhile is
@@ -181,7 +181,7 @@ def _asked(names: Container[str], kernel: LookAt) -> Column:
     return reduce(or_, asked)
 
 
-def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int, store: Store) -> Planned:
+def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, store: Store) -> Planned:
     """Count actions, and gather what is no payload or failed: one pass over a few columns. What tasks asked the store
     for goes to the tally of `store`."""
     counts: Counter[Action] = Counter()

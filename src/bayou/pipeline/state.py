@@ -9,7 +9,7 @@ from msgspec import Struct
 from pyarrow import parquet
 
 from bayou.pipeline.arrow import BYTES, INT, TEXT, batch
-from bayou.sync.database import Database
+from bayou.state.database import Database
 
 CACHED, LISTED, ABSENT, HASHED, JOURNAL = "cached", "listed", "absent", "hashed", "journal"
 

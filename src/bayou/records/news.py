@@ -10,7 +10,7 @@ from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.records.engine import Choice
-    from bayou.sync.connection import Connection
+    from bayou.state.connection import Connection
 
 
 def tell_catalog(repo: Repo, engine: Choice = "auto", connection: Connection | None = None) -> None:

@@ -14,8 +14,8 @@ from bayou.records.data import DataRepository
 from bayou.records.engine import Engine
 from bayou.records.renumber import renumber
 from bayou.repo import Repo
-from bayou.sync.connection import Connection
-from bayou.sync.journal import Guard
+from bayou.state.connection import Connection
+from bayou.state.journal import Guard
 from bayou.sync.service import Datastore
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from bayou.core.errors import StateError
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
-    from bayou.sync.connection import Connection
+    from bayou.state.connection import Connection
 
 
 def undone(repo: Repo) -> list[Path]:

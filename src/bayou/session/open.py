@@ -15,7 +15,7 @@ from bayou.repo import Repo as RepoConfig
 from bayou.repo import init_repo, open_repo
 from bayou.session.session import Session, write_session
 from bayou.session.workflows import Workflows
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone
 from bayou.repo import Repo
+from bayou.state.connection import Connection, connected
 from bayou.sync import api
-from bayou.sync.connection import Connection, connected
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.scope import ModelRef, Scope
 

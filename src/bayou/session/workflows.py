@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from bayou.session.session import Session, write_session
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 from bayou.sync.scope import ModelRef
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from bayou.core.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange
-from bayou.sync import base, commit, files, journal, publish
+from bayou.state import base, file_stats, journal
+from bayou.state.database import IN_SPAN
+from bayou.sync import commit, publish
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context
-from bayou.sync.database import IN_SPAN
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action
 from bayou.sync.publish import Publishing
@@ -199,9 +200,9 @@ def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) ->
             if one.remote is not None and absent is not None and one.action is Action.RECORD:
                 base.leave_out(db, context.place, one.path, absent)
             if seen.content is not None and one.remote is not None and one.absent is None:
-                files.remember(db, one.path, seen.content, seen.looked, context.place)
+                file_stats.remember(db, one.path, seen.content, seen.looked, context.place)
             elif one.remote is None and one.action is Action.RECORD:
-                files.forget(db, one.path)
+                file_stats.forget(db, one.path)
             if one.path not in doubt:
                 journal.drop(db, context.place, one.path, seen.through)
 

@@ -28,8 +28,9 @@ from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import Change, IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
-from bayou.sync import base, files, rows
-from bayou.sync.database import Database
+from bayou.state import base, file_stats
+from bayou.state import database as rows
+from bayou.state.database import Database
 from bayou.sync.turn import turn
 
 Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
@@ -194,7 +195,7 @@ def settle(database: Database, place: int, done: Committed) -> None:
         for path, entry in done.changes.items():
             if path not in done.overtaken:
                 base.take(db, place, path, entry)
-                files.expect(db, path, place) if entry is not None else files.forget(db, path)
+                file_stats.expect(db, path, place) if entry is not None else file_stats.forget(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
         db.execute(FORGET, (place,))
 
@@ -206,7 +207,7 @@ def pending(database: Database, place: int) -> list[Pending]:
     for number, parent, kept in found:
         told = json.loads(str(kept))
         overtaken = frozenset(told.pop(_OVERTAKEN, ()))
-        changes = {path: rows.load(path, text) for path, text in told.items()}
+        changes = {path: rows.load_entry(path, text) for path, text in told.items()}
         waiting.append(Pending(str(number), cast("int", parent), changes, overtaken))
     return waiting
 
@@ -233,7 +234,7 @@ FORGET = "DELETE FROM pending WHERE place = ?"
 
 
 def _record(database: Database, place: int, one: Pending) -> None:
-    kept = json.dumps({path: rows.dump(entry) for path, entry in one.changes.items()})
+    kept = json.dumps({path: rows.dump_entry(entry) for path, entry in one.changes.items()})
     with database.transaction() as db:
         db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (one.commit, place, one.parent_seq, kept))
 

@@ -22,14 +22,13 @@ from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.sync.base import Base, Why, repo_place
+from bayou.state.base import BaseNodes, SyncBase, Why, repo_place
+from bayou.state.connection import Connection, connected
+from bayou.state.database import Database
+from bayou.state.file_stats import file_stat
+from bayou.state.journal import Journal
 from bayou.sync.bulk import Bulk, store_handle
-from bayou.sync.connection import Connection, connected
-from bayou.sync.database import Database
-from bayou.sync.files import file_stat
-from bayou.sync.journal import Journal
 from bayou.sync.mover import Mover, Threads
-from bayou.sync.nodes import BaseNodes
 from bayou.sync.observe import Observed
 from bayou.sync.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
@@ -49,7 +48,7 @@ class Context(Struct):
     store: Store
     deadline: Deadline
     database: Database
-    base: Base
+    base: SyncBase
     nodes: LocalNodes
     cache: NodeFiles
     journal: Journal
@@ -144,7 +143,7 @@ def open_context(
         held.enter_context(_alone(repo.state / "sync.lock", deadline))
         cache = NodeFiles(repo.state / "nodes")
         nodes = BaseNodes(cache, ulid())
-        base = Base(database, repo_place(repo, bounded), bounded.namespace, nodes)
+        base = SyncBase(database, repo_place(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.place_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bayou.repo import Repo
+from bayou.state.journal import open_journal
 from bayou.sync.conflict import Conflicts
-from bayou.sync.presence import open_journal
 from bayou.sync.reports import KeptCopy
 from bayou.worktree.tree import Worktree
 

@@ -9,10 +9,10 @@ from bayou.core import paths
 from bayou.core.errors import NotFound, SyncError
 from bayou.index.tree import scan
 from bayou.repo import Repo
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
+from bayou.state.journal import JournalSnapshot
 from bayou.sync.context import Context, open_context
 from bayou.sync.intents import settle_intents
-from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observed
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
@@ -86,7 +86,7 @@ def _is_lost(context: Context, path: str) -> bool:
     """Whether base has a file that is neither here nor deleted by anybody: it may come back (V5)."""
     if context.stat(path) is not None or not context.base.lookup([path]):
         return False
-    return not Journaled.of(context.journal.rows()).deleted(path)
+    return not JournalSnapshot.of(context.journal.rows()).deleted(path)
 
 
 def _is_here(context: Context, target: str | None) -> bool:

@@ -7,7 +7,7 @@ import time
 
 from bayou.core.errors import BayouError, Cancelled, DeadlinePassed
 from bayou.index.entry import Entry
-from bayou.sync import base, files, rows
+from bayou.state import base, database, file_stats
 from bayou.sync.commit import overtake
 from bayou.sync.context import Context
 from bayou.worktree.hashing import Content, read_content
@@ -27,16 +27,16 @@ def settle_intents(context: Context) -> None:
     with context.database.transaction() as db:
         for path, text, sha256 in left:
             path = str(path)
-            entry = rows.load(path, text if text is None else str(text))
+            entry = database.load_entry(path, text if text is None else str(text))
             content = _content(context, path)
             arrived = content is not None and content.sha256 == sha256
             if (entry is None and content is None) or (entry is not None and arrived):
                 _take(context, db, path, entry, content.sha256 if content else None)
                 overtake(db, context.place, {path})
                 if content is not None:
-                    files.remember(db, path, content, now, context.place)
+                    file_stats.remember(db, path, content, now, context.place)
                 else:
-                    files.forget(db, path)
+                    file_stats.forget(db, path)
             db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
 
 

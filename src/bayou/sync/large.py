@@ -18,10 +18,11 @@ from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
 from bayou.index.tree import IndexTree, diff, scan
 from bayou.objectstore.spec import StoreSpec
-from bayou.sync import files, view, windows
+from bayou.state import file_stats
+from bayou.state.journal import JournalSnapshot
+from bayou.sync import view, windows
 from bayou.sync.act import Begun, begin, conflict_refused, finish
 from bayou.sync.context import Context
-from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
 from bayou.sync.planning import distrust, guard, plan, tell_found
@@ -130,7 +131,7 @@ class _Large:
 
     def tell(self) -> None:
         """Put into the report what the look at the tree brought, and sweep it."""
-        found = Observation(Journaled(), walked=True)
+        found = Observation(JournalSnapshot(), walked=True)
         for one in self._planned.notes:
             match one.what:
                 case "foreign":
@@ -245,14 +246,14 @@ class _Large:
         soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
         for window in cut(self._rows(), soon=soon):
             context.deadline.remaining()
-            told = Journaled.of(
+            told = JournalSnapshot.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]
             )
             told.through = self._planned.through
             paths = {one.observed.path: one.observed for one in window.rows}
             observation = Observation(told, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
-                files.remember_many(db, [one.kept for one in window.rows if one.kept is not None])
+                file_stats.remember_many(db, [one.kept for one in window.rows if one.kept is not None])
             observer = Observer(
                 context.root,
                 context.database,

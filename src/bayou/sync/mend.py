@@ -15,7 +15,8 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
-from bayou.sync import base, commit, push
+from bayou.state import base
+from bayou.sync import commit, push
 from bayou.sync.context import Context
 from bayou.sync.plan import same_object
 from bayou.sync.rescue import rescued

@@ -19,8 +19,8 @@ from msgspec import Struct, field
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, TreeError
 from bayou.core.progress import Progress
+from bayou.state.journal import NoJournal
 from bayou.sync.conflict import Conflicts
-from bayou.sync.presence import NoJournal
 from bayou.sync.report import Conflict
 from bayou.sync.units import unit_of
 from bayou.worktree.hashing import read_content

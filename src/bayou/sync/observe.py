@@ -22,11 +22,10 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.core.progress import NoProgress, Progress
 from bayou.index.key_range import EVERYTHING, KeyRange
-from bayou.sync import files
-from bayou.sync.database import IN_SPAN, Database
-from bayou.sync.files import Known, file_stat
-from bayou.sync.journal import Row
-from bayou.sync.journaled import Journaled
+from bayou.state import file_stats
+from bayou.state.database import IN_SPAN, Database
+from bayou.state.file_stats import Known, file_stat
+from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.plan import UNREAD, LocalState
 from bayou.sync.policy import Policy
 from bayou.sync.report import Failure, Refusal
@@ -78,7 +77,7 @@ class Observed(Struct, frozen=True):
 class Observation(Struct):
     """What a look at the tree brought: paths worth a decision, and what could not be looked at."""
 
-    journaled: Journaled
+    journaled: JournalSnapshot
     paths: dict[str, Observed] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -107,7 +106,7 @@ class Look(Struct, frozen=True):
         self,
         path: str,
         walked: FileStat | None,
-        journaled: Journaled,
+        journaled: JournalSnapshot,
         before: Known | None,
         now: int,
         keep: int = 0,
@@ -153,7 +152,7 @@ class Look(Struct, frozen=True):
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def in_passing(self, path: str, walked: FileStat, journaled: Journaled, now: int) -> Observed | None:
+    def in_passing(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
         """Look at a file that no row of the journal names, without reading it; None if it must be read now.
 
         It is ours, its stat will tell if it changes (`FileStat.settled`), and its bytes can be kept when they are read.
@@ -163,7 +162,7 @@ class Look(Struct, frozen=True):
         state = LocalState(UNREAD, walked.size, ours=True)
         return Observed(path, state, None, journaled.through, now, unread=walked)
 
-    def _ours(self, path: str, journaled: Journaled, here: FileStat | None) -> bool:
+    def _ours(self, path: str, journaled: JournalSnapshot, here: FileStat | None) -> bool:
         if self.adopt or journaled.written(path):
             return True
         if here is None or not journaled.marked(path):
@@ -208,11 +207,11 @@ class Observer:
         self._one = Look(root, adopt, absent, untracked, deadline)
 
     def look(
-        self, rows: Iterable[Row], *, walk: bool, scope: Scope | None = None, limit: int | None = None
+        self, rows: Iterable[JournalRow], *, walk: bool, scope: Scope | None = None, limit: int | None = None
     ) -> Observation:
         """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
         it. `TooMany` if these are more than `limit`: then nothing was read yet."""
-        seen = Observation(Journaled.of(rows if scope is None else scope.rows(rows)))
+        seen = Observation(JournalSnapshot.of(rows if scope is None else scope.rows(rows)))
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
         seen.walked = walk or (seen.journaled.everything and scope is None)
         if seen.walked:
@@ -238,7 +237,7 @@ class Observer:
     ) -> int | None:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
-        equal, expected = files.matching(self._database, self._place)
+        equal, expected = file_stats.matching(self._database, self._place)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
@@ -268,7 +267,9 @@ class Observer:
         self, candidates: Mapping[str, FileStat | None], seen: Observation, *, in_passing: bool = True
     ) -> None:
         few = len(candidates) < _FEW
-        known = files.known(self._database, candidates) if few else files.all_known(self._database, self._within)
+        known = (
+            file_stats.known(self._database, candidates) if few else file_stats.all_known(self._database, self._within)
+        )
         now = time.time_ns()
         if in_passing and self._pushes:
             candidates = self._pass_by(candidates, known, seen, now)
@@ -324,7 +325,7 @@ class Observer:
         return rest
 
     def _look_at(
-        self, path: str, walked: FileStat | None, journaled: Journaled, before: Known | None, now: int
+        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: Known | None, now: int
     ) -> Observed | Failure:
         found = self._one.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
         if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
@@ -343,9 +344,9 @@ class Observer:
         """Keep new hashes, so that a file is read once although nothing was decided about it."""
         if not fresh:
             return
-        kept = [files.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
+        kept = [file_stats.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
         with self._database.transaction() as db:
-            files.remember_many(db, kept)
+            file_stats.remember_many(db, kept)
 
 
 def _size(one: Observed | Failure) -> int:

@@ -13,7 +13,8 @@ from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
 from bayou.index.tree import Change, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
-from bayou.sync import base, files, steps
+from bayou.state import base, file_stats
+from bayou.sync import steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observation, Observer, check_limit
 from bayou.sync.plan import Action, unchanged
@@ -117,7 +118,7 @@ def distrust(context: Context, changes: Iterable[Change], head: Head) -> None:
         with context.database.transaction() as db:
             for path in doubtful:
                 base.take(db, context.place, path, None)
-                files.doubt(db, path)
+                file_stats.doubt(db, path)
             base.settle_rebuilt(db, context.place, head.rebuilt)
     if doubtful:
         context.report.warnings.append(

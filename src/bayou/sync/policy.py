@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathspec import PathSpec
     from pathspec.pattern import Pattern
 
-    from bayou.sync.base import Why
+    from bayou.state.base import Why
 
 
 class Policy(SelectiveStruct, frozen=True):

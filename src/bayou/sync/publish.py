@@ -13,7 +13,8 @@ from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange, KeyRanges
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, diff
-from bayou.sync import base, commit, files, journal, push, steps
+from bayou.state import base, file_stats, journal
+from bayou.sync import commit, push, steps
 from bayou.sync.context import Context
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide
@@ -162,7 +163,7 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
     report = context.report
     expected: list[str] = []
-    kept: list[files.Row] = []
+    kept: list[file_stats.Row] = []
     still: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
@@ -170,22 +171,22 @@ def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
             unmoved = one is not None and context.unmoved(one)
             changed = one is None or entry != carry.steps[path].remote
             if entry is None:
-                files.forget(db, path)
+                file_stats.forget(db, path)
                 report.pushed.deleted += changed
             else:
                 # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
                 if unmoved and one is not None and one.content is not None:
-                    kept.append(files.row(path, one.content, one.looked, context.place))
+                    kept.append(file_stats.row(path, one.content, one.looked, context.place))
                 else:
                     expected.append(path)
             if unmoved and one is not None:
                 still[path] = one.through
         _take(context, db, done)
-        files.remember_many(db, kept)
+        file_stats.remember_many(db, kept)
         for path in expected:
-            files.expect(db, path, context.place)
+            file_stats.expect(db, path, context.place)
         push.forget(db, context.place, done.changes.keys())
         if not journal.silent(db, context.place):
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.

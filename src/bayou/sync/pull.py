@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from bayou.core.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
-from bayou.sync import base, files, journal, rows
-from bayou.sync.base import Why
+from bayou.state import base, database, file_stats, journal
+from bayou.state.base import Why
 from bayou.sync.commit import doubtful, overtake
 from bayou.sync.context import Context
 from bayou.sync.intents import ProofLost
@@ -212,7 +212,7 @@ def _intend(context: Context, staged: Sequence[Staged]) -> None:
         db.executemany(
             "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
             [
-                (context.place, one.item.path, rows.dump(one.item.entry), one.sha256)
+                (context.place, one.item.path, database.dump_entry(one.item.entry), one.sha256)
                 for one in staged
                 if one.file is not None or one.item.entry is None
             ],
@@ -241,13 +241,13 @@ class _Settled(Struct):
     def write(self, db: sqlite3.Connection, place: int) -> None:
         """Make it base, inside the transaction that renames."""
         base.take_many(db, place, self.entries)
-        files.remember_many(db, self.files)
+        file_stats.remember_many(db, self.files)
         for path in self.gone:
-            files.forget(db, path)
+            file_stats.forget(db, path)
         for path, why in self.absent:
             base.leave_out(db, place, path, why)
             if why == "refused":
-                files.expect(db, path, place)  # what is in the way may go away
+                file_stats.expect(db, path, place)  # what is in the way may go away
         for entry, sha256 in self.hashes:
             base.learn_hash(db, place, entry, sha256)
 
@@ -267,11 +267,11 @@ def _settle(context: Context, one: Staged, settled: _Settled) -> None:
             settled.placed.add(item.path)
             assert one.sha256 is not None
             content = Content(one.sha256, stat.size, stat)
-            settled.files.append(files.row(item.path, content, time.time_ns(), context.place))
+            settled.files.append(file_stats.row(item.path, content, time.time_ns(), context.place))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            settled.files.append(files.row(item.path, item.observed.content, item.observed.looked, context.place))
+            settled.files.append(file_stats.row(item.path, item.observed.content, item.observed.looked, context.place))
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
         if entry is None:

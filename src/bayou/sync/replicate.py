@@ -28,9 +28,9 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
+from bayou.state.database import remote_url
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
-from bayou.sync.place import place_url
 from bayou.sync.replica import point
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.plan import Counts, Plan, plan
@@ -118,7 +118,7 @@ def _stores(repo: Repo, place: DatastoreConfig, deadline: Deadline) -> tuple[Sto
         )
     check_place(place, "the replica")
     here = repo.config.datastore
-    if here.url and place.url and place_url(here.url, here.namespace) == place_url(place.url, place.namespace):
+    if here.url and place.url and remote_url(here.url, here.namespace) == remote_url(place.url, place.namespace):
         raise UsageError(f"{place.url} is where this repo's data is already", hint="name another URL, or --namespace N")
     source = repo.store()
     target = replace(repo, config=replace(repo.config, datastore=place)).store()

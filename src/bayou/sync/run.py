@@ -15,11 +15,12 @@ from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
 from bayou.objectstore.spec import StoreSpec
-from bayou.sync import base, commit, journal, view
+from bayou.state import base, journal
+from bayou.state.base import BaseLost
+from bayou.state.journal import JournalRow
+from bayou.sync import commit, view
 from bayou.sync.context import Context
 from bayou.sync.intents import ProofLost, settle_intents
-from bayou.sync.journal import Row
-from bayou.sync.nodes import BaseLost
 from bayou.sync.observe import Observation, Observer, TooMany
 from bayou.sync.plan import Action
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
@@ -190,7 +191,7 @@ def settle_pending(context: Context, store_view: View) -> bool:
     return True
 
 
-def prove(context: Context, seen: HeadSeen | None, marks: Iterable[Row], *, clean: bool) -> None:
+def prove(context: Context, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
     """Fold base, note the head that it was compared with, and end a pass that was clean: drop marks, since their files
     are all settled, and tidy up."""
     place = context.base.fold(context.nodes)
@@ -204,7 +205,7 @@ def prove(context: Context, seen: HeadSeen | None, marks: Iterable[Row], *, clea
         tidy(context)
 
 
-def _settle_head(context: Context, place: base.Place, seen: HeadSeen | None) -> None:
+def _settle_head(context: Context, place: base.RemoteState, seen: HeadSeen | None) -> None:
     """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3).
 
     Otherwise base stays behind an allowed mass delete: whoever pulls it must still find that it was allowed.

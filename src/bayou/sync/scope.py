@@ -9,7 +9,7 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from bayou.index.key_range import KeyRanges
-    from bayou.sync.journal import Row
+    from bayou.state.journal import JournalRow
 
 _OWNED = ("data", "outputs", "definitions-evaluated")
 """The payload roots in which a model has a directory of its own."""
@@ -42,7 +42,7 @@ class Scope(Struct, frozen=True):
 
         return KeyRanges(KeyRange.under(prefix) for prefix in self.prefixes)
 
-    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def rows(self, rows: Iterable[JournalRow]) -> Iterator[JournalRow]:
         """Yield the journal's rows that can tell of a path in here."""
         for row in rows:
             if any(True for _ in self.below(row.path)) if row.kind == "tree" else row.path.startswith(self.prefixes):

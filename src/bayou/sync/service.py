@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from bayou.core import paths
 from bayou.repo import Repo
-from bayou.sync.connection import Connection, connected
-from bayou.sync.journal import EVERYTHING, Guard, Journal, Mark
-from bayou.sync.presence import NoJournal, open_journal
+from bayou.state.connection import Connection, connected
+from bayou.state.journal import EVERYTHING, Guard, Journal, Mark, NoJournal, open_journal
 from bayou.sync.scope import ModelRef, Scope
 from bayou.worktree.tree import Worktree
 
@@ -122,7 +121,7 @@ class StoreSync:
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
-        from bayou.sync.known import known  # noqa: PLC0415
+        from bayou.state.base import known  # noqa: PLC0415
 
         return known(self._repo, self._journal.database, self._journal.place, prefix)
 

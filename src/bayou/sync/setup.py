@@ -22,12 +22,12 @@ from bayou.core.progress import NoProgress, Progress
 from bayou.objectstore.probe import probe
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
+from bayou.state.database import remote_url
 from bayou.sync import migrate, view
 from bayou.sync.conflict import Conflicts
 from bayou.sync.context import Context, open_context
 from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
-from bayou.sync.place import place_url
 from bayou.sync.report import Conflict, Refusal, Renumber, SyncOptions, SyncReport
 from bayou.sync.reports import SetupReport
 from bayou.sync.run import run
@@ -95,7 +95,7 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
     renewed = replace(repo, config=replace(repo.config, datastore=place))
     store = renewed.store()
     probe(store.within(move.deadline))
-    moving = old.url is None or place_url(old.url, old.namespace) != place_url(place.url, place.namespace)
+    moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(place.url, place.namespace)
     if moving and old.url is not None and not move.skip_migration:
         hydrate(repo, None, timeout=move.deadline.remaining())
     unfinished: str | None = None

@@ -11,11 +11,10 @@ from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
-from bayou.sync.base import Base, repo_place
-from bayou.sync.connection import Connection, connected
-from bayou.sync.database import Database
-from bayou.sync.journal import Journal
-from bayou.sync.place import place_url
+from bayou.state.base import SyncBase, repo_place
+from bayou.state.connection import Connection, connected
+from bayou.state.database import Database, remote_url
+from bayou.state.journal import Journal
 from bayou.sync.policy import Policy
 from bayou.sync.reports import IndexStatus, Status
 
@@ -72,7 +71,7 @@ def _offline(repo: Repo, database: Database) -> Status:
     config = repo.config.datastore
     assert config.url is not None
     nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
-    base = Base(database, place_url(config.url, config.namespace), config.namespace, nodes)
+    base = SyncBase(database, remote_url(config.url, config.namespace), config.namespace, nodes)
     paths, bulk = Journal(database, base.place_id).counts()
     seq = base.place.seq
     return Status(
@@ -81,8 +80,8 @@ def _offline(repo: Repo, database: Database) -> Status:
     )  # fmt: skip
 
 
-def _base(repo: Repo, store: Store, database: Database) -> Base:
-    return Base(
+def _base(repo: Repo, store: Store, database: Database) -> SyncBase:
+    return SyncBase(
         database, repo_place(repo, store), store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status")
     )
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from bayou.core import paths
 from bayou.core.errors import MassDelete
 from bayou.index.entry import Entry
-from bayou.sync.base import Why
+from bayou.state.base import Why
 from bayou.sync.observe import Observed
 from bayou.sync.plan import Action, decide, unchanged
 from bayou.sync.policy import Policy

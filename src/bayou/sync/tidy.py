@@ -10,7 +10,7 @@ from contextlib import suppress
 from bayou.core.clock import now_ms
 from bayou.index.node import digest_of
 from bayou.index.tree import IndexTree, names
-from bayou.sync.base import load_root
+from bayou.state.base import load_root
 from bayou.sync.context import Context
 from bayou.worktree.staging import made_before, sweep
 

@@ -30,7 +30,8 @@ from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.repo import Repo
-from bayou.sync import base, commit, steps, view
+from bayou.state import base
+from bayou.sync import commit, steps, view
 from bayou.sync.compare import MOST_NAMED, Compared
 from bayou.sync.context import Context, open_context
 from bayou.sync.mend import mend, settle_pending

@@ -17,7 +17,7 @@ from bayou.index.node_store import LocalNodes, NodeFiles, Staging, StoreNodes, S
 from bayou.index.tree import IndexTree
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
-from bayou.sync.base import Place
+from bayou.state.base import RemoteState
 from bayou.sync.bulk import Bulk
 
 
@@ -35,7 +35,7 @@ class View(Struct, frozen=True):
         return self.seen.head if self.seen is not None else None
 
 
-def look(store: Store, cache: NodeFiles, place: Place, *, etag: str | None) -> View | None:
+def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None) -> View | None:
     """Read the head, and prove that it goes on from what base knows; None if it is the one with this ETag.
 
     `NotFound` if there is none and base knows of none either.
@@ -52,7 +52,7 @@ def look(store: Store, cache: NodeFiles, place: Place, *, etag: str | None) -> V
     return View(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def emptied(store: Store, place: Place) -> StoreEmptied:
+def emptied(store: Store, place: RemoteState) -> StoreEmptied:
     """Say that a store which base knows has no head."""
     return StoreEmptied(
         f"{store.url} had commit {place.commit} and has no index any more",
@@ -61,7 +61,7 @@ def emptied(store: Store, place: Place) -> StoreEmptied:
     )
 
 
-def check_history(store: Store, place: Place, head: Head) -> None:
+def check_history(store: Store, place: RemoteState, head: Head) -> None:
     """Raise unless the head is of the store that base knows, and its log has base's commit where base saw it.
 
     A store that was swapped or came back from a backup must never turn into deletes here.
@@ -86,7 +86,7 @@ def check_history(store: Store, place: Place, head: Head) -> None:
     )
 
 
-def rebuilt_since(place: Place, head: Head) -> bool:
+def rebuilt_since(place: RemoteState, head: Head) -> bool:
     """Whether the index was rebuilt since base: then it need not go on from what base knows, nor have all of it."""
     return head.rebuilt is not None and head.rebuilt != place.rebuilt
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from bayou.index.key_range import KeyRange
-from bayou.sync import files
+from bayou.state import file_stats
 from bayou.sync.observe import Observed
 from bayou.sync.units import units_around
 
@@ -27,7 +27,7 @@ class Looked(Struct, frozen=True):
 
     observed: Observed
     named: bool
-    kept: files.Row | None = None
+    kept: file_stats.Row | None = None
 
 
 class Window(Struct, frozen=True):

@@ -15,7 +15,7 @@ from bayou.core.ids import ulid
 from bayou.records.records import Records
 from bayou.records.run import Run
 from bayou.repo import Repo
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 from bayou.sync.context import identity
 from bayou.sync.report import SyncReport
 from bayou.workflow.check import check_workflow

@@ -12,7 +12,7 @@ from bayou.core.documents import Place
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
 from bayou.records.run import Step as Record
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 from bayou.workflow.definition import Job, Step, Workflow
 from bayou.workflow.each import Each
 from bayou.workflow.graph import before

@@ -17,7 +17,7 @@ from bayou.model.run import WriteSession, run_method
 from bayou.records.outputs import Output
 from bayou.records.run import Run
 from bayou.records.run import Step as Record
-from bayou.sync.connection import Connection
+from bayou.state.connection import Connection
 from bayou.sync.report import SyncReport
 from bayou.sync.scope import ModelRef
 from bayou.workflow.recorder import Recorder

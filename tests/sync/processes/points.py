@@ -10,7 +10,7 @@ from typing import Any
 
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
-from bayou.sync.database import Database
+from bayou.state.database import Database
 
 KINDS = ("rename", "unlink", "fsync", "transaction", "request", "swap", "swap")
 """The swap is one request of many, and the one that matters most."""

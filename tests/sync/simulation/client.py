@@ -16,11 +16,11 @@ from bayou.index.entry import Entry
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.repo import LOCAL, Repo
+from bayou.state.base import SyncBase
+from bayou.state.database import Database
+from bayou.state.journal import Journal
 from bayou.sync import api
-from bayou.sync.base import Base
 from bayou.sync.conflict import Conflicts
-from bayou.sync.database import Database
-from bayou.sync.journal import Journal
 from bayou.sync.report import Mode, SyncOptions, SyncReport
 from bayou.sync.reports import CollectReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
@@ -232,4 +232,4 @@ class Client:
         """Return what base says of these paths at this moment."""
         with Database(self.repo.state / "sync.db") as database:
             nodes = LocalNodes(NodeFiles(self.repo.state / "nodes"), "look")
-            return Base(database, URL, None, nodes).lookup(paths)
+            return SyncBase(database, URL, None, nodes).lookup(paths)

@@ -12,8 +12,8 @@ import pytest
 from bayou.index.head import Head, encode_head
 from bayou.index.log import write_page
 from bayou.objectstore import keys
+from bayou.state.journal import JournalSnapshot
 from bayou.sync.context import Context
-from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Look
 from tests.sync.simulation.campaign import Found, Tally, play
 from tests.sync.simulation.world import Kind
@@ -37,7 +37,9 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "V1 the head is swapped by its version": lambda: patch("bayou.sync.commit.swap_head", swap_blindly),
     "T5 a commit whose answer was lost is found": lambda: patch("bayou.sync.commit.resolve", lambda *_: None),
     "T5 a swap that may still arrive is reckoned with": lambda: patch("bayou.sync.commit.doubtful", lambda *_: set()),
-    "T7 what is open is not dropped": lambda: patch.object(Journaled, "closed_through", lambda self, _: self.through),
+    "T7 what is open is not dropped": lambda: patch.object(
+        JournalSnapshot, "closed_through", lambda self, _: self.through
+    ),
     "T8 a pull looks again before it renames": lambda: patch.object(Context, "unmoved", lambda *_: True),
     "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
     "T11 what nobody names is untracked": lambda: patch.object(Look, "_ours", lambda *_: True),

@@ -31,7 +31,7 @@ from bayou.core.deadline import Deadline
 from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.objectstore.store import Store
-from bayou.sync.database import Database
+from bayou.state.database import Database
 from bayou.sync.observe import Look
 from bayou.worktree.hashing import FileStat
 

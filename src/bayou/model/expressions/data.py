@@ -17,7 +17,7 @@ from bayou.repo import Repo
 if TYPE_CHECKING:
     from bayou.records.data import Item
     from bayou.records.records import Records
-    from bayou.sync.connection import Connection
+    from bayou.state.connection import Connection
 
 _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
 

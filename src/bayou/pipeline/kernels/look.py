@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import BYTES, INT, TEXT, TIME, batch, rows
-from bayou.sync import files, steps
-from bayou.sync.base import Why
+from bayou.state import file_stats
+from bayou.state.base import Why
+from bayou.state.file_stats import Known
+from bayou.state.journal import JournalRow, JournalSnapshot
+from bayou.sync import steps
 from bayou.sync.context import stays_away
-from bayou.sync.files import Known
-from bayou.sync.journal import Row
-from bayou.sync.journaled import Journaled
 from bayou.sync.observe import Look, Observed
 from bayou.sync.plan import LocalState
 from bayou.sync.policy import Policy
@@ -94,7 +94,7 @@ class LookAt(Struct, frozen=True):
     place: int
     policy: tuple[str, tuple[str, ...]]
     adopt: bool
-    marks: tuple[Row, ...]
+    marks: tuple[JournalRow, ...]
     through: int
     moved: bool
     same: bool
@@ -152,7 +152,7 @@ class LookAt(Struct, frozen=True):
         moves = remote.size if remote is not None and step.action.pulls else 0
         if content is not None and step.action.pushes:
             moves = content.size
-        *_, settled, matches = files.renewed(path, content, now, before) if content and fresh else (None, None)
+        *_, settled, matches = file_stats.renewed(path, content, now, before) if content and fresh else (None, None)
         stat = content.stat if content else (None, None, None, None)
         return (
             *(path, step.action.value, named, moves),
@@ -162,11 +162,13 @@ class LookAt(Struct, frozen=True):
             *(None, None),
         )
 
-    def _journaled(self, said: _Said) -> Journaled:
+    def _journaled(self, said: _Said) -> JournalSnapshot:
         """Return the journal as far as it is about one path; its newest row is that of all."""
         told = said.of("journal")[0]
-        mine = sorted((Row(*row) for row in json.loads(cast("str", told))), key=lambda row: row.id) if told else []
-        found = Journaled.of([*self.marks, *mine])
+        mine = (
+            sorted((JournalRow(*row) for row in json.loads(cast("str", told))), key=lambda row: row.id) if told else []
+        )
+        found = JournalSnapshot.of([*self.marks, *mine])
         found.through = self.through
         return found
 
@@ -237,4 +239,4 @@ def _looked(row: tuple[object, ...]) -> Looked:
     state = LocalState(here.sha256 if here else None, here.size if here else None, deleted, ours, absent)  # type: ignore[arg-type]
     observed = Observed(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
     kept = (path, *stat, sha256, settled, matches) if fresh else None
-    return Looked(observed, cast("bool", named), cast("files.Row | None", kept))
+    return Looked(observed, cast("bool", named), cast("file_stats.JournalRow | None", kept))

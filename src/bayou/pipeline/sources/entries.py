@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
+from bayou.engine.parts import groups
 from bayou.index.node import Ref
 from bayou.index.node_store import NodeFiles, StoreNodes
 from bayou.index.tree import IndexTree, branches, leaves
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, entries_to_batch
-from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
 from bayou.pipeline.stores import store_of
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow
 
 from bayou.core import paths
+from bayou.engine.parts import groups
 from bayou.pipeline.arrow import INT, TEXT, batches_of_rows
-from bayou.pipeline.parts import groups
 from bayou.pipeline.sources.source import load
 from bayou.worktree.scan import Found, Skipped, scan
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
+from bayou.engine.parts import Part, groups, objects
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
 from bayou.pipeline.arrow import OBJECTS, objects_to_batch
 from bayou.pipeline.kernels.judge import JUDGED, Judge
-from bayou.pipeline.parts import Part, groups, objects
 from bayou.pipeline.sources.source import load
 from bayou.pipeline.stores import store_of
 

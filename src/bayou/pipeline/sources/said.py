@@ -18,13 +18,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from pyarrow import parquet
 
+from bayou.engine.parts import groups
 from bayou.index.node import Ref
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests
 from bayou.pipeline.arrow import batch
 from bayou.pipeline.kernels.look import SIDES
-from bayou.pipeline.parts import groups
 from bayou.pipeline.sources import entries, files
 from bayou.pipeline.sources.source import read_parts
 from bayou.pipeline.stores import store_of

@@ -12,11 +12,9 @@ from bayou.index.node import Pointer, Ref, Root
 from bayou.index.node_store import NodeFiles
 from bayou.index.tree import IndexTree, branches, find_many, leaves
 from bayou.repo import Repo
-from bayou.sync import rows
-from bayou.sync.base import load_root
-from bayou.sync.database import Database
-from bayou.sync.nodes import BaseNodes
-from bayou.sync.place import place_of
+from bayou.state import database as rows
+from bayou.state.base import BaseNodes, load_root
+from bayou.state.database import Database, remote_of
 
 LEAVES = 64
 """Leaves of one task: 30,000 entries or so."""
@@ -65,12 +63,12 @@ def base_view(repo: Repo) -> BaseView:
     if repo.config.datastore.url is None:
         return BaseView(nodes)
     with Database(repo.state / "sync.db") as database:
-        place = place_of(database, repo)
+        place = remote_of(database, repo)
         # One statement, so that no fold falls between the two.
         (_, _, root), *newer = database.rows(
             "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
             " SELECT path, entry, NULL FROM overlay WHERE place = ?",
             (place, place),
         )
-    found = {str(path): rows.load(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
+    found = {str(path): rows.load_entry(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
     return BaseView(nodes, load_root(None if root is None else str(root)), found)

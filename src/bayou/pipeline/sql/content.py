@@ -17,7 +17,7 @@ from bayou.index.entry import Entry
 from bayou.objectstore import Store
 from bayou.pipeline.sql.base import BaseView
 from bayou.pipeline.sql.grant import Grant
-from bayou.sync.presence import NoJournal
+from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
 
 GROUP_BYTES = 32 << 20

@@ -73,7 +73,7 @@ class Backfill(Struct, frozen=True):
 
 
 def _cache_parts(root: Path, tasks: int) -> Sequence[Part]:
-    from bayou.pipeline.parts import groups  # noqa: PLC0415
+    from bayou.engine.parts import groups  # noqa: PLC0415
     from bayou.pipeline.sources.files import places  # noqa: PLC0415
 
     found = places(root, tasks * _PLACES_PER_TASK)
@@ -82,7 +82,7 @@ def _cache_parts(root: Path, tasks: int) -> Sequence[Part]:
 
 
 def _directory_parts(root: Path, tasks: int) -> tuple[Sequence[Part], Iterable[Told]]:
-    from bayou.pipeline.parts import groups  # noqa: PLC0415
+    from bayou.engine.parts import groups  # noqa: PLC0415
 
     upper, front = divide(root, tasks * _PLACES_PER_TASK)
     records = list(upper.found)

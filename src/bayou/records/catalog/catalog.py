@@ -18,8 +18,8 @@ from bayou.records.catalog.find import ALL_LATEST, IS_LATEST, Where
 from bayou.records.catalog.refreshed import Refreshed, is_current
 from bayou.records.engine import Engine
 from bayou.repo import Repo
-from bayou.sync.connection import Connection
-from bayou.sync.feed import open_feed
+from bayou.state.change_feed import open_feed
+from bayou.state.connection import Connection
 from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ class CatalogFile:
         self.close()
 
     def forked(self) -> None:
-        """Leave the parent's connection alone, in a forked child, which opens its own (as `sync.database`)."""
+        """Leave the parent's connection alone, in a forked child, which opens its own (as `state.database`)."""
         self._thread = threading.RLock()
         if self._connection is not None:
             _inherited.append(self._connection)

@@ -19,13 +19,13 @@ from bayou.records.catalog.files import read_all, stamp_of
 from bayou.records.catalog.lines import records_of
 from bayou.records.catalog.refreshed import Refreshed, empty, settle
 from bayou.records.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
-from bayou.sync.feed import Feed, Kept, Pending, Position
+from bayou.state.change_feed import ChangeFeed, Cursor, Kept, Pending
 from bayou.worktree.scan import Found, scan
 
 
-def follow(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -> Refreshed:
+def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Bring the catalog up to the feed's position."""
-    old = Position.load(told(db, "position") or "")
+    old = Cursor.load(told(db, "position") or "")
     changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
     if changes is None:
         return _rebuild(db, root, feed, backfill)
@@ -40,10 +40,10 @@ def follow(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -
     return settle(db, feed.position.place, feed.position.dump(), None, count)
 
 
-def _rebuild(db: sqlite3.Connection, root: Path, feed: Feed, backfill: Backfill) -> Refreshed:
+def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
     why = told(db, "why") or "had lost track of the tree"
-    former = Position.load(told(db, "former") or "")
+    former = Cursor.load(told(db, "former") or "")
     place = told(db, "place") or (former.place if former is not None else None)
     if place is not None and place != feed.position.place:
         empty(db)
@@ -101,7 +101,7 @@ def _fresh(db: sqlite3.Connection) -> set[str]:
     }
 
 
-def _drop_unseen(db: sqlite3.Connection, feed: Feed) -> int:
+def _drop_unseen(db: sqlite3.Connection, feed: ChangeFeed) -> int:
     """Drop rows that only an earlier catalog knew, where the journal or a complete base says that they are gone."""
     count = 0
     for table, path in PATHS.items():

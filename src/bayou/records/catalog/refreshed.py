@@ -7,7 +7,7 @@ import sqlite3
 from msgspec import Struct
 
 from bayou.records.catalog.schema import TABLES, tell, told
-from bayou.sync.feed import Feed
+from bayou.state.change_feed import ChangeFeed
 
 
 class Refreshed(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Refreshed(Struct, frozen=True):
         return f"the catalog caught up with {_count(self.changed, 'change')}" if self.changed else None
 
 
-def is_current(db: sqlite3.Connection, feed: Feed) -> bool:
+def is_current(db: sqlite3.Connection, feed: ChangeFeed) -> bool:
     """Whether the catalog reflects all that the feed tells of, and no change is under way."""
     return told(db, "position") == feed.position.dump() and not feed.position.open
 

@@ -21,7 +21,7 @@ from bayou.records.retention.removal import order, weigh_item
 from bayou.records.retention.rules import Doomed, judge
 from bayou.records.retention.runs import GoneRuns
 from bayou.records.versions import Versions
-from bayou.sync.presence import NoJournal
+from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
 
 Line = tuple[str | None, str | None, int | None, str | None]

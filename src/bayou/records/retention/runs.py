@@ -13,11 +13,9 @@ from bayou.index.node_store import NodeFiles
 from bayou.index.tree import scan
 from bayou.records.catalog.rows import VersionRow
 from bayou.repo import Repo
-from bayou.sync.base import Base
-from bayou.sync.database import Database
-from bayou.sync.nodes import BaseLost, BaseNodes
-from bayou.sync.place import place_url
-from bayou.sync.presence import NoJournal
+from bayou.state.base import BaseLost, BaseNodes, SyncBase
+from bayou.state.database import Database, remote_url
+from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
 
 _ROOT = "workflow-runs"
@@ -71,7 +69,7 @@ class Runs:
         assert place.url is not None
         with Database(self._repo.state / "sync.db") as database:
             nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
-            base = Base(database, place_url(place.url, place.namespace), place.namespace, nodes)
+            base = SyncBase(database, remote_url(place.url, place.namespace), place.namespace, nodes)
             # V3: base has an ETag only while it is all that a head of the store says; a pull of one model leaves none.
             if base.place.etag is None or base.dirty():
                 return None

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 from bayou.core.errors import PathRefused
 from bayou.index.key_range import EVERYTHING, KeyRange
-from bayou.sync.database import IN_SPAN, Database
+from bayou.state.database import IN_SPAN, Database
 from bayou.worktree.hashing import Content, FileStat
 from bayou.worktree.safe_root import SafeRoot
 from bayou.worktree.scan import Known as Scanned

@@ -6,24 +6,33 @@ that takes the write lock at its start, so that what a transaction has read stay
 A damaged file (no SQLite database, truncated, malformed) is moved to `.bayou/set-aside/` when a command opens it, and
 sync goes on as after a lost state directory. A file that is busy, not readable or of another version stays.
 Damage that a statement meets later ends the command; the next one checks the whole file first.
+
+Places: what this machine keeps apart from each other, one for each URL and namespace that a repo has synced with.
+
+Entries as they are kept in `sync.db`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from bayou.config.ownership import ASIDE, OWNER, create_private, owner_ids, set_aside_damaged
 from bayou.config.trust import trusts_all
 from bayou.core.errors import StateError, StateSetAside
 from bayou.core.file_lock import FileLock
+from bayou.index.entry import Entry
+from bayou.objectstore.url import parse_url
+from bayou.repo import Repo
 
 _SCHEMA = """
 CREATE TABLE owner (
@@ -351,3 +360,49 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def remote_of(database: Database, repo: Repo) -> int:
+    """Return the place that a repo's configuration names; nothing is opened, so that offline work goes on."""
+    config = repo.config.datastore
+    assert config.url is not None
+    return remote_id(database, remote_url(config.url, config.namespace), config.namespace or "")
+
+
+def remote_url(url: str, namespace: str | None) -> str:
+    """Return what identifies a store's place."""
+    return f"{parse_url(url)}/{namespace or ''}".rstrip("/")
+
+
+def remote_id(database: Database, url: str, namespace: str) -> int:
+    """Return the number of a place, which gets one when it is first asked for."""
+    found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
+    if not found:
+        with database.transaction() as db:
+            db.execute("INSERT OR IGNORE INTO place (url, namespace) VALUES (?, ?)", (url, namespace))
+        found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
+    return cast("int", found[0][0])
+
+
+_read = json.JSONDecoder().raw_decode
+"""Hot: `json.loads` takes twice as long for a list this short."""
+
+
+def dump_entry(entry: Entry | None) -> str | None:
+    """Return an entry without its path as JSON. Hot: `json.dumps` takes five times as long for a list this short."""
+    if entry is None:
+        return None
+    sha256 = f'"{entry.sha256.hex()}"' if entry.sha256 is not None else "null"
+    push, etag, version = _text(entry.push), _text(entry.etag), _text(entry.version)
+    return f"[{push}, {entry.size}, {sha256}, {etag}, {version}, {entry.modified}]"
+
+
+def _text(text: str | None) -> str:
+    return "null" if text is None else encode_basestring_ascii(text)
+
+
+def load_entry(path: str, text: str | None) -> Entry | None:
+    if text is None:
+        return None
+    (push, size, sha256, etag, version, modified), _ = _read(text)
+    return Entry(path, push, size, bytes.fromhex(sha256) if sha256 is not None else None, etag, version, modified)

@@ -3,35 +3,42 @@
 A place is a URL and a namespace. Its base is a root in the local node cache, and an overlay of rows that came since;
 `fold` merges the two. Rows are the remote's, verbatim. Everything here is written inside transactions of the caller's,
 together with what made it true.
+
+The nodes of base, on this machine. What is lost of them is found out anew, not mourned.
+
+What base says of paths, whether or not they are here. Nothing is asked of the store.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import suppress
 from typing import Literal, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core.errors import NodeDamaged, NodeMissing, StateError
+from bayou.core.ids import ulid
 from bayou.index import merge
 from bayou.index import tree as read
 from bayou.index.entry import Entry
 from bayou.index.key_range import EVERYTHING, KeyRange
-from bayou.index.node import Root
-from bayou.index.tree import IndexTree, NodeSink, NodeSource
+from bayou.index.node import Node, Ref, Root
+from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.index.tree import IndexTree, NodeSink, NodeSource, diff, scan
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.sync import rows
-from bayou.sync.database import IN_SPAN, Database
-from bayou.sync.place import place_id, place_url
+from bayou.state import database as rows
+from bayou.state.database import IN_SPAN, Database, remote_id, remote_url
 
 Why = Literal["lazy", "excluded", "refused"]
 """Why a path that base has is absent here on purpose."""
 
 
-class Place(Struct, frozen=True):
+class RemoteState(Struct, frozen=True):
     """What is known of one store at one URL. `etag` is kept only while base's root is that head's root."""
 
     id: int
@@ -47,22 +54,22 @@ class Place(Struct, frozen=True):
     """The rebuilding of the index that base has been compared with, if there was one."""
 
 
-class Base:
+class SyncBase:
     """The base of one place. `source` has its nodes; lookups see the overlay first."""
 
     def __init__(self, database: Database, url: str, namespace: str | None, source: NodeSource) -> None:
         self.database = database
         self._source = source
-        self._place_id = place_id(database, url, namespace or "")
+        self._place_id = remote_id(database, url, namespace or "")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RemoteState:
         found = self.database.rows(
             "SELECT id, url, namespace, store, root, seq, commit_id, etag, policy, rebuilt FROM place WHERE id = ?",
             (self._place_id,),
         )
         number, url, namespace, store, root, *rest = found[0]
-        return Place(number, url, namespace or None, store, load_root(cast("str | None", root)), *rest)  # type: ignore[arg-type]
+        return RemoteState(number, url, namespace or None, store, load_root(cast("str | None", root)), *rest)  # type: ignore[arg-type]
 
     @property
     def place_id(self) -> int:
@@ -91,12 +98,12 @@ class Base:
     def dirty(self) -> bool:
         return bool(self.database.rows("SELECT 1 FROM overlay WHERE place = ? LIMIT 1", (self._place_id,)))
 
-    def fold(self, sink: NodeSink) -> Place:
+    def fold(self, sink: NodeSink) -> RemoteState:
         """Merge the overlay into the tree; return the place as it is then."""
         texts = self._overlay_texts()
         if texts:
             place = self.place
-            overlay = {path: rows.load(path, text) for path, text in texts.items()}
+            overlay = {path: rows.load_entry(path, text) for path, text in texts.items()}
             root = merge.merge(IndexTree(self._source, place.root), overlay, sink)
             sink.flush()
             with self.database.transaction() as db:
@@ -140,7 +147,7 @@ class Base:
             )
 
     def _overlay(self) -> dict[str, Entry | None]:
-        return {path: rows.load(path, text) for path, text in self._overlay_texts().items()}
+        return {path: rows.load_entry(path, text) for path, text in self._overlay_texts().items()}
 
     def _overlay_texts(self) -> dict[str, str | None]:
         found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
@@ -179,7 +186,7 @@ def take_many(db: sqlite3.Connection, place: int, entries: Mapping[str, Entry | 
     """Make base say this of many paths."""
     db.executemany(
         "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
-        [(place, path, rows.dump(entry)) for path, entry in entries.items()],
+        [(place, path, rows.dump_entry(entry)) for path, entry in entries.items()],
     )
     _are_here(db, place, entries)
 
@@ -203,7 +210,7 @@ def _are_here(db: sqlite3.Connection, place: int, paths: Collection[str]) -> Non
 
 def restate(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
     """Make base say in other words what it says of a path: whether the file is here is as it was."""
-    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump(entry)))
+    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump_entry(entry)))
 
 
 def leave_out(db: sqlite3.Connection, place: int, path: str, why: Why) -> None:
@@ -254,4 +261,65 @@ def load_root(text: str | None) -> Root | None:
 def repo_place(repo: Repo, store: Store) -> str:
     """Return what identifies the place that a repo syncs with: its own words, whatever a plug-in calls its bucket."""
     url = repo.config.datastore.url
-    return place_url(url, store.namespace) if url is not None else store.url
+    return remote_url(url, store.namespace) if url is not None else store.url
+
+
+class BaseLost(StateError):
+    """Part of base cannot be read. It is forgotten then, and the next look compares the tree with the store anew."""
+
+
+class BaseNodes(LocalNodes):
+    """Base's nodes in `.bayou/state/nodes`."""
+
+    def load(self, level: int, ref: Ref) -> Node:
+        try:
+            return super().load(level, ref)
+        except (NodeMissing, NodeDamaged) as error:
+            raise BaseLost(
+                f"part of what this machine knew of the store is lost: {error.message}",
+                hint="bayou datastore sync compares tree and store anew",
+            ) from error
+
+
+def known(repo: Repo, database: Database, place: int, prefix: str) -> set[str]:
+    """Return the paths of base that begin with `prefix`, as of now."""
+    span = KeyRange.under(prefix)
+    # One statement, so that no fold falls between the two.
+    rows = database.rows(
+        "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
+        " SELECT path, entry, NULL FROM overlay WHERE place = ? AND path >= ? AND (? IS NULL OR path < ?)",
+        (place, place, span.start, span.end, span.end),
+    )
+    (_, _, root), *overlay = rows
+    found: set[str] = set()
+    if root is not None:
+        # A base that is lost is found out anew by the next sync, which then takes nothing here for a change of it.
+        with suppress(BaseLost):
+            found = {entry.path for entry in scan(IndexTree(_nodes(repo), load_root(str(root))), span)}
+    for path, entry, _ in overlay:
+        (found.discard if entry is None else found.add)(str(path))
+    return found
+
+
+def unknown(repo: Repo, database: Database, paths: Set[str]) -> set[str]:
+    """Return which of these paths base has no entry of; none of them if part of it is lost."""
+    config = repo.config.datastore
+    assert config.url is not None
+    base = SyncBase(database, remote_url(config.url, config.namespace), config.namespace, _nodes(repo))
+    try:
+        return set(paths - base.lookup(paths).keys())
+    except BaseLost:
+        return set()
+
+
+def differing(repo: Repo, old: str | None, new: str | None) -> set[str] | None:
+    """Return the paths whose entries differ between two roots of base; None if part of one is lost."""
+    source = _nodes(repo)
+    try:
+        return {change.path for change in diff(IndexTree(source, load_root(old)), IndexTree(source, load_root(new)))}
+    except BaseLost:
+        return None
+
+
+def _nodes(repo: Repo) -> BaseNodes:
+    return BaseNodes(NodeFiles(repo.state / "nodes"), ulid())

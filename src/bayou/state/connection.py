@@ -19,7 +19,7 @@ from bayou.repo import Repo
 if TYPE_CHECKING:
     from bayou.core.deadline import Deadline
     from bayou.objectstore.store import Store
-    from bayou.sync.database import Database
+    from bayou.state.database import Database
 
 
 class Connection:
@@ -40,7 +40,7 @@ class Connection:
     @property
     def database(self) -> Database:
         """The open `sync.db`."""
-        from bayou.sync.database import Database  # noqa: PLC0415  (sqlite3: a command may end before it needs that)
+        from bayou.state.database import Database  # noqa: PLC0415  (sqlite3: a command may end before it needs that)
 
         with self._lock:
             if self._database is None:

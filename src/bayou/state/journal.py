@@ -2,6 +2,13 @@
 
 A row is opened before a change and closed after it. Who opened it holds a lock on a file of its own as long as it
 lives; a row whose owner is gone counts as closed, whatever happened to the change, and the next sync looks.
+
+The journal as of one moment, and what its rows say of a path together.
+
+A row is numbered when it is opened, and knows the newest number of the moment when it was closed: so of two rows one
+can tell which came first, and where they overlap, that the file itself must tell.
+
+A process's presence in a repo: the journal that it writes to, as long as it works there.
 """
 
 from __future__ import annotations
@@ -10,14 +17,18 @@ import contextlib
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bayou.core.file_lock import FileLock
 from bayou.core.ids import is_ulid, ulid, ulid_ms
-from bayou.sync.database import IN_SPAN, Database
+from bayou.repo import Repo
+from bayou.state.connection import Connection, connected
+from bayou.state.database import IN_SPAN, Database, remote_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +42,7 @@ Guard = Callable[[], None]
 """Asked before every change: raises if it may not be made any more, since a lease was lost."""
 
 
-class Row(Struct, frozen=True):
+class JournalRow(Struct, frozen=True):
     """One change. `tree` names a directory, or everything (the empty path), that a program writes into by itself.
 
     `closed` is the newest row's number when this one was closed, or its process found dead; None while it is open.
@@ -103,16 +114,16 @@ class Journal:
         """Open a row for a file or directory that a program writes by itself, or for everything."""
         return Mark(self, self.open("tree", [path]))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[JournalRow]:
         """Return all rows in order, after closing those whose owner is gone."""
         self.settle()
         return self._rows("TRUE")
 
-    def marks(self) -> list[Row]:
+    def marks(self) -> list[JournalRow]:
         """Return the rows that name directories or everything."""
         return self._rows("kind = 'tree'")
 
-    def rows_within(self, span: KeyRange, through: int) -> list[Row]:
+    def rows_within(self, span: KeyRange, through: int) -> list[JournalRow]:
         """Return what rows up to a number say of the paths of a range, in order: those that name files."""
         return self._rows(f"kind != 'tree' AND {IN_SPAN} AND id <= ?", *span.bounds, through)
 
@@ -129,12 +140,12 @@ class Journal:
         found = self.database.rows("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (self.place,))
         return cast("int", found[0][0])
 
-    def _rows(self, where: str, *parameters: object) -> list[Row]:
+    def _rows(self, where: str, *parameters: object) -> list[JournalRow]:
         found = self.database.rows(
             f"SELECT id, kind, path, state, owner, closed FROM journal WHERE place = ? AND {where} ORDER BY id",
             (self.place, *parameters),
         )
-        return [Row(*row) for row in found]  # type: ignore[arg-type]
+        return [JournalRow(*row) for row in found]  # type: ignore[arg-type]
 
     def appear(self) -> None:
         """Show that this process is here, before it changes anything: what it leaves unfinished is not swept away."""
@@ -241,3 +252,115 @@ def drop_marks(db: sqlite3.Connection, place: int, ids: Iterable[int]) -> None:
         "DELETE FROM journal WHERE place = ? AND id = ? AND kind = 'tree' AND state != 'open'",
         [(place, number) for number in ids],
     )
+
+
+class JournalSnapshot(Struct):
+    """The last row of each path, and the rows that name directories or everything."""
+
+    through: int = 0
+    last: dict[str, JournalRow] = field(default_factory=dict)
+    marks: list[JournalRow] = field(default_factory=list)
+    _rows: dict[str, list[JournalRow]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, rows: Iterable[JournalRow]) -> JournalSnapshot:
+        self = cls()
+        for row in rows:
+            self.through = row.id
+            if row.kind == "tree":
+                self.marks.append(row)
+            else:
+                self.last[row.path] = row
+                self._rows[row.path].append(row)
+        return self
+
+    def closed_through(self, path: str) -> int:
+        """Return the newest row that a look at this path can settle: what is open may still change the file (T7)."""
+        still_open = (row.id for row in self._rows.get(path, ()) if row.state == "open")
+        return next(still_open, self.through + 1) - 1
+
+    def written(self, path: str) -> bool:
+        """Whether a program wrote it: then a file that is there is meant to go up."""
+        return any(row.kind == "write" for row in self._rows.get(path, ()))
+
+    def deleted(self, path: str) -> bool:
+        """Whether a file that is not here was deleted: no write was begun after the delete that came to anything.
+
+        A write that its process did not live to carry out is nothing, so the delete before it still stands (T10: one
+        whose file somebody wiped is no delete).
+        """
+        rows = self._rows.get(path, ())
+        began = max((row.id for row in rows if row.kind == "write" and row.state != "abandoned"), default=0)
+        return any(row.kind == "delete" and began <= _end(row) for row in rows)
+
+    def undone(self, path: str) -> bool:
+        """Whether a file that is here was to be deleted by a process that did not live to carry it out.
+
+        A delete that was carried out is not meant for a file that somebody put there afterwards; nor is one whose
+        process died, if a write or a mark was not over by then.
+        """
+        row = self.last.get(path)
+        if row is None or row.kind != "delete" or row.state != "abandoned":
+            return False
+        others = [one for one in self._rows[path] if one.kind == "write"] + self._marks_of(path)
+        return all(one.closed is not None and one.closed < row.id for one in others)
+
+    def marked(self, path: str) -> bool:
+        """Whether a row names a directory that the path lies in, or the path itself, or everything."""
+        return bool(self._marks_of(path))
+
+    def open_in(self, directory: str, paths: Iterable[str]) -> bool:
+        """Whether somebody is still writing to a directory, which has these paths: by a row or by a mark."""
+        rows = [row for path in paths for row in self._rows.get(path, ())] + self._marks_of(directory)
+        rows += [row for row in self.marks if row.path.startswith(f"{directory}/")]
+        return any(row.state == "open" for row in rows)
+
+    @property
+    def everything(self) -> bool:
+        return any(not row.path for row in self.marks)
+
+    def _marks_of(self, path: str) -> list[JournalRow]:
+        return [row for row in self.marks if not row.path or path == row.path or path.startswith(f"{row.path}/")]
+
+
+def _end(row: JournalRow) -> int:
+    """Return the newest number when a row was closed; of one that is open, the least that it can be."""
+    return row.closed if row.closed is not None else row.id
+
+
+@contextmanager
+def open_journal(
+    repo: Repo, guard: Guard | None = None, connection: Connection | None = None
+) -> Iterator[Journal | NoJournal]:
+    """Open the journal of a repo's datastore; no store is opened and no request sent, so that offline work goes on.
+
+    Whatever changes the tree passes here first, and so does what `guard` forbids.
+    """
+    if repo.config.datastore.url is None:
+        yield NoJournal(guard)
+        return
+    with connected(repo, connection) as opened:
+        journal = Journal(opened.database, remote_of(opened.database, repo), guard)
+        try:
+            journal.appear()
+            yield journal
+        finally:
+            journal.release()
+
+
+class NoJournal:
+    """The journal of a directory datastore: there is nobody to tell."""
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard
+
+    def open(self, kind: Kind, paths: Sequence[str]) -> object:
+        if self._guard is not None:
+            self._guard()
+        return None
+
+    def close(self, ticket: object) -> None:
+        return
+
+    def done(self) -> None:
+        return

@@ -15,13 +15,12 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from bayou.repo import Repo
-from bayou.sync.connection import Connection, connected
-from bayou.sync.database import Database
-from bayou.sync.journal import Journal
-from bayou.sync.place import place_of, place_url
+from bayou.state.connection import Connection, connected
+from bayou.state.database import Database, remote_of, remote_url
+from bayou.state.journal import Journal
 
 
-class Position(Struct, frozen=True):
+class Cursor(Struct, frozen=True):
     """Where the feed stands: base's root and what came on top of it, and the journal's newest row.
 
     `state` tells one `sync.db` from another at the same place. `open` are rows whose change may come any time.
@@ -39,7 +38,7 @@ class Position(Struct, frozen=True):
         return json.dumps(asdict(self))
 
     @classmethod
-    def load(cls, text: str) -> Position | None:
+    def load(cls, text: str) -> Cursor | None:
         """Return a position that was dumped, or None if this is none of today's."""
         try:
             fields = json.loads(text)
@@ -76,7 +75,7 @@ class Changes(Struct, frozen=True):
     recent: Sequence[str] | None
 
 
-class Feed:
+class ChangeFeed:
     """The feed of one repo at one moment, `position`. Made by `open_feed`."""
 
     def __init__(self, repo: Repo, database: Database) -> None:
@@ -84,7 +83,7 @@ class Feed:
         assert config.url is not None
         self._repo = repo
         self._database = database
-        self._place = place_of(database, repo)
+        self._place = remote_of(database, repo)
         self._settle()
         with database.snapshot() as db:
             root, commit, etag = db.execute(
@@ -100,8 +99,8 @@ class Feed:
         self._known = commit is not None
         self.complete = etag is not None and not recent
         """Whether base is all that the store has: what it does not name is nowhere (V3)."""
-        self.position = Position(
-            place_url(config.url, config.namespace),
+        self.position = Cursor(
+            remote_url(config.url, config.namespace),
             state,
             root,
             _digest(recent) if recent else "",
@@ -110,7 +109,7 @@ class Feed:
             tuple(number for (number,) in still),
         )
 
-    def changed_since(self, old: Position, kept: Callable[[], Kept]) -> Changes | None:
+    def changed_since(self, old: Cursor, kept: Callable[[], Kept]) -> Changes | None:
         """Return what may have changed since a position; None: nobody can tell."""
         now = self.position
         if (old.place, old.state) != (now.place, now.state):
@@ -125,7 +124,7 @@ class Feed:
         rows = [*fresh, *(row for row in before.pending if row.id in again)]
         found = {row.path for row in rows if row.kind != "tree"}
         if now.root != old.root:
-            from bayou.sync.known import differing  # noqa: PLC0415  (the index, which an unchanged tree needs not)
+            from bayou.state.base import differing  # noqa: PLC0415  (the index, which an unchanged tree needs not)
 
             changed = differing(self._repo, old.root, now.root)
             if changed is None:
@@ -150,7 +149,7 @@ class Feed:
         deleted = {path for path, kind in last.items() if kind == "delete"}
         if not self._known or not (named or self.complete):
             return deleted
-        from bayou.sync.known import unknown  # noqa: PLC0415
+        from bayou.state.base import unknown  # noqa: PLC0415
 
         return deleted | unknown(self._repo, self._database, set(paths) - deleted)
 
@@ -195,7 +194,7 @@ ORDER BY 1, 2
 
 
 @contextmanager
-def open_feed(repo: Repo, connection: Connection | None = None) -> Iterator[Feed]:
+def open_feed(repo: Repo, connection: Connection | None = None) -> Iterator[ChangeFeed]:
     """Open the feed of a repo that has a store; nobody keeps a journal of a datastore that is a directory."""
     with connected(repo, connection) as opened:
-        yield Feed(repo, opened.database)
+        yield ChangeFeed(repo, opened.database)
