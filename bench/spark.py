@@ -50,7 +50,8 @@ from bayou.pipeline.warm import stop
 from bayou.records.engine import Engine
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.sync import api, view
+from bayou.sync import api
+from bayou.sync.plan import remote_snapshot
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 from bayou.sync.verify_job import VerifyJob
@@ -195,7 +196,7 @@ def one_changed_file(root: Path, folder: Path) -> tuple[int, int]:
             datastore.tree.write("files/changed", content)
         report = api.sync(repo, options)
         assert report.pushed.files == 1
-    seen = view.read_head(repo.store())
+    seen = remote_snapshot.read_head(repo.store())
     assert seen is not None
     assert seen.head.root is not None
     return report.requests.total, seen.head.root.level + 1
@@ -259,7 +260,9 @@ def check_push(root: Path, folder: Path, tree: Root | None, outcome: Outcome) ->
     create_head(StoreSpec.of(root.as_uri(), None, {}).open(), head_of(tree))
     small = folder / "store-small"
     _large_store.make(small, SMALL)
-    view.create(StoreSpec.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host")
+    remote_snapshot.create(
+        StoreSpec.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host"
+    )
     (few, low), (many, high) = one_changed_file(small, folder), one_changed_file(root, folder)
     outcome.check(many - max(0, high - 2) == few - max(0, low - 2), f"one changed file took {many} requests, and {few}")
     print(

@@ -24,7 +24,7 @@ from bayou.model import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session
 from bayou.sync import api
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.sync.setup import setup
 from bayou.workflow.run import Outcome, new_run
 

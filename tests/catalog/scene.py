@@ -12,7 +12,7 @@ from bayou.records.catalog import Catalog, VersionRow
 from bayou.records.metadata import Metadata
 from bayou.records.owner import Owner
 from bayou.repo import Repo
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
 
 VPC = ModelRef("aws/ec2/vpc", "3f0e7bd2-62cf-4c59-9d0f-36d0a2f3e0b1", "main-vpc")

@@ -13,7 +13,7 @@ from tests.sync.conftest import Team
 OPEN = """
 from bayou.records.records import Records
 from bayou.repo import open_repo
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 repo = open_repo(sys.argv[1])
 model = ModelRef("aws/ec2/vpc", "3f0e7bd2-62cf-4c59-9d0f-36d0a2f3e0b1", "main-vpc")

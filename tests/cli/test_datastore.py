@@ -9,8 +9,22 @@ import pytest
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
 from bayou.records.renumber import renumber
-from bayou.sync.report import CommitId, Conflict, Failure, Moved, PlannedAction, Refusal, SyncOptions, SyncReport
-from bayou.sync.reports import CollectReport, IndexStatus, KeptCopy, SetupReport, Status, VerifyReport
+from bayou.sync.report import (
+    CollectReport,
+    CommitId,
+    Conflict,
+    Failure,
+    IndexStatus,
+    KeptCopy,
+    Moved,
+    PlannedAction,
+    Refusal,
+    SetupReport,
+    Status,
+    SyncOptions,
+    SyncReport,
+    VerifyReport,
+)
 
 STATUS = Status(
     "s3://b/p", "n", True, 12, "in sync", IndexStatus(17, "c17", 3, 99, "d1"), True, 17, 0, False, "full", "/t"

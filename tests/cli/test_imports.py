@@ -142,7 +142,7 @@ ASKING_NEEDS_NOT = (
         "bayou.objectstore.backends.credentials",
     ),
     *("bayou.index.node_store", "bayou.index.node_store", "bayou.index.tree", "bayou.index.merge"),
-    *("bayou.sync.run", "bayou.sync.context", "bayou.sync.report", "bayou.state.base", "bayou.sync.observe"),
+    *("bayou.sync.run", "bayou.sync.context", "bayou.sync.report", "bayou.state.base", "bayou.sync.plan.local_scanner"),
     *("bayou.records.staging", "bayou.records.deletion", "bayou.records.renaming", "bayou.records.outputs"),
     *("bayou.records.catalog.follow", "bayou.records.catalog.backfill", "bayou.records.catalog.directory"),
 )

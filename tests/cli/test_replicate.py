@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import MassDelete, ReplicaRefused
-from bayou.sync.report import Failure
-from bayou.sync.reports import ReplicateReport
+from bayou.sync.report import Failure, ReplicateReport
 
 URL = "s3://backup/team"
 

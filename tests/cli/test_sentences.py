@@ -10,8 +10,21 @@ from bayou.cli import documents, sentences
 from bayou.cli.output import Line, Table
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
-from bayou.sync.report import CommitId, Conflict, Failure, Moved, PlannedAction, Refusal, SyncReport
-from bayou.sync.reports import CollectReport, IndexStatus, KeptCopy, SetupReport, Status, VerifyReport
+from bayou.sync.report import (
+    CollectReport,
+    CommitId,
+    Conflict,
+    Failure,
+    IndexStatus,
+    KeptCopy,
+    Moved,
+    PlannedAction,
+    Refusal,
+    SetupReport,
+    Status,
+    SyncReport,
+    VerifyReport,
+)
 
 
 def lines(parts, label: str | None = None) -> list[str]:

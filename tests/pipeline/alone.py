@@ -21,9 +21,9 @@ from bayou.pipeline.kernels.look import LookAt
 from bayou.pipeline.sources import entries, said
 from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
 from bayou.sync.bulk import Bulk
-from bayou.sync.context import Context
-from bayou.sync.mover import Arrived, Mover, Sending, Upload
+from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
+from bayou.sync.transfer.executor import Arrived, Sending, TransferExecutor, Upload
 
 
 @contextmanager
@@ -38,12 +38,12 @@ def without_spark() -> Iterator[None]:
         for source in (entries, said):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
         patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
-        patch.setattr("bayou.sync.large._moving", moving)
+        patch.setattr("bayou.sync.bulk_pass._moving", moving)
         yield
 
 
 @contextmanager
-def moving(context: Context, *_: object) -> Iterator[AtOnce]:
+def moving(context: SyncContext, *_: object) -> Iterator[AtOnce]:
     before = context.mover
     context.mover = mover = AtOnce(before)
     try:
@@ -57,7 +57,7 @@ def moving(context: Context, *_: object) -> Iterator[AtOnce]:
 class AtOnce:
     """Moves everything before anybody asks for results, as Spark may have done."""
 
-    mover: Mover
+    mover: TransferExecutor
     expected: deque[dict[str, tuple[Entry, Arrived | Failure]]] = field(default_factory=deque)
     brought: list[Path] = field(default_factory=list)
 

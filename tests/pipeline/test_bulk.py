@@ -15,8 +15,9 @@ from bayou.index.tree import scan
 from bayou.objectstore import Store, open_store
 from bayou.pipeline.bound import ended_by
 from bayou.repo import init_repo, open_repo
-from bayou.sync import api, view
+from bayou.sync import api
 from bayou.sync.bulk import Bulk
+from bayou.sync.plan import remote_snapshot
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def bulk(bucket, warnings) -> Bulk:
     return Bulk(place, SparkConfig(), 50, 8, Deadline.after(100), warnings.append)
 
 
-def paths(found: view.View) -> list[str]:
+def paths(found: remote_snapshot.RemoteSnapshot) -> list[str]:
     return [entry.path for entry in scan(found.tree)]
 
 
@@ -51,9 +52,9 @@ def everything(store: Store) -> list[str]:
 @pytest.mark.spark
 def test_a_long_listing_becomes_a_head_by_way_of_spark(warm, bucket, bulk, warnings, tmp_path, monkeypatch):
     store = open_store(bucket.as_uri())
-    monkeypatch.setattr(view, "build", None)  # this process builds nothing by itself
+    monkeypatch.setattr(remote_snapshot, "build", None)  # this process builds nothing by itself
 
-    made = view.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)
+    made = remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)
 
     assert (paths(made), made.discovered, [one.key for one in made.refused]) == (everything(store), True, ["data/~x"])
     assert read_head(store).head == made.head
@@ -65,9 +66,9 @@ def test_v15_a_pull_keeps_what_spark_found_to_itself(warm, bucket, bulk, tmp_pat
     store = open_store(bucket.as_uri())
     cache = NodeFiles(tmp_path / "cache")
     before = sorted(bucket.rglob("*"))
-    monkeypatch.setattr(view, "build", None)
+    monkeypatch.setattr(remote_snapshot, "build", None)
 
-    found = view.find(store, LocalNodes(cache, "c1"), cache, bulk)
+    found = remote_snapshot.find(store, LocalNodes(cache, "c1"), cache, bulk)
 
     assert (paths(found), found.seen) == (everything(store), None)
     assert sorted(bucket.rglob("*")) == before
@@ -79,7 +80,7 @@ def test_a_short_listing_starts_no_spark(bucket, bulk, tmp_path, monkeypatch):
         file.unlink()
     store = open_store(bucket.as_uri())
 
-    assert paths(view.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
+    assert paths(remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
 
 
 def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warnings, tmp_path, monkeypatch):
@@ -89,7 +90,7 @@ def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warni
     monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
     store = open_store(bucket.as_uri())
 
-    assert paths(view.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
+    assert paths(remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
     assert warnings == ["the store was listed by this process alone, since Spark could not: there is no Java"]
 
 

@@ -15,9 +15,10 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
 from bayou.objectstore import keys
 from bayou.pipeline import executor
-from bayou.sync import api, commit
+from bayou.sync import api
+from bayou.sync.commit import commit
 from bayou.sync.garbage import ListJob
-from bayou.sync.reports import CollectReport
+from bayou.sync.report import CollectReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
 from tests.pipeline.test_verify import a_team, killed_once

@@ -22,10 +22,11 @@ from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.objectstore.transport import RequestCounter, Verb
 from bayou.records.renumber import renumber
-from bayou.sync import api, commit, large, publish
+from bayou.sync import api, bulk_pass
 from bayou.sync.bulk import Bulk
-from bayou.sync.mover import Arrived, Sending, Upload
+from bayou.sync.commit import commit, publish
 from bayou.sync.report import Failure, SyncOptions
+from bayou.sync.transfer.executor import Arrived, Sending, Upload
 from bayou.worktree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
 from tests.pipeline.alone import AtOnce, without_spark
@@ -75,7 +76,7 @@ def compare(scene: Scene, root: Path, window: int) -> None:
     plans = {engine: start.sync(**scene.options, dry_run=True, engine=engine) for engine in ("spark", "point")}
     here = start.sync(**scene.options, engine="point")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bayou.sync.windows.WINDOW", window)
+        patch.setattr("bayou.sync.plan.windows.WINDOW", window)
         there = other.sync(**scene.options, engine="spark")
 
     actions = [sorted(map(str, one.actions)) for one in plans.values()]
@@ -141,7 +142,7 @@ def commits(team: Team) -> int:
 
 
 def test_a_sync_in_windows_commits_each_and_ends_as_one_that_is_in_sync(team: Team, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 7)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(20))
     with without_spark():
@@ -198,7 +199,7 @@ def watched(monkeypatch) -> list[str]:
 
     monkeypatch.setattr("tests.pipeline.alone.AtOnce", Watched)
     monkeypatch.setattr(publish.commit, "commit", committed)
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 7)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     return told
 
 
@@ -272,7 +273,7 @@ def test_a_peer_that_commits_between_two_windows_is_merged_with_both(
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(12))
     theirs = {"data/t/m/n3/1/raw": b"theirs", "data/t/m/n3/1/metadata.yaml": b"theirs too", "files/theirs": b"x"}
-    finish = large.finish
+    finish = bulk_pass.finish
 
     def overtaken(*args: Any) -> Any:
         if len(watched) == 2:
@@ -280,7 +281,7 @@ def test_a_peer_that_commits_between_two_windows_is_merged_with_both(
             there.push(engine="point")
         return finish(*args)
 
-    monkeypatch.setattr(large, "finish", overtaken)
+    monkeypatch.setattr(bulk_pass, "finish", overtaken)
     with without_spark():
         met = here.sync(engine="spark")
     there.sync(engine="point")
@@ -358,7 +359,7 @@ def test_v19_who_is_killed_between_two_windows_goes_on_with_a_plain_sync(team: T
 
 
 def test_f033_too_many_deletes_are_noticed_before_the_first_window(team: Team, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 20)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 20)
     here, there = team.clone("here"), team.clone("there")
     files = {f"files/{at}": b"x" for at in range(260)}
     here.write_all(files)
@@ -379,7 +380,7 @@ def test_f033_too_many_deletes_are_noticed_before_the_first_window(team: Team, m
 
 
 def test_a_conflict_that_is_to_fail_does_so_before_the_first_window(team: Team, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 3)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 3)
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(10))
     here.write("outputs/z", "ours")
@@ -505,10 +506,10 @@ def test_without_spark_this_process_does_it_alone_and_says_so(team: Team, monkey
 
 
 def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_process(team: Team, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 7)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     here = limited(team, "here")
     here.write_all(units(20))
-    real, left = large.begin, [2]
+    real, left = bulk_pass.begin, [2]
 
     def gone(*args: Any, **kwargs: Any) -> Any:
         left[0] -= 1
@@ -522,7 +523,7 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
         except SparkLost as error:
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
 
-    monkeypatch.setattr(large, "begin", gone)
+    monkeypatch.setattr(bulk_pass, "begin", gone)
     with without_spark(), pytest.MonkeyPatch.context() as inner:
         inner.setattr(Bulk, "run", run)
         report = here.push()
@@ -615,7 +616,7 @@ def test_files_that_are_known_to_be_untracked_do_not_make_a_sync_large(team: Tea
 
 
 def test_all_windows_are_one_stage_of_which_everybody_knows_how_much_it_is(team: Team, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.sync.windows.WINDOW", 7)
+    monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     here = team.clone("here")
     here.write_all(units(20))
     here.delete("data/t/m/n0/1/raw", "data/t/m/n0/1/metadata.yaml")

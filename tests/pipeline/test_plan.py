@@ -25,7 +25,7 @@ def here(team: Team) -> Clone:
 
 def pulled(clone: Clone, **options: Any) -> SyncReport:
     with pytest.MonkeyPatch.context() as patch, without_spark():
-        patch.setattr("bayou.sync.windows.WINDOW", 10)
+        patch.setattr("bayou.sync.plan.windows.WINDOW", 10)
         return clone.pull(engine="spark", **options)
 
 

@@ -17,7 +17,7 @@ from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline import transfer
 from bayou.pipeline.transfer import Kernel, SparkMover
-from bayou.sync.mover import Threads, Upload
+from bayou.sync.transfer.executor import ThreadTransfer, Upload
 from bayou.worktree.staging import StagingArea
 from tests.pipeline.test_transfer_kernels import Place, entry
 
@@ -44,7 +44,7 @@ def mover(spark, place) -> SparkMover:
 
 
 def moved(
-    mover: SparkMover | Threads, place: Place, uploads: list[Upload]
+    mover: SparkMover | ThreadTransfer, place: Place, uploads: list[Upload]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Push everything and bring it back; return what then is in the store and what was staged, by path."""
     sent = {one.path: one for one in mover.upload(iter(uploads), COUNT)}
@@ -63,7 +63,7 @@ def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
 
 def test_spark_moves_what_threads_move(mover, place, uploads):
     start = place.store.requests
-    threads = moved(Threads(place.store, place.tree, StagingArea(place.tree, place.staging)), place, uploads)
+    threads = moved(ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging)), place, uploads)
     by_threads = place.store.requests
 
     spark = moved(mover, place, uploads)
@@ -194,7 +194,7 @@ def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark
     recipe = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
     store = recipe.open()
     mover = SparkMover(spark, recipe, store, place.tree, place.staging)
-    threads = Threads(store, place.tree, StagingArea(place.tree, place.staging))
+    threads = ThreadTransfer(store, place.tree, StagingArea(place.tree, place.staging))
     raised: list[BayouError] = []
 
     for one in (threads, mover):

@@ -30,9 +30,9 @@ from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, out
 from bayou.pipeline.kernels.reports import Reports, reporting
 from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch, to_row
 from bayou.pipeline.transfer import divide
-from bayou.sync import mover
-from bayou.sync.mover import Arrived, Threads, Upload, unless_down
 from bayou.sync.report import Failure
+from bayou.sync.transfer import executor
+from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload, unless_down
 from bayou.worktree.staging import StagingArea
 
 
@@ -100,7 +100,7 @@ def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
 
     assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
     results = list(outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
-    again = Threads(place.store, place.tree, StagingArea(place.tree, place.staging))
+    again = ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging))
     assert {one.path: one.stored.etag is not None for one in results} == {
         one.path: one.stored.etag is not None for one in again.upload(uploads, len(uploads))
     }
@@ -160,37 +160,37 @@ def test_what_is_appended_meanwhile_is_not_looked_at(place, uploads):
 
 def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_them(place, monkeypatch):
     opened: dict[str, bool] = {}
-    as_it_is = mover._as_it_is
+    as_it_is = executor._as_it_is
 
     def watched(path: str, flags: int) -> int:
         opened[Path(path).name] = threading.current_thread() is threading.main_thread()
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(mover, "_as_it_is", watched)
-    uploads = [place.write(f"files/{size}", b"x" * size) for size in (1, mover._SMALL, mover._SMALL + 1, 1 << 20)]
+    monkeypatch.setattr(executor, "_as_it_is", watched)
+    uploads = [place.write(f"files/{size}", b"x" * size) for size in (1, executor._SMALL, executor._SMALL + 1, 1 << 20)]
 
     place.upload(uploads)
 
-    assert opened == {"1": True, str(mover._SMALL): True, str(mover._SMALL + 1): False, str(1 << 20): False}
+    assert opened == {"1": True, str(executor._SMALL): True, str(executor._SMALL + 1): False, str(1 << 20): False}
 
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
     by_main: list[bool] = []
-    as_it_is = mover._as_it_is
+    as_it_is = executor._as_it_is
 
     def watched(path: str, flags: int) -> int:
         by_main.append(threading.current_thread() is threading.main_thread())
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(mover, "_as_it_is", watched)
-    monkeypatch.setattr(mover, "_QUICK_S", -1.0 if slow else 1e9)
-    uploads = [place.write(f"files/{at}", b"x") for at in range(mover._TRIED + 20)]
+    monkeypatch.setattr(executor, "_as_it_is", watched)
+    monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
+    uploads = [place.write(f"files/{at}", b"x") for at in range(executor._TRIED + 20)]
 
     rows = place.upload(uploads)
 
     assert by_path(rows) == dict.fromkeys((one.path for one in uploads), "done")
-    assert by_main.count(True) == (mover._TRIED if slow else len(uploads))
+    assert by_main.count(True) == (executor._TRIED if slow else len(uploads))
     assert len(by_main) == len(uploads), "a file was opened twice"
 
 
@@ -368,7 +368,7 @@ def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_en
         """The uploads of a task, between which the driver looks."""
 
         def __iter__(self):
-            for row in told(mover.send_all(place.store, place.tree, uploads, len(uploads)), to_row, place.store):
+            for row in told(executor.send_all(place.store, place.tree, uploads, len(uploads)), to_row, place.store):
                 stored.extend(reports.new())
                 yield row
 

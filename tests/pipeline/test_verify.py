@@ -16,7 +16,7 @@ from bayou.index.tree import IndexTree, names
 from bayou.objectstore import keys
 from bayou.pipeline import executor
 from bayou.sync import api
-from bayou.sync.reports import VerifyReport
+from bayou.sync.report import VerifyReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
 from tests.sync.conftest import Team

@@ -14,8 +14,7 @@ from bayou.core.errors import NameRefused
 from bayou.records.names import check_id, check_name, check_place, check_tags
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records
-from bayou.sync.policy import is_raw
-from bayou.sync.units import unit_of
+from bayou.sync.plan.policy import is_raw, version_dir
 from tests.records.models import MODEL, leftovers
 from tests.sync.conftest import Team
 
@@ -114,7 +113,7 @@ _segments = st.text(min_size=1, max_size=20).filter(lambda text: "/" not in text
 def test_a_version_is_a_unit_of_sync_whatever_its_item_is_called(kind: list[str], name: str, number: int) -> None:
     directory = f"data/{'/'.join(kind)}/{MODEL.id}/{name}/{number}"
     for file in ("raw", "metadata.yaml"):
-        assert unit_of(f"{directory}/{file}") == directory
+        assert version_dir(f"{directory}/{file}") == directory
     assert is_raw(f"{directory}/raw")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import bayou
 from bayou.leases import open_leases
 from bayou.model import create_model
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from tests.sync.conftest import Clone, Team
 
 SOURCE = Path(bayou.__path__[0]).parent

@@ -11,7 +11,7 @@ import pytest
 
 from bayou.leases import open_leases
 from bayou.session import write_session
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.worktree.atomic_write import is_temporary
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
@@ -27,7 +27,7 @@ import bayou.objectstore.open as store_open
 from bayou.repo import open_repo
 from bayou.session import write_session
 from bayou.objectstore.backends.directory import LocalTransport
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.testing.faulty import Fault, FaultyTransport
 
 root, number, when, ttl, journal = sys.argv[1:6]

@@ -16,7 +16,7 @@ from bayou.records.outputs import Output
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo
 from bayou.session import Session, write_session
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 

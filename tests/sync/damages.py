@@ -15,7 +15,7 @@ from bayou.index.node import Leaf
 from bayou.index.node_store import StoreNodes
 from bayou.objectstore import Store, keys
 from bayou.sync import api
-from bayou.sync.reports import VerifyReport
+from bayou.sync.report import VerifyReport
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import head_of
 

@@ -20,7 +20,7 @@ SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in rang
 def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that 200 files are many; and failed requests are repeated at once. Files are quick to read here."""
     monkeypatch.setenv("BAYOU_CONCURRENCY", str(THREADS))
-    monkeypatch.setattr("bayou.sync.mover._QUICK_S", 60.0)
+    monkeypatch.setattr("bayou.sync.transfer.executor._QUICK_S", 60.0)
     monkeypatch.setattr(RetryPolicy, "pause", lambda self, attempt: 0.001)
 
 

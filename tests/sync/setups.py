@@ -7,7 +7,7 @@ from typing import Any
 
 from bayou.repo import init_repo
 from bayou.sync import api
-from bayou.sync.reports import SetupReport
+from bayou.sync.report import SetupReport
 from tests.sync.conftest import Clone, Team
 
 

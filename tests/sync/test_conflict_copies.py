@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import bayou.sync.pull as pull_module
+import bayou.sync.transfer.pull as pull_module
 from bayou.core.errors import UsageError
 from bayou.sync import api
 from tests.sync.conftest import Clone, Team

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import bayou.sync.plan.remote_snapshot as view_code
 import bayou.sync.setup as setup_code
-import bayou.sync.view as view_code
 from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import bayou.sync.pull as pull_module
+import bayou.sync.transfer.pull as pull_module
 from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
 from bayou.core.ids import ulid
 from bayou.objectstore import keys

@@ -16,15 +16,15 @@ from bayou.index.node import Root
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import IndexTree, names, scan
 from bayou.state import base
-from bayou.sync import commit
-from bayou.sync.context import Context, open_context
+from bayou.sync.commit import commit
+from bayou.sync.context import SyncContext, open_context
 from bayou.sync.report import SyncOptions
 from tests.sync.conftest import Clone, Team
 
 FILES = {f"data/t/m{number % 7}/n{number}/1/raw": os.urandom(40) for number in range(1200)}
 
 
-def paths_of_base(context: Context) -> set[str]:
+def paths_of_base(context: SyncContext) -> set[str]:
     return {entry.path for entry in scan(context.base.tree())}
 
 

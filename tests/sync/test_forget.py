@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import MassDelete
-from bayou.sync import api, commit
-from bayou.sync.reports import VerifyReport
+from bayou.sync import api
+from bayou.sync.commit import commit
+from bayou.sync.report import VerifyReport
 from tests.sync.conftest import Clone, Team
 
 RAW, META, NEXT = "data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml", "data/t/m/n/2/raw"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bayou.sync import observe, push
-from bayou.sync.observe import Observed
+from bayou.sync.plan import local_scanner
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.transfer import push
 from tests.sync.conftest import Clone, Team
 
 SMALL = {f"data/t/m/n{number}/1/raw": os.urandom(1000) for number in range(20)}
@@ -34,7 +35,7 @@ def never(*_: object) -> int:
 
 
 def test_a_push_does_not_open_small_files_again(team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.mover._as_it_is", never)
+    monkeypatch.setattr("bayou.sync.transfer.executor._as_it_is", never)
     assert a.push(adopt=True).pushed.files == len(SMALL)
     assert pulled(team) == SMALL
 
@@ -43,8 +44,8 @@ def test_a_push_does_not_open_small_files_again(team: Team, a: Clone, monkeypatc
 def test_what_there_is_no_room_for_is_read_again(
     team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, each: int, whole: int
 ) -> None:
-    monkeypatch.setattr(observe, "_KEPT_EACH", each)
-    monkeypatch.setattr(observe, "_KEPT", whole)
+    monkeypatch.setattr(local_scanner, "_KEPT_EACH", each)
+    monkeypatch.setattr(local_scanner, "_KEPT", whole)
     kept: list[bool] = []
     begin = push.begin
 
@@ -78,13 +79,13 @@ def test_a_file_that_has_changed_since_it_was_looked_at_is_not_pushed_as_it_was(
 
 def test_a_dry_run_and_a_pull_keep_nothing(a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    look = observe.read_content
+    look = local_scanner.read_content
 
     def watched(path: Any, deadline: Any, keep: int) -> Any:
         kept.append(keep)
         return look(path, deadline, keep)
 
-    monkeypatch.setattr(observe, "read_content", watched)
+    monkeypatch.setattr(local_scanner, "read_content", watched)
     a.push(adopt=True, dry_run=True)
     a.lay("files/another", b"x")
     a.pull(walk=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import DeadlinePassed, Unavailable
-from bayou.sync import mover
-from bayou.sync.mover import gathered
+from bayou.sync.transfer import executor
+from bayou.sync.transfer.executor import gathered
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
@@ -59,8 +59,8 @@ def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_ther
 ) -> None:
     there.push()
     here = team.clone("here")
-    fetch = mover.fetch
-    monkeypatch.setattr(mover, "fetch", Cut(fetch, fail))
+    fetch = executor.fetch
+    monkeypatch.setattr(executor, "fetch", Cut(fetch, fail))
 
     with pytest.raises(DeadlinePassed):
         here.pull()
@@ -68,7 +68,7 @@ def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_ther
     assert staged(here) == []
 
     rest = Cut(fetch, fail, len(FILES))
-    monkeypatch.setattr(mover, "fetch", rest)
+    monkeypatch.setattr(executor, "fetch", rest)
     assert here.pull().pulled.files == rest.calls == len(FILES) - GOOD
     assert here.files == there.files
 
@@ -76,13 +76,13 @@ def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_ther
 def test_f086_a_push_that_runs_out_of_time_does_not_send_again_what_arrived(
     there: Clone, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = mover.send
-    monkeypatch.setattr(mover, "send", Cut(send, fail))
+    send = executor.send
+    monkeypatch.setattr(executor, "send", Cut(send, fail))
     with pytest.raises(DeadlinePassed):
         there.push()
 
     rest = Cut(send, fail, len(FILES))
-    monkeypatch.setattr(mover, "send", rest)
+    monkeypatch.setattr(executor, "send", rest)
     assert there.push().pushed.files == len(FILES)
     assert rest.calls == len(FILES) - GOOD
     assert len(team.payload_keys()) == len(FILES)
@@ -98,7 +98,7 @@ def test_a_pull_that_is_interrupted_keeps_what_came(team: Team, there: Clone, mo
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupted.wait(30)
 
-    monkeypatch.setattr(mover, "fetch", Cut(mover.fetch, interrupt))
+    monkeypatch.setattr(executor, "fetch", Cut(executor.fetch, interrupt))
     threading.Timer(5, interrupted.set).start()  # by then nobody waits for them any more
     with pytest.raises(KeyboardInterrupt):
         here.pull()
@@ -143,7 +143,7 @@ def test_results_before_an_error_are_told_before_it(error: BaseException) -> Non
 
 
 def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "_HEAVY", 10)
+    monkeypatch.setattr(executor, "_HEAVY", 10)
     assert list(gathered(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
 
 

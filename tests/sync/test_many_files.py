@@ -14,8 +14,8 @@ from bayou.core.ids import ulid
 from bayou.objectstore.keys import Key
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync import api
-from bayou.sync.mover import Upload, send_all
 from bayou.sync.report import SyncOptions, SyncReport
+from bayou.sync.transfer.executor import Upload, send_all
 from bayou.testing.faults import Fail, LoseResponse, Reset, Rule, Silent
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team

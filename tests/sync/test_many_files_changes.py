@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import BayouError
-from bayou.sync import push
+from bayou.sync.transfer import push
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint

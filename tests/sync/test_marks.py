@@ -11,7 +11,7 @@ import pytest
 import bayou
 from bayou.core.errors import PathRefused
 from bayou.state.database import Database
-from bayou.sync.observe import Look
+from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
 from tests.sync import children
@@ -85,7 +85,7 @@ def test_an_open_mark_of_a_living_program_is_carried_but_never_dropped(team: Tea
 
 MARKER = """
 from bayou.repo import open_repo
-from bayou.sync.observe import Look
+from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
 
@@ -285,7 +285,7 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 
 DELETER = """
 from bayou.repo import open_repo
-from bayou.sync.observe import Look
+from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
 from bayou.worktree.safe_root import Ground
@@ -311,9 +311,9 @@ def test_a_delete_that_was_left_undone_is_not_meant_for_a_file_that_is_written_u
 ) -> None:
     """Found by the simulation (seed 903494150049): the mark came between the journal and the look at the file."""
     assert children.run_to_death(DELETER, a.repo.root)
-    look, programs = Look.at, ["a program"]
+    look, programs = FileScan.at, ["a program"]
 
-    def look_late(self: Look, *args: Any, **kwargs: Any) -> Any:
+    def look_late(self: FileScan, *args: Any, **kwargs: Any) -> Any:
         while programs:
             programs.pop()
             with Datastore(a.repo) as datastore:
@@ -322,7 +322,7 @@ def test_a_delete_that_was_left_undone_is_not_meant_for_a_file_that_is_written_u
                 mark.done()
         return look(self, *args, **kwargs)
 
-    monkeypatch.setattr(Look, "at", look_late)
+    monkeypatch.setattr(FileScan, "at", look_late)
     a.push(walk=False)
     assert not programs
     assert a.files["files/a/x"] == b"written since"
@@ -358,7 +358,7 @@ def test_t11_what_is_written_under_a_mark_that_came_after_the_journal_was_read_i
         yield from scan(root, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bayou.sync.observe.scan", late)
+        patch.setattr("bayou.sync.plan.local_scanner.scan", late)
         assert a.sync().untracked == ["files/late/x"]
 
     assert (a.push().pushed.files, a.sync().untracked) == (1, [])

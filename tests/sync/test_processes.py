@@ -17,7 +17,7 @@ import pytest
 
 from bayou.core.ids import ulid
 from bayou.index.node_store import NodeFiles
-from bayou.sync import view
+from bayou.sync.plan import remote_snapshot
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.seaweed import SeaweedServer, weed_program
 from tests.sync.conftest import Team
@@ -60,7 +60,7 @@ def play_on_directories(nurseries: list[Nursery], seeds: list[str]) -> Tally:
 def s3_round(endpoint: S3Endpoint, directory: Path, seed: str, tally: Tally, *, forgiving: bool = False) -> Round:
     """Return a round on a new store; its head is made first, since the proof that S3 races well takes its time."""
     team = Team(directory, f"s3://{BUCKET}/{ulid()}", {"endpoint": endpoint.url})
-    view.create(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
+    remote_snapshot.create(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
     return Round(team, seed, tally, environment=endpoint.env(), forgiving=forgiving, slow=1.0)
 
 

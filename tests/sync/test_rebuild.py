@@ -70,7 +70,7 @@ def test_a_push_that_meets_a_rebuilt_index_half_way_deletes_nothing_afterwards(
             repair(team.clone("c"))
         return made
 
-    monkeypatch.setattr("bayou.sync.commit.merge", meanwhile)
+    monkeypatch.setattr("bayou.sync.commit.commit.merge", meanwhile)
 
     report = b.sync()
 

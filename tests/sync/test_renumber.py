@@ -98,7 +98,7 @@ def test_v15_a_pull_renumbers_here_and_the_next_push_carries_it(
 
 def test_a_pull_of_the_model_renumbers_too(pair: tuple[Clone, Clone]) -> None:
     a, b = pair
-    from bayou.sync.scope import ModelRef
+    from bayou.sync.plan.policy import ModelRef
 
     with Datastore(b.repo, renumber=renumber) as datastore:
         pulled = datastore.sync.pull_changed([ModelRef("@org/shell", "model", "m")])
@@ -260,7 +260,7 @@ def test_a_version_that_changes_while_it_is_renumbered_is_decided_anew(
 ) -> None:
     a, b = pair
     real, left = Datastore, [1]
-    import bayou.sync.act as act
+    import bayou.sync.transfer.apply as act
 
     pull = act.pull
 
@@ -336,12 +336,12 @@ STEPS = [
     ("bayou.worktree.staged_directory", "Assembly", "write", 1),
     ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
     ("bayou.worktree.staged_directory", "Assembly", "place", 1),
-    ("bayou.sync.renumber", "Renumbering", "copy", 1),
-    ("bayou.sync.pull", "", "_intend", 1),
+    ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
+    ("bayou.sync.transfer.pull", "", "_intend", 1),
     ("bayou.worktree.staging", "Incoming", "place", 1),
     ("bayou.worktree.staging", "Incoming", "place", 2),
-    ("bayou.sync.act", "", "pull", 1),
-    ("bayou.sync.renumber", "Renumbering", "settle", 1),
+    ("bayou.sync.transfer.apply", "", "pull", 1),
+    ("bayou.sync.conflicts.renumber", "Renumbering", "settle", 1),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bayou.objectstore.retry import RetryPolicy
 from bayou.records.renumber import renumber
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire

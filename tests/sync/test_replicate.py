@@ -27,7 +27,7 @@ from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
 from bayou.sync import api
 from bayou.sync.replica.pair import Pair, copy_push, is_copy
-from bayou.sync.reports import ReplicateReport
+from bayou.sync.report import ReplicateReport
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire
 

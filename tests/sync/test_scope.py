@@ -9,8 +9,8 @@ import pytest
 from bayou.core.errors import StoreSwapped
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
+from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncReport
-from bayou.sync.scope import ModelRef, Scope
 from bayou.sync.service import Datastore
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import commit_rows
@@ -297,4 +297,4 @@ def test_a_row_that_names_everything_is_looked_at_in_the_scope(team: Team, a: Cl
     ],
 )
 def test_a_scope_knows_its_part_of_a_directory(directory: str, parts: list[str]) -> None:
-    assert list(Scope(("data/t/m/", "outputs/t/m/")).below(directory)) == parts
+    assert list(ModelScope(("data/t/m/", "outputs/t/m/")).below(directory)) == parts

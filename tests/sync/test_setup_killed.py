@@ -50,8 +50,8 @@ INTO_STORE = [
     ("bayou.index.discovery:create_head", 1),
     ("bayou.sync.setup:_bring", 1),
     ("bayou.objectstore.store:Store.upload", 2),
-    ("bayou.sync.commit:swap_head", 1),
-    ("bayou.sync.publish:_finish", 1),
+    ("bayou.sync.commit.commit:swap_head", 1),
+    ("bayou.sync.commit.publish:_finish", 1),
     ("bayou.sync.setup:run", 1),
     ("bayou.sync.setup:write_datastore", 1),
 ]

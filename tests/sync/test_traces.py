@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-import bayou.sync.pull as pull_module
+import bayou.sync.transfer.pull as pull_module
 import bayou.sync.verify as verify_module
 from bayou.index.head import read_head
 from bayou.objectstore.keys import as_listed
-from bayou.sync import api, commit
-from bayou.sync.reports import VerifyReport
+from bayou.sync import api
+from bayou.sync.commit import commit
+from bayou.sync.report import VerifyReport
 from bayou.sync.service import Datastore
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash
@@ -176,7 +177,7 @@ def test_t5_a_commit_whose_outcome_was_not_recorded_is_settled_first(
         wire.cut(Fault("put", HEAD, nth=1, when="after", error=crash))
         killed(a.push)
     else:
-        monkeypatch.setattr("bayou.sync.publish._finish", lambda *_: (_ for _ in ()).throw(Crash))
+        monkeypatch.setattr("bayou.sync.commit.publish._finish", lambda *_: (_ for _ in ()).throw(Crash))
         killed(a.push)
         monkeypatch.undo()
     wire.cut()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied, ConflictRefused
-from bayou.sync import act, mover, run
-from bayou.sync.observe import Look
+from bayou.sync import run
+from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
+from bayou.sync.transfer import apply, executor
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
@@ -212,14 +213,14 @@ def test_a_version_of_unknown_origin_goes_aside_with_its_untracked_files(
     b.sync()
     a.write_all({RAW: b"raw of a", META: b"meta of a", NOTE: b"note of a"})
     a.lose_state()
-    begin, marks = act.begin, iter([None])
+    begin, marks = apply.begin, iter([None])
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         for everything in marks:
             a.mark_dirty(everything)
         return begin(*args, **kwargs)
 
-    monkeypatch.setattr(act, "begin", marked)
+    monkeypatch.setattr(apply, "begin", marked)
     report = a.sync()
     a.sync()
 
@@ -272,14 +273,14 @@ def test_a_file_does_not_arrive_in_a_version_that_a_program_is_writing_anew(
     a, b = pair
     b.write(NOTE, "note of b")
     b.sync()
-    fetch = mover.fetch
+    fetch = executor.fetch
 
     def meanwhile(*args: Any) -> Any:
         monkeypatch.undo()
         a.write_all({RAW: b"raw of a", META: b"meta of a"})  # both were as base has them when the pull looked
         return fetch(*args)
 
-    monkeypatch.setattr(mover, "fetch", meanwhile)
+    monkeypatch.setattr(executor, "fetch", meanwhile)
     report = a.sync()
 
     assert kept(report) == {RAW: "raw of a", META: "meta of a"}
@@ -332,16 +333,16 @@ def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
             (a.repo.tree_root / path).touch()
     there = entries_of(team.store())
     newer = {RAW: b"newer", META: b"newer"}
-    look, programs = Look.at, [a.write_all]
+    look, programs = FileScan.at, [a.write_all]
 
-    def look_slowly(self: Look, path: str, *args: Any, **kwargs: Any) -> Any:
+    def look_slowly(self: FileScan, path: str, *args: Any, **kwargs: Any) -> Any:
         seen = look(self, path, *args, **kwargs)
         while programs and path in newer:
             programs.pop()(newer)
         return seen
 
     with monkeypatch.context() as patch:
-        patch.setattr(Look, "at", look_slowly)
+        patch.setattr(FileScan, "at", look_slowly)
         patch.setattr(run, "_PASSES", 1)
         a.sync()
     assert not programs

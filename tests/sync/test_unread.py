@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import TreeError
-from bayou.sync import api, commit, observe, push, run
-from bayou.sync.observe import Look
+from bayou.sync import api, run
+from bayou.sync.commit import commit
+from bayou.sync.plan import local_scanner
+from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
+from bayou.sync.transfer import push
 from bayou.testing.faulty import Crash, Fault, crash
 from bayou.worktree.hashing import Content, read_content
 from tests.sync.conftest import Clone, Team, Wire
@@ -53,7 +56,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path)
         return read_content(path, *more)
 
-    monkeypatch.setattr(observe, "read_content", counted)
+    monkeypatch.setattr(local_scanner, "read_content", counted)
     return seen
 
 
@@ -299,5 +302,5 @@ def test_it_makes_no_difference(
         return clone.files, there(team), conflicts, report.pushed, report.pulled, report.exit_code
 
     deferred = play("deferred")
-    monkeypatch.setattr(Look, "in_passing", lambda *_: None)
+    monkeypatch.setattr(FileScan, "in_passing", lambda *_: None)
     assert play("at once") == deferred

@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.sync.observe import Observed
-from bayou.sync.plan import LocalState
-from bayou.sync.units import units_around
-from bayou.sync.windows import Looked, cut
+from bayou.sync.plan.decision_table import LocalState
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import version_dirs_around
+from bayou.sync.plan.windows import Looked, cut
 
 NAMES = st.sampled_from(["raw", "a", "0", "1", "2", "10", "x"])
 UNITS = st.lists(NAMES, min_size=1, max_size=5).map(lambda names: "data/t/m/" + "/".join(names))
@@ -38,7 +38,7 @@ def test_no_version_is_cut_in_two_not_even_around_another_one(paths: set[str], s
     homes: dict[str, set[int]] = {}
     for at, window in enumerate(windows):
         for row in window.rows:
-            for unit in units_around(row.observed.path):
+            for unit in version_dirs_around(row.observed.path):
                 homes.setdefault(unit, set()).add(at)
                 # Nor is what nobody has looked at: a version ends where its window does, or before.
                 assert window.span.holds(f"{unit}/\U0010fffe")

@@ -10,7 +10,7 @@ from bayou.records.records import Records
 from bayou.records.run import Run, Step
 from bayou.session import Session, write_session
 from bayou.sync import api
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 from bayou.workflow.definition import WorkflowRef
 from bayou.workflow.run import Outcome, new_run, resumed_run
 from tests.sync.conftest import Clone

@@ -16,7 +16,7 @@ from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
     from bayou.repo import Repo
-    from bayou.sync.reports import KeptCopy
+    from bayou.sync.report import KeptCopy
 
 _MAX_DIFF = 1 << 20
 

@@ -13,8 +13,18 @@ from bayou.core.clock import format_ms
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
     from bayou.repo import Repo
-    from bayou.sync.report import Conflict, Moved, Refusal, SyncReport
-    from bayou.sync.reports import CollectReport, KeptCopy, ReplicateReport, SetupReport, Status, VerifyReport
+    from bayou.sync.report import (
+        CollectReport,
+        Conflict,
+        KeptCopy,
+        Moved,
+        Refusal,
+        ReplicateReport,
+        SetupReport,
+        Status,
+        SyncReport,
+        VerifyReport,
+    )
 
 T = TypeVar("T")
 

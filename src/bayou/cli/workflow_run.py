@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bayou.records.run import Step
     from bayou.repo import Repo
     from bayou.session import Session
+    from bayou.sync.plan.policy import ModelRef
     from bayou.sync.report import SyncReport
-    from bayou.sync.scope import ModelRef
     from bayou.workflow.run import WorkflowRun
 
 _START = "NAME"

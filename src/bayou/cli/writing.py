@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from bayou.records.records import Records
     from bayou.repo import Repo
     from bayou.session import Session
+    from bayou.sync.plan.policy import ModelRef
     from bayou.sync.report import SyncReport
-    from bayou.sync.scope import ModelRef
 
 T = TypeVar("T")
 Rendered = tuple[Document, Iterable[Part]]

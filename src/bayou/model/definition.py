@@ -25,7 +25,7 @@ from bayou.core.structs import SelectiveStruct
 from bayou.core.text import did_you_mean
 from bayou.model.names import FOLDER, check_name, check_type, is_id
 from bayou.repo import Repo, leads_out
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 KEYS = ("id", "name", "type", "arguments", "methods", "tags")
 METHOD_KEYS = ("arguments",)

@@ -13,7 +13,7 @@ from bayou.core.text import did_you_mean
 from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
 from bayou.model.names import FOLDER, SUFFIX, is_id
 from bayou.repo import Repo
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 # A key at the edge of a YAML file is one of its top keys; anything less plain is left to the YAML parser.
 _ID_LINE = re.compile(rb"""^id:[ \t]+(["']?)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\1[ \t]*\r?$""", re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bayou.model.find import defined, not_found, only
 from bayou.repo import Repo
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
     from bayou.records.records import Records

@@ -30,9 +30,9 @@ from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
 from bayou.state.journal import JournalRow
-from bayou.sync.context import Context
-from bayou.sync.plan import Action
-from bayou.sync.windows import Looked
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.decision_table import Action
+from bayou.sync.plan.windows import Looked
 from bayou.worktree.scan import scan
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Planned(Struct, frozen=True):
         return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
 
 
-def plan(spark: SparkSession, recipe: StoreSpec, context: Context, remote: IndexTree, folder: Path) -> Planned:
+def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
     """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
 
     The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
@@ -137,7 +137,7 @@ def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: Look
     return [target / name for found in batches(spark, told) for name in found.column("file").to_pylist()]
 
 
-def _shows_nothing(context: Context) -> bool:
+def _shows_nothing(context: SyncContext) -> bool:
     """Whether the tree holds nothing, and everything that the store has is wanted."""
     policy = context.policy
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None

@@ -34,9 +34,9 @@ from bayou.pipeline.kernels.reports import Reports
 from bayou.pipeline.session import log_of
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.sync import mover
-from bayou.sync.mover import Arrived, Upload
 from bayou.sync.report import Failure
+from bayou.sync.transfer import executor
+from bayou.sync.transfer.executor import Arrived, Upload
 from bayou.worktree.atomic_write import temporary_name
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class SparkMover:
         self._folders: list[Path] = []
         self._expected: deque[_Expected] = deque()
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> mover.Sending:
+    def upload(self, uploads: Iterable[Upload], count: int) -> executor.Sending:
         """Write objects; the first job runs from now on."""
-        return mover.unless_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
+        return executor.unless_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
 
     def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
@@ -118,7 +118,7 @@ class SparkMover:
         return self._run(window, upload.to_batch, kernel, upload.Sent({one.path: one for one in window}), reports)
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        return mover.unless_down(self._store, self._downloads(entries))
+        return executor.unless_down(self._store, self._downloads(entries))
 
     def _downloads(self, entries: Iterable[Entry]) -> Iterator[Arrived | Failure]:
         wanted = {entry.path: entry for entry in entries}

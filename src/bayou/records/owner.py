@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 __all__ = ["ModelRef", "Owner"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
 from bayou.records.item import Item, metadata_of
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
     from bayou.records.content import Content

@@ -16,7 +16,7 @@ from bayou.repo import init_repo, open_repo
 from bayou.session.session import Session, write_session
 from bayou.session.workflows import Workflows
 from bayou.state.connection import Connection
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
     import builtins

@@ -22,8 +22,8 @@ from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
 from bayou.sync import api
+from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncOptions, SyncReport
-from bayou.sync.scope import ModelRef, Scope
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
@@ -73,7 +73,7 @@ def write_session(
         # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
         leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
         settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
-        pulled = exchange.pull(None if store_wide or not models else Scope.of(models))
+        pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
         records = open_now.enter_context(_records(opened, leases, Engine(engine, progress or NoProgress())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
@@ -98,7 +98,7 @@ class _Exchange(Struct, frozen=True):
     allow_mass_delete: bool
     engine: Choice
 
-    def pull(self, scope: Scope | None) -> SyncReport | None:
+    def pull(self, scope: ModelScope | None) -> SyncReport | None:
         return self._sync(SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber))
 
     def push(self, leases: LeaseGroup) -> SyncReport | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayou.session.session import Session, write_session
 from bayou.state.connection import Connection
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
     from bayou.workflow.definition import Workflow

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayou.sync.collect import collect
-    from bayou.sync.copies import conflicts, drop_conflict, take_conflict
+    from bayou.sync.conflicts.copies import conflicts, drop_conflict, take_conflict
     from bayou.sync.hydrate import hydrate
-    from bayou.sync.log import log
     from bayou.sync.replicate import replicate
     from bayou.sync.service import sync
     from bayou.sync.setup import setup
-    from bayou.sync.status import status
+    from bayou.sync.status import log, status
     from bayou.sync.verify import verify
 
 __all__ = [
@@ -35,15 +34,15 @@ __all__ = [
 
 _HOMES = {
     "collect": "bayou.sync.collect",
-    "conflicts": "bayou.sync.copies",
-    "drop_conflict": "bayou.sync.copies",
+    "conflicts": "bayou.sync.conflicts.copies",
+    "drop_conflict": "bayou.sync.conflicts.copies",
     "hydrate": "bayou.sync.hydrate",
-    "log": "bayou.sync.log",
+    "log": "bayou.sync.status",
     "replicate": "bayou.sync.replicate",
     "setup": "bayou.sync.setup",
     "status": "bayou.sync.status",
     "sync": "bayou.sync.service",
-    "take_conflict": "bayou.sync.copies",
+    "take_conflict": "bayou.sync.conflicts.copies",
     "verify": "bayou.sync.verify",
 }
 

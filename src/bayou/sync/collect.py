@@ -36,7 +36,7 @@ from bayou.repo import Repo
 from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.garbage import Sweep
-from bayou.sync.reports import CollectReport
+from bayou.sync.report import CollectReport
 from bayou.sync.retained import retained
 
 _FEW = 3

@@ -28,10 +28,10 @@ from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
 from bayou.state.journal import Journal
 from bayou.sync.bulk import Bulk, store_handle
-from bayou.sync.mover import Mover, Threads
-from bayou.sync.observe import Observed
-from bayou.sync.policy import Policy
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
+from bayou.sync.transfer.executor import ThreadTransfer, TransferExecutor
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import SafeRoot
 from bayou.worktree.staging import StagingArea
@@ -40,7 +40,7 @@ _TURN_S = 0.01
 """How soon to look again whether whoever syncs this repo is done: another process, or another step of a workflow."""
 
 
-class Context(Struct):
+class SyncContext(Struct):
     """One sync of one repo with one store."""
 
     repo: Repo
@@ -54,7 +54,7 @@ class Context(Struct):
     journal: Journal
     policy: Policy
     incoming: StagingArea
-    mover: Mover
+    mover: TransferExecutor
     options: SyncOptions
     report: SyncReport
     progress: Progress
@@ -132,7 +132,7 @@ def open_context(
     store: Store | None = None,
     policy: Policy | None = None,
     connection: Connection | None = None,
-) -> Iterator[Context]:
+) -> Iterator[SyncContext]:
     """Prepare one sync of a repo with its store, or with `store`; one process at a time. The connection stays open."""
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     with ExitStack() as held:
@@ -147,7 +147,7 @@ def open_context(
         journal = Journal(database, base.place_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")
-        yield Context(
+        yield SyncContext(
             repo=repo,
             root=repo.tree_root,
             store=bounded,
@@ -159,7 +159,7 @@ def open_context(
             journal=journal,
             policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
             incoming=incoming,
-            mover=Threads(bounded, repo.tree_root, incoming),
+            mover=ThreadTransfer(bounded, repo.tree_root, incoming),
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=progress or NoProgress(),

@@ -11,15 +11,14 @@ from bayou.index.tree import scan
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.state.journal import JournalSnapshot
-from bayou.sync.context import Context, open_context
-from bayou.sync.intents import settle_intents
-from bayou.sync.observe import Observed
-from bayou.sync.plan import LocalState
-from bayou.sync.policy import Policy
-from bayou.sync.pull import Incoming
-from bayou.sync.pull import pull as bring
+from bayou.sync.context import SyncContext, open_context
+from bayou.sync.plan.decision_table import LocalState
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import Policy
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
+from bayou.sync.transfer.pull import Arrival, settle_intents
+from bayou.sync.transfer.pull import pull as bring
 
 
 def hydrate(
@@ -51,7 +50,7 @@ def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
 
 def _with_everything(
     repo: Repo, timeout: float | None, connection: Connection | None = None
-) -> AbstractContextManager[Context]:
+) -> AbstractContextManager[SyncContext]:
     policy = Policy.of("full", repo.config.datastore.exclude)
     return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy, connection=connection)
 
@@ -66,7 +65,7 @@ def _whole(report: SyncReport) -> SyncReport:
     return report
 
 
-def fetch(context: Context, target: str | None) -> None:
+def fetch(context: SyncContext, target: str | None) -> None:
     """Fetch absent entries of base into the tree; base itself does not change."""
     wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _belongs(path, target)]
     if not wanted and target is not None and _is_lost(context, target):
@@ -77,19 +76,19 @@ def fetch(context: Context, target: str | None) -> None:
     through = context.journal.newest()
     bring(
         context,
-        [Incoming(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
+        [Arrival(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
     )
     context.base.fold(context.nodes)
 
 
-def _is_lost(context: Context, path: str) -> bool:
+def _is_lost(context: SyncContext, path: str) -> bool:
     """Whether base has a file that is neither here nor deleted by anybody: it may come back (V5)."""
     if context.stat(path) is not None or not context.base.lookup([path]):
         return False
     return not JournalSnapshot.of(context.journal.rows()).deleted(path)
 
 
-def _is_here(context: Context, target: str | None) -> bool:
+def _is_here(context: SyncContext, target: str | None) -> bool:
     """Whether what is asked for is known, so that having nothing to fetch means that it is all here."""
     if target is None or context.stat(target) is not None:
         return True

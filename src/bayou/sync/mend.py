@@ -16,13 +16,14 @@ from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.state import base
-from bayou.sync import commit, push
-from bayou.sync.context import Context
-from bayou.sync.plan import same_object
+from bayou.sync.commit import commit
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.decision_table import same_object
 from bayou.sync.rescue import rescued
+from bayou.sync.transfer import push
 
 
-def settle_pending(context: Context, seen: HeadSeen) -> None:
+def settle_pending(context: SyncContext, seen: HeadSeen) -> None:
     """Bring base up to a commit of ours whose answer was lost, before anything is planned (T5)."""
     done = commit.resolve(context.store, context.database, context.place, seen)
     if done is not None:
@@ -30,7 +31,7 @@ def settle_pending(context: Context, seen: HeadSeen) -> None:
 
 
 def mend(
-    context: Context,
+    context: SyncContext,
     seen: HeadSeen,
     gone: Sequence[Entry],
     unindexed: Sequence[str],
@@ -89,7 +90,7 @@ def mend(
     return len(done.changes)
 
 
-def _anew(context: Context, head: HeadSeen, unindexed: Sequence[str]) -> dict[str, Entry]:
+def _anew(context: SyncContext, head: HeadSeen, unindexed: Sequence[str]) -> dict[str, Entry]:
     """Look at each object once more: a listing is old by the time it is used (F007).
 
     What somebody has indexed and deleted since is gone, or in the trash: it must not come back (T4).

@@ -20,9 +20,9 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, TreeError
 from bayou.core.progress import Progress
 from bayou.state.journal import NoJournal
-from bayou.sync.conflict import Conflicts
+from bayou.sync.conflicts.copies import Conflicts
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.report import Conflict
-from bayou.sync.units import unit_of
 from bayou.worktree.hashing import read_content
 from bayou.worktree.scan import Found, Skipped, scan
 from bayou.worktree.tree import Worktree
@@ -64,7 +64,7 @@ def copy(
     units: dict[str, list[Found]] = defaultdict(list)
     for item in payload(source):
         done.paths.append(item.path)
-        units[unit_of(item.path) or item.path].append(item)
+        units[version_dir(item.path) or item.path].append(item)
     todo: list[Found] = []
     tree = Worktree(target, NoJournal())
     for unit, members in units.items():

@@ -32,11 +32,11 @@ from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
-from bayou.sync import push
-from bayou.sync.context import Context
+from bayou.sync.context import SyncContext
 from bayou.sync.recover import Recovered, Version, Written, recover
 from bayou.sync.remains import Remains, chain, look
 from bayou.sync.rescue import rescued
+from bayou.sync.transfer import push
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 _HISTORY = 200
@@ -53,7 +53,7 @@ class Rebuilt(Struct, frozen=True):
     warnings: list[str]
 
 
-def rebuild(context: Context) -> Rebuilt | None:
+def rebuild(context: SyncContext) -> Rebuilt | None:
     """Rebuild the index if it is damaged; None if it is whole. An unknown format is refused (V10)."""
     attempt = 0
     while (remains := look(context.store)) is not None:
@@ -73,14 +73,14 @@ def rebuild(context: Context) -> Rebuilt | None:
     return None
 
 
-def _check_lost(context: Context, listing: PayloadListing) -> None:
+def _check_lost(context: SyncContext, listing: PayloadListing) -> None:
     """Raise unless a store without a head had one: this machine knows it, or objects of pushes tell."""
     pushed = any(keys.parse_payload(meta.key).push is not None for meta in listing.objects)
     if not pushed and not context.base.known:
         raise NotFound(f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one")
 
 
-def _recover(context: Context, remains: Remains, listing: PayloadListing, wasted: Sequence[Entry]) -> Recovered:
+def _recover(context: SyncContext, remains: Remains, listing: PayloadListing, wasted: Sequence[Entry]) -> Recovered:
     """Recover the entries, from the newest word on each."""
     parts, place = remains.parts, context.base.fold(context.nodes)
     nodes = StoreNodes(context.store, context.cache)
@@ -126,7 +126,7 @@ def _digest(root: Root | Pointer | None) -> bytes | None:
     return None if root is None else root.digest
 
 
-def _bring_back(context: Context, remains: Remains, made: Recovered) -> list[str]:
+def _bring_back(context: SyncContext, remains: Remains, made: Recovered) -> list[str]:
     """Look for what is gone by its name, and give it back from this tree; return the names of what is lost."""
     gone: list[Entry] = []
     for row, there in zip(made.gone, context.store.map(lambda row: _exists(context, row), made.gone), strict=True):
@@ -145,7 +145,7 @@ def _bring_back(context: Context, remains: Remains, made: Recovered) -> list[str
     return unrecovered
 
 
-def _exists(context: Context, row: Entry) -> bool:
+def _exists(context: SyncContext, row: Entry) -> bool:
     try:
         context.store.head(row.key)
     except NotFound:
@@ -153,7 +153,7 @@ def _exists(context: Context, row: Entry) -> bool:
     return True
 
 
-def _publish(context: Context, remains: Remains, made: Recovered, wasted: Sequence[Entry]) -> bool:
+def _publish(context: SyncContext, remains: Remains, made: Recovered, wasted: Sequence[Entry]) -> bool:
     """Build the tree anew, sharing no node with the damaged one, and swap the head; False if another one is there."""
     store, number = context.store, ulid()
     sink = StoreSink(store, number, context.cache)
@@ -183,7 +183,7 @@ def _publish(context: Context, remains: Remains, made: Recovered, wasted: Sequen
     return True
 
 
-def _first_again(context: Context, remains: Remains, row: LogRow, root: Root | None, trash: Root | None) -> Head:
+def _first_again(context: SyncContext, remains: Remains, row: LogRow, root: Root | None, trash: Root | None) -> Head:
     """Return a head for a store that has lost its own: under its id, beyond any number that was seen, with its log."""
     place, parts = context.base.place, remains.parts
     known = [parts.seq, place.seq or 0, *(old.seq for page in remains.pages for old in page.rows)]

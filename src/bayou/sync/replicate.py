@@ -31,14 +31,14 @@ from bayou.repo import Repo
 from bayou.state.database import remote_url
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
+from bayou.sync.plan.steps import is_mass
 from bayou.sync.replica import point
 from bayou.sync.replica.copy import Age
 from bayou.sync.replica.plan import Counts, Plan, plan
 from bayou.sync.replica.point import Made
 from bayou.sync.replica.swap import swap, tally_of
 from bayou.sync.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
-from bayou.sync.reports import ReplicateReport
-from bayou.sync.steps import is_mass
+from bayou.sync.report import ReplicateReport
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session

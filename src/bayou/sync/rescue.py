@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bayou.index.entry import Entry
-from bayou.sync.context import Context
-from bayou.sync.observe import Observed
-from bayou.sync.plan import LocalState
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.decision_table import LocalState
+from bayou.sync.plan.local_scanner import Observed
 from bayou.worktree.hashing import read_content
 
 
-def rescued(context: Context, missing: Sequence[Entry]) -> Iterator[Observed]:
+def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:
     """Yield the files of this tree that have the bytes of a missing object; a hash proves it (V6)."""
     known = context.base.hashes(missing)
     for entry in missing:

@@ -18,14 +18,15 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.state import base, journal
 from bayou.state.base import BaseLost
 from bayou.state.journal import JournalRow
-from bayou.sync import commit, view
-from bayou.sync.context import Context
-from bayou.sync.intents import ProofLost, settle_intents
-from bayou.sync.observe import Observation, Observer, TooMany
-from bayou.sync.plan import Action
+from bayou.sync.commit import commit
+from bayou.sync.context import SyncContext
+from bayou.sync.plan import remote_snapshot
+from bayou.sync.plan.decision_table import Action
+from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
+from bayou.sync.plan.remote_snapshot import RemoteSnapshot
+from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
-from bayou.sync.tidy import sweep_tree, tidy
-from bayou.sync.view import View
+from bayou.sync.transfer.pull import ProofLost, settle_intents
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _PASSES = 5
 
 
-def run(context: Context) -> SyncReport:
+def run(context: SyncContext) -> SyncReport:
     """Reconcile the tree with the store as the options say."""
     begin, before = time.monotonic(), context.store.requests
     report = context.report
@@ -54,7 +55,7 @@ def run(context: Context) -> SyncReport:
     return report
 
 
-def _whole_pass(context: Context) -> bool:
+def _whole_pass(context: SyncContext) -> bool:
     """Make a pass; if base turns out to be damaged, forget it, so that the next one compares everything anew (V3)."""
     try:
         return _pass(context)
@@ -66,7 +67,7 @@ def _whole_pass(context: Context) -> bool:
         return True
 
 
-def _pass(context: Context) -> bool:
+def _pass(context: SyncContext) -> bool:
     """Look, decide and act once; return whether something moved meanwhile and must be decided again.
 
     The look starts in this process; if more than `point_limit` paths turn out to need a decision, all of it is done by
@@ -75,7 +76,7 @@ def _pass(context: Context) -> bool:
     bulk = context.bulk if context.options.scope is None else None
     if bulk is None:
         return _pass_here(context, None)
-    seen: list[View] = []
+    seen: list[RemoteSnapshot] = []
     if not bulk.must:
         try:
             return _pass_here(context, bulk.limit, seen)
@@ -88,20 +89,20 @@ def _pass(context: Context) -> bool:
     return _pass_here(context, None)
 
 
-def _pass_there(context: Context, seen: Sequence[View], spark: Session, recipe: StoreSpec) -> bool:
-    from bayou.sync.large import large_pass  # noqa: PLC0415
+def _pass_there(context: SyncContext, seen: Sequence[RemoteSnapshot], spark: Session, recipe: StoreSpec) -> bool:
+    from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
     return large_pass(context, spark, recipe, seen[0] if seen else None)
 
 
-def _pass_here(context: Context, limit: int | None, looked: list[View] | None = None) -> bool:
+def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnapshot] | None = None) -> bool:
     """Make a pass in this process; `TooMany` if it is about more than `limit` paths: then nothing was changed yet.
 
     `looked` is given the view of the store, once there is one: a discovery need not be made again.
     """
     report = context.report
     place = context.base.place
-    observer = Observer(
+    observer = LocalScanner(
         context.root,
         context.database,
         context.place,
@@ -128,8 +129,8 @@ def _pass_here(context: Context, limit: int | None, looked: list[View] | None = 
         return True
     if looked is not None:
         looked.append(store_view)
-    from bayou.sync.act import act  # noqa: PLC0415  (with all that moves data: most syncs end above)
-    from bayou.sync.planning import plan  # noqa: PLC0415
+    from bayou.sync.plan.planner import plan  # noqa: PLC0415
+    from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (with all that moves data: most syncs end above)
 
     todo = plan(context, observer, observation, store_view, limit=limit)
     report.failed = list(observation.failed)
@@ -138,12 +139,12 @@ def _pass_here(context: Context, limit: int | None, looked: list[View] | None = 
         report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
         return False
     walked = EVERYTHING if observation.walked else None
-    again, seen = act(context, todo, store_view, through=observation.journaled.through, walked=walked)
-    prove(context, seen, observation.journaled.marks, clean=not again)
+    again, seen = apply_plan(context, todo, store_view, through=observation.journaled.through, walked=walked)
+    record_in_sync(context, seen, observation.journaled.marks, clean=not again)
     return again
 
 
-def _quiet(context: Context, observation: Observation) -> bool:
+def _quiet(context: SyncContext, observation: Observation) -> bool:
     """Whether nothing here asks for a decision: then a head that has not changed ends the matter."""
     listed = {path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.place,))}
     untracked = all(
@@ -152,22 +153,22 @@ def _quiet(context: Context, observation: Observation) -> bool:
     return untracked and not observation.journaled.last and not observation.journaled.marks
 
 
-def _proved(context: Context) -> bool:
+def _proved(context: SyncContext) -> bool:
     """Whether base is known to be all of a head, under today's policy, with nothing unresolved (V3)."""
     same_policy = context.base.place.policy == context.policy.text
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
 
 
-def see_store(context: Context, *, ours: bool, etag: str | None) -> View | None:
+def see_store(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
     """Look at the store; None if its head is the one with this ETag. `ours`: there is something that it shall get."""
     place = context.base.place
     try:
-        return view.look(context.store, context.cache, place, etag=etag)
+        return remote_snapshot.look(context.store, context.cache, place, etag=etag)
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return view.find(context.store, context.nodes, context.cache, context.bulk)
-        return view.create(context.store, context.cache, context.by, bulk=context.bulk)
+            return remote_snapshot.find(context.store, context.nodes, context.cache, context.bulk)
+        return remote_snapshot.create(context.store, context.cache, context.by, bulk=context.bulk)
 
 
 def tell_looked(report: SyncReport, observation: Observation) -> None:
@@ -179,7 +180,7 @@ def tell_looked(report: SyncReport, observation: Observation) -> None:
         report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
-def settle_pending(context: Context, store_view: View) -> bool:
+def settle_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
     """Bring base up to a commit of ours whose answer was lost (T5)."""
     if store_view.seen is None or context.options.dry_run:
         return False
@@ -191,7 +192,7 @@ def settle_pending(context: Context, store_view: View) -> bool:
     return True
 
 
-def prove(context: Context, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
+def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
     """Fold base, note the head that it was compared with, and end a pass that was clean: drop marks, since their files
     are all settled, and tidy up."""
     place = context.base.fold(context.nodes)
@@ -202,10 +203,10 @@ def prove(context: Context, seen: HeadSeen | None, marks: Iterable[JournalRow], 
             closed = [row.id for row in marks if row.state != "open"]
             journal.drop_marks(db, context.place, closed)
     if clean:
-        tidy(context)
+        prune_cache(context)
 
 
-def _settle_head(context: Context, place: base.RemoteState, seen: HeadSeen | None) -> None:
+def _settle_head(context: SyncContext, place: base.RemoteState, seen: HeadSeen | None) -> None:
     """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3).
 
     Otherwise base stays behind an allowed mass delete: whoever pulls it must still find that it was allowed.
@@ -217,7 +218,7 @@ def _settle_head(context: Context, place: base.RemoteState, seen: HeadSeen | Non
     ahead = place.seq is not None and any(row.mass_delete and row.seq > place.seq for row in seen.head.log)
     if mine != theirs and ahead:
         return
-    from bayou.sync.planning import returning  # noqa: PLC0415
+    from bayou.sync.plan.planner import returning  # noqa: PLC0415
 
     # What was left out under another policy may still have to come (F015).
     policy = place.policy if returning(context, place.policy) else context.policy.text

@@ -16,13 +16,12 @@ from bayou.core import paths
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
 from bayou.state.journal import EVERYTHING, Guard, Journal, Mark, NoJournal, open_journal
-from bayou.sync.scope import ModelRef, Scope
+from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.core.progress import Progress
-    from bayou.sync.report import Mode, Moved, Renumber, SyncOptions, SyncReport
-    from bayou.sync.reports import Status
+    from bayou.sync.report import Mode, Moved, Renumber, Status, SyncOptions, SyncReport
 
 StrPath = str | os.PathLike[str]
 """A path of the tree, relative to its root or absolute, in any spelling."""
@@ -86,7 +85,7 @@ class StoreSync:
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
-        scope = Scope.of(models) if models is not None else None
+        scope = ModelScope.of(models) if models is not None else None
         return sync(self._repo, self._options("pull", scope), connection=self._connection)
 
     def push_changed(self) -> SyncReport:
@@ -130,7 +129,7 @@ class StoreSync:
 
         return status(self._repo, connection=self._connection)
 
-    def _options(self, mode: Mode, scope: Scope | None = None) -> SyncOptions:
+    def _options(self, mode: Mode, scope: ModelScope | None = None) -> SyncOptions:
         from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
         return SyncOptions(mode=mode, walk=False, scope=scope, renumber=self._renumber)

@@ -23,15 +23,15 @@ from bayou.objectstore.probe import probe
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
 from bayou.state.database import remote_url
-from bayou.sync import migrate, view
-from bayou.sync.conflict import Conflicts
-from bayou.sync.context import Context, open_context
+from bayou.sync import migrate
+from bayou.sync.conflicts.copies import Conflicts
+from bayou.sync.context import SyncContext, open_context
 from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.migrate import Migrated
-from bayou.sync.report import Conflict, Refusal, Renumber, SyncOptions, SyncReport
-from bayou.sync.reports import SetupReport
+from bayou.sync.plan import remote_snapshot
+from bayou.sync.plan.remote_snapshot import RemoteSnapshot
+from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.view import View
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.durability import translate_oserror
 
@@ -149,22 +149,22 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
     )
 
 
-def _join(context: Context) -> tuple[View | None, bool]:
+def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     """Make sure that there is a head; return what was made if there was none, and whether we knew another store here.
 
     What was known of that other store is forgotten: it is no reason to delete or to skip anything in this one.
     """
     try:
-        view.look(context.store, context.cache, context.base.place, etag=None)
+        remote_snapshot.look(context.store, context.cache, context.base.place, etag=None)
         return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()
         return _join(context)[0], True
     except NotFound:
-        return view.create(context.store, context.cache, context.by, proved=True, bulk=context.bulk), False
+        return remote_snapshot.create(context.store, context.cache, context.by, proved=True, bulk=context.bulk), False
 
 
-def _bring(move: _Move, context: Context) -> Migrated:
+def _bring(move: _Move, context: SyncContext) -> Migrated:
     """Have the old tree's payload in this one, and journal it: it goes up, now or with a later push."""
     if move.repo.tree_root == context.root:
         moved = Migrated([item.path for item in migrate.payload(context.root)])

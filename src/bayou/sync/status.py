@@ -1,12 +1,17 @@
-"""`datastore status`: how things stand, here and there."""
+"""`datastore status`: how things stand, here and there.
+
+`datastore log`: who has changed the store.
+"""
 
 from __future__ import annotations
 
 import time
+from itertools import islice
 
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BayouError, NotFound
-from bayou.index.head import read_head
+from bayou.core.errors import BadAnswer, BayouError, NotFound
+from bayou.index.head import iter_log, read_head
+from bayou.index.log import LogRow
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
@@ -15,8 +20,8 @@ from bayou.state.base import SyncBase, repo_place
 from bayou.state.connection import Connection, connected
 from bayou.state.database import Database, remote_url
 from bayou.state.journal import Journal
-from bayou.sync.policy import Policy
-from bayou.sync.reports import IndexStatus, Status
+from bayou.sync.plan.policy import Policy
+from bayou.sync.report import IndexStatus, Status
 
 _STATUS_TIMEOUT_S = 10.0
 
@@ -90,3 +95,15 @@ def _how(in_sync: bool, paths: int) -> str:
     if in_sync:
         return "in sync"
     return f"{paths} changed paths wait to be pushed" if paths else "not compared with this index yet"
+
+
+def log(repo: Repo, n: int) -> list[LogRow]:
+    """Return the newest rows of the store's log."""
+    store = repo.store().within(Deadline.after(repo.config.sync.timeout))
+    try:
+        seen = read_head(store)
+    except NotFound:
+        return []
+    if seen is None:
+        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+    return list(islice(iter_log(store, seen.head), n))

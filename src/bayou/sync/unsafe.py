@@ -14,14 +14,14 @@ from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
-from bayou.sync.context import Context
+from bayou.sync.context import SyncContext
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 Read = Callable[[], HeadSeen]
 
 
-def drop_rows(context: Context, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
+def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
     """Drop those of these rows, of the index and of its trash, that are unsafe; return the paths of those that were.
 
     `read` returns the head as it is now. No file and no object is touched, and base follows with the next sync. To do

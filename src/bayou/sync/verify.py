@@ -31,15 +31,15 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.repo import Repo
 from bayou.state import base
-from bayou.sync import commit, steps, view
+from bayou.sync.commit import commit
 from bayou.sync.compare import MOST_NAMED, Compared
-from bayou.sync.context import Context, open_context
+from bayou.sync.context import SyncContext, open_context
 from bayou.sync.mend import mend, settle_pending
-from bayou.sync.plan import Action
+from bayou.sync.plan import remote_snapshot, steps
+from bayou.sync.plan.decision_table import Action
 from bayou.sync.rebuild import rebuild
 from bayou.sync.remains import chain
-from bayou.sync.report import SyncOptions
-from bayou.sync.reports import VerifyReport
+from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
 from bayou.sync.unsafe import drop_rows
 from bayou.sync.verify_job import IndexCheckJob, VerifyJob
@@ -89,7 +89,7 @@ class _Repaired(Struct):
     entries: int = 0
 
 
-def _verify(context: Context, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
+def _verify(context: SyncContext, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
     """Compare, mend if that is asked for, and compare again if it was of use, with the executor that pays."""
     store, root = context.handle, seen.head.root
     heads = [seen]
@@ -108,7 +108,7 @@ def _verify(context: Context, seen: HeadSeen, repaired: _Repaired | None, *, dee
     )
 
 
-def _checked(context: Context, seen: HeadSeen, look: Look, repaired: _Repaired | None) -> Compared:
+def _checked(context: SyncContext, seen: HeadSeen, look: Look, repaired: _Repaired | None) -> Compared:
     if repaired is None:
         with look(seen.head) as found:
             return found
@@ -139,7 +139,7 @@ def _compared(executor: Executor, store: StoreHandle, head: Head, *, deep: bool)
         found.close()
 
 
-def _is_whole(context: Context) -> bool:
+def _is_whole(context: SyncContext) -> bool:
     """Whether every node of the index and of its log can be read: then there is nothing to rebuild."""
     try:
         seen = read_head(context.store)
@@ -158,14 +158,14 @@ def _is_whole(context: Context) -> bool:
     return not damaged
 
 
-def _head(context: Context) -> HeadSeen:
+def _head(context: SyncContext) -> HeadSeen:
     """Read the head; where there is none, say whether it was lost."""
     try:
         seen = read_head(context.store)
     except NotFound:
         discover(context.store)  # HeadLost, if objects of pushes are there
         if context.base.known:
-            raise view.emptied(context.store, context.base.place) from None
+            raise remote_snapshot.emptied(context.store, context.base.place) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
@@ -173,7 +173,7 @@ def _head(context: Context) -> HeadSeen:
     return seen
 
 
-def _forget(context: Context, forgotten: Sequence[str]) -> None:
+def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     """Drop the named entries, as journaled deletes, whatever this tree has of the versions that they belong to.
 
     An entry that another client replaces meanwhile is kept, with a warning.
@@ -206,7 +206,7 @@ def _forget(context: Context, forgotten: Sequence[str]) -> None:
     run(context)
 
 
-def _commit_forgotten(context: Context, seen: HeadSeen, forgotten: Mapping[str, Entry]) -> None:
+def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[str, Entry]) -> None:
     """Take entries out of the index. The planner would keep a file of a version that this tree has not pulled whole."""
 
     def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:

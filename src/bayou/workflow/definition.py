@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from bayou.core.documents import Place, Source
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 FOLDER = "workflows"
 SUFFIX = ".yaml"

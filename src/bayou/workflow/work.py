@@ -18,8 +18,8 @@ from bayou.records.outputs import Output
 from bayou.records.run import Run
 from bayou.records.run import Step as Record
 from bayou.state.connection import Connection
+from bayou.sync.plan.policy import ModelRef
 from bayou.sync.report import SyncReport
-from bayou.sync.scope import ModelRef
 from bayou.workflow.recorder import Recorder
 from bayou.workflow.scope import Scopes, evaluated_in
 from bayou.workflow.state import CANCELLED, FAILED, SUCCEEDED, blank

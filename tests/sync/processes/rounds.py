@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from bayou.core.errors import BayouError
 from bayou.sync import api
-from bayou.sync.conflict import Conflicts
+from bayou.sync.conflicts.copies import Conflicts
 from bayou.worktree.atomic_write import is_temporary
 from tests.sync.conftest import Clone, Team
 from tests.sync.processes.history import read_history

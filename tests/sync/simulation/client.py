@@ -20,9 +20,8 @@ from bayou.state.base import SyncBase
 from bayou.state.database import Database
 from bayou.state.journal import Journal
 from bayou.sync import api
-from bayou.sync.conflict import Conflicts
-from bayou.sync.report import Mode, SyncOptions, SyncReport
-from bayou.sync.reports import CollectReport, VerifyReport
+from bayou.sync.conflicts.copies import Conflicts
+from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
 
 URL = "memory://sim"

@@ -15,9 +15,9 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
 from bayou.objectstore import keys
-from bayou.sync.plan import same_object
+from bayou.sync.plan.decision_table import same_object
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.report import SyncReport
-from bayou.sync.units import unit_of
 from tests.sync.simulation.bucket import Blob, Bucket
 from tests.sync.simulation.client import Client
 
@@ -256,7 +256,7 @@ class Oracle:
         """Programs here write all files of a version at once, with one tag: no head may tear them apart."""
         tags: dict[str, dict[str, bytes]] = {}
         for path, entry in entries.items():
-            unit = unit_of(path)
+            unit = version_dir(path)
             if unit is not None and entry.push is not None:
                 tags.setdefault(unit, {})[path] = self.bucket.objects[entry.key].data.split(b" ")[0]
         for unit, files in tags.items():
@@ -338,7 +338,7 @@ class Oracle:
 
     def _not_with_oneself(self, client: Client, path: str, before: int) -> None:
         op = self.ops.get((client.name, path))
-        if client.lost_state or unit_of(path) is not None or (op is not None and op.number > before):
+        if client.lost_state or version_dir(path) is not None or (op is not None and op.number > before):
             return
         entry = self.versions[-1].entries.get(path)
         if entry is not None and entry.push is not None and self.pushers.get(entry.push) == client.name:

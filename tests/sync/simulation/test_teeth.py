@@ -13,8 +13,8 @@ from bayou.index.head import Head, encode_head
 from bayou.index.log import write_page
 from bayou.objectstore import keys
 from bayou.state.journal import JournalSnapshot
-from bayou.sync.context import Context
-from bayou.sync.observe import Look
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.local_scanner import FileScan
 from tests.sync.simulation.campaign import Found, Tally, play
 from tests.sync.simulation.world import Kind
 
@@ -34,19 +34,23 @@ def swap_blindly(store: Any, head: Head, over: object, page: Any) -> Any:
 
 
 TAKEN_OUT: dict[str, Callable[[], Any]] = {
-    "V1 the head is swapped by its version": lambda: patch("bayou.sync.commit.swap_head", swap_blindly),
-    "T5 a commit whose answer was lost is found": lambda: patch("bayou.sync.commit.resolve", lambda *_: None),
-    "T5 a swap that may still arrive is reckoned with": lambda: patch("bayou.sync.commit.doubtful", lambda *_: set()),
+    "V1 the head is swapped by its version": lambda: patch("bayou.sync.commit.commit.swap_head", swap_blindly),
+    "T5 a commit whose answer was lost is found": lambda: patch("bayou.sync.commit.commit.resolve", lambda *_: None),
+    "T5 a swap that may still arrive is reckoned with": lambda: patch(
+        "bayou.sync.commit.commit.doubtful", lambda *_: set()
+    ),
     "T7 what is open is not dropped": lambda: patch.object(
         JournalSnapshot, "closed_through", lambda self, _: self.through
     ),
-    "T8 a pull looks again before it renames": lambda: patch.object(Context, "unmoved", lambda *_: True),
+    "T8 a pull looks again before it renames": lambda: patch.object(SyncContext, "unmoved", lambda *_: True),
     "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
-    "T11 what nobody names is untracked": lambda: patch.object(Look, "_ours", lambda *_: True),
+    "T11 what nobody names is untracked": lambda: patch.object(FileScan, "_ours", lambda *_: True),
     "T13 a collection announces itself": lambda: patch("bayou.sync.collect._announce", lambda _, seen, __: seen),
-    "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.push.recheck", lambda *_: set()),
-    "a version that changed meanwhile is left": lambda: patch("bayou.sync.publish._changed_units", lambda *_: set()),
-    "a version that cannot be uploaded whole waits": lambda: patch("bayou.sync.publish.unit_of", lambda _: None),
+    "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.transfer.push.recheck", lambda *_: set()),
+    "a version that changed meanwhile is left": lambda: patch(
+        "bayou.sync.commit.publish._changed_units", lambda *_: set()
+    ),
+    "a version that cannot be uploaded whole waits": lambda: patch("bayou.sync.commit.publish.unit_of", lambda _: None),
 }
 
 

@@ -32,7 +32,7 @@ from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.objectstore.store import Store
 from bayou.state.database import Database
-from bayou.sync.observe import Look
+from bayou.sync.plan.local_scanner import FileScan
 from bayou.worktree.hashing import FileStat
 
 _WINDOW = 4
@@ -72,14 +72,14 @@ def virtual(rules: Rules) -> Iterator[None]:
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
         patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
-        patch("bayou.sync.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
-        patch("bayou.sync.view.datetime", moment),
+        patch("bayou.sync.transfer.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
+        patch("bayou.sync.plan.remote_snapshot.datetime", moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
         # Leases live by real time. Who has the commit lease pauses less between two attempts, and that is all.
-        patch("bayou.sync.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
+        patch("bayou.sync.commit.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
-        patch.object(Look, "at", _looking(rules, Look.at)),
+        patch.object(FileScan, "at", _looking(rules, FileScan.at)),
     ]
     with _connections() as handed_on, swift(rng), shaped(rules.shape), _all([*patches, *handed_on]):
         yield
@@ -93,7 +93,7 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
     """
     patches: list[Any] = [
         # What a store can do is not in question here.
-        patch("bayou.sync.view.probe", lambda store: None),
+        patch("bayou.sync.plan.remote_snapshot.probe", lambda store: None),
         patch("bayou.sync.rebuild.probe", lambda store: None),
         patch("bayou.worktree.durability._pool", _Serial),
         # Every node here is of a client of ours, so that no process of its own has to parse it.
@@ -199,7 +199,7 @@ def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
 def _looking(rules: Rules, real: Callable[..., Any]) -> Callable[..., Any]:
     """Let programs write between the looks at two files."""
 
-    def at(self: Look, *args: Any, **kwargs: Any) -> Any:
+    def at(self: FileScan, *args: Any, **kwargs: Any) -> Any:
         rules.local_step("look")
         return real(self, *args, **kwargs)
 

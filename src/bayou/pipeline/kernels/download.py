@@ -1,4 +1,4 @@
-"""Download objects to where a task runs, which must be the staging directory of the caller's tree: `sync.mover.fetch`.
+"""Download objects to where a task runs, which must be the staging directory of the caller's tree: `sync.transfer.executor.fetch`.
 
 A file is staged under a name that nobody else uses, so a task that runs twice leaves one that nobody takes.
 """
@@ -18,8 +18,8 @@ from bayou.pipeline.arrow import batch_to_entries
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.sync.mover import Arrived, fetch_all, gathered
 from bayou.sync.report import Failure
+from bayou.sync.transfer.executor import Arrived, fetch_all, gathered
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
 

@@ -21,13 +21,13 @@ from bayou.state import file_stats
 from bayou.state.base import Why
 from bayou.state.file_stats import Known
 from bayou.state.journal import JournalRow, JournalSnapshot
-from bayou.sync import steps
 from bayou.sync.context import stays_away
-from bayou.sync.observe import Look, Observed
-from bayou.sync.plan import LocalState
-from bayou.sync.policy import Policy
+from bayou.sync.plan import steps
+from bayou.sync.plan.decision_table import LocalState
+from bayou.sync.plan.local_scanner import FileScan, Observed
+from bayou.sync.plan.policy import Policy
+from bayou.sync.plan.windows import Looked
 from bayou.sync.report import Failure
-from bayou.sync.windows import Looked
 from bayou.worktree.hashing import Content, FileStat
 
 _FLAG = pyarrow.bool_()
@@ -141,7 +141,7 @@ class LookAt(Struct, frozen=True):
         path = said.path
         away = why is not None and stays_away(self.root, policy, path, why)
         listed = {path: cast("tuple[int, int]", said.of("listed"))} if said.has("listed") else {}
-        look = Look(self.root, self.adopt, {path} if away else (), listed)
+        look = FileScan(self.root, self.adopt, {path} if away else (), listed)
         before, now = said.known(), time.time_ns()
         seen = look.at(path, said.stat(), self._journaled(said), before, now)
         if isinstance(seen, Failure):

@@ -1,4 +1,4 @@
-"""What a task tells of the files that it has worked on, as rows: `sync.mover`'s results, and what it cost."""
+"""What a task tells of the files that it has worked on, as rows: `sync.transfer.executor`'s results, and what it cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upload files from where a task runs: `sync.mover.send`, for a part of them.
+"""Upload files from where a task runs: `sync.transfer.executor.send`, for a part of them.
 
 The key and the hash of each were recorded before (V11): a task that runs twice writes the same bytes to the same keys.
 """
@@ -17,7 +17,7 @@ from bayou.pipeline.arrow import BYTES, INT, TEXT, batch, rows
 from bayou.pipeline.kernels.moved import Row, in_batches, told
 from bayou.pipeline.kernels.reports import reporting
 from bayou.pipeline.stores import store_of
-from bayou.sync.mover import Upload, send_all
+from bayou.sync.transfer.executor import Upload, send_all
 
 UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
 

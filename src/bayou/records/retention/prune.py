@@ -15,7 +15,7 @@ from bayou.core.errors import ModelNotFound, UsageError
 from bayou.model.find import defined_ids
 from bayou.records.catalog.rows import VersionRow
 from bayou.records.retention.removal import Weighed, remove, weigh
-from bayou.sync.scope import ModelRef
+from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
     from bayou.records.records import Records

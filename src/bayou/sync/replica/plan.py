@@ -11,9 +11,9 @@ from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.target import Target, same
-from bayou.sync.units import unit_of
 
 WINDOW = 20_000
 """Pairs that are held at once."""
@@ -84,7 +84,9 @@ def windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
     """Yield pairs as many at a time as are held at once, and never part of a version without the rest."""
     window: list[Pair] = []
     for pair in pairs:
-        if len(window) >= WINDOW and (unit_of(pair.path) is None or unit_of(pair.path) != unit_of(window[-1].path)):
+        if len(window) >= WINDOW and (
+            version_dir(pair.path) is None or version_dir(pair.path) != version_dir(window[-1].path)
+        ):
             yield window
             window = []
         window.append(pair)

@@ -13,12 +13,12 @@ from bayou.index.node import Root
 from bayou.index.node_store import Staging, StoreNodes
 from bayou.index.tree import IndexTree
 from bayou.objectstore.store import Store
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.replica.copy import Age, copy_all
 from bayou.sync.replica.pair import Pair
 from bayou.sync.replica.plan import Plan, windows
 from bayou.sync.replica.target import Target
 from bayou.sync.report import Failure
-from bayou.sync.units import unit_of
 
 MOST_FAILED = 1000
 """Failures that are named; of more, only the number is told."""
@@ -82,8 +82,8 @@ class Held(Struct, frozen=True):
 
     @classmethod
     def of(cls, failed: Sequence[Failure]) -> Held:
-        units = (unit_of(one.path) for one in failed)
+        units = (version_dir(one.path) for one in failed)
         return cls(frozenset(one.path for one in failed), frozenset(unit for unit in units if unit is not None))
 
     def back(self, path: str) -> bool:
-        return path in self.paths or (bool(self.units) and unit_of(path) in self.units)
+        return path in self.paths or (bool(self.units) and version_dir(path) in self.units)

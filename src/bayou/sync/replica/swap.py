@@ -10,10 +10,10 @@ from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_h
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff
 from bayou.objectstore.store import Store
+from bayou.sync.plan.steps import is_mass
 from bayou.sync.replica.plan import Counts
 from bayou.sync.replica.point import Made
 from bayou.sync.replica.target import Target
-from bayou.sync.steps import is_mass
 
 
 def tally_of(target: Target, made: Made, counts: Counts) -> Tally:

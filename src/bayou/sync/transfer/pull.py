@@ -3,6 +3,8 @@
 Intents are recorded first. Then, in the one transaction that renames, the journal and the file are looked at again:
 if either moved, the path is left for another decision (T8). What is in place becomes base in that same transaction, so
 a crash leaves either an intent to settle or the truth (T9).
+
+What a pull that died had begun: its intents, settled before anything else (T9).
 """
 
 from __future__ import annotations
@@ -14,22 +16,63 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.core.errors import BayouError, PathRefused, StateError
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.state import base, database, file_stats, journal
 from bayou.state.base import Why
-from bayou.sync.commit import doubtful, overtake
-from bayou.sync.context import Context
-from bayou.sync.intents import ProofLost
-from bayou.sync.mover import Arrived, failure, gathered
-from bayou.sync.observe import Observed
-from bayou.sync.push import per_transaction
+from bayou.sync.commit.commit import doubtful, overtake
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.report import Failure, Refusal
-from bayou.sync.units import unit_of
-from bayou.worktree.hashing import Content
+from bayou.sync.transfer.executor import Arrived, failure, gathered
+from bayou.sync.transfer.push import per_transaction
+from bayou.worktree.hashing import Content, read_content
 
 
-class Incoming(Struct, frozen=True):
+class ProofLost(Exception):
+    """Files are in place, and `sync.db` could not take note of it. The next run settles the intents (F020)."""
+
+
+def settle_intents(context: SyncContext) -> None:
+    """Finish or forget what a pull that died had begun: if the file is what was intended, that is base (T9)."""
+    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.place,))
+    context.incoming.clear()
+    if not left:
+        return
+    now = time.time_ns()
+    with context.database.transaction() as db:
+        for path, text, sha256 in left:
+            path = str(path)
+            entry = database.load_entry(path, text if text is None else str(text))
+            content = _content(context, path)
+            arrived = content is not None and content.sha256 == sha256
+            if (entry is None and content is None) or (entry is not None and arrived):
+                _take(context, db, path, entry, content.sha256 if content else None)
+                overtake(db, context.place, {path})
+                if content is not None:
+                    file_stats.remember(db, path, content, now, context.place)
+                else:
+                    file_stats.forget(db, path)
+            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
+
+
+def _content(context: SyncContext, path: str) -> Content | None:
+    try:
+        return read_content(context.root / path, context.deadline) if context.stat(path) is not None else None
+    except (DeadlinePassed, Cancelled):
+        raise
+    except (BayouError, OSError):
+        return None
+
+
+def _take(context: SyncContext, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
+    base.take(db, context.place, path, entry)
+    if entry is not None and entry.sha256 is None and sha256 is not None:
+        base.learn_hash(db, context.place, entry, sha256)
+
+
+class Arrival(Struct, frozen=True):
     """One path that is to become what the store says: `entry`, or nothing (None)."""
 
     path: str
@@ -41,14 +84,14 @@ class Incoming(Struct, frozen=True):
 class Staged(Struct, frozen=True):
     """An incoming path that is ready to be put in place: a file, a deletion, or a deliberate absence."""
 
-    item: Incoming
+    item: Arrival
     file: Path | None
     sha256: bytes | None
     why: Why | None = None
     durable: bool = False
 
 
-class Beside(Struct, frozen=True):
+class SiblingFiles(Struct, frozen=True):
     """What else was decided: `others` are files that stay as they are in a version in which some arrive.
 
     A file that is not among the `decided` was as base has it when the rest was looked at.
@@ -58,7 +101,7 @@ class Beside(Struct, frozen=True):
     decided: Container[str]
 
 
-def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = None) -> set[str]:
+def pull(context: SyncContext, items: Sequence[Arrival], beside: SiblingFiles | None = None) -> set[str]:
     """Make the tree match; return the paths that moved under us and must be decided again.
 
     `beside`: where another file of a version has moved since, nothing arrives in that version.
@@ -88,7 +131,7 @@ def pull(context: Context, items: Sequence[Incoming], beside: Beside | None = No
     return moved
 
 
-Arrival = tuple[Incoming, Staged | Failure | None]
+Arrival = tuple[Arrival, Staged | Failure | None]
 
 
 def _size(arrival: Arrival) -> int:
@@ -96,9 +139,9 @@ def _size(arrival: Arrival) -> int:
     return entry.size if entry is not None else 0
 
 
-def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
+def _arrivals(context: SyncContext, items: Sequence[Arrival]) -> Iterator[Arrival]:
     """Yield every item with what became of it; downloads go on while a batch is put in place."""
-    waiting: dict[str, Incoming] = {}
+    waiting: dict[str, Arrival] = {}
     wanted: list[Entry] = []
     for item in items:
         ready = _ready(context, item)
@@ -115,13 +158,13 @@ def _arrivals(context: Context, items: Sequence[Incoming]) -> Iterator[Arrival]:
         yield item, came if isinstance(came, Failure) else _staged(item, came)
 
 
-def downloads(context: Context, items: Iterable[Incoming]) -> list[Entry]:
+def downloads(context: SyncContext, items: Iterable[Arrival]) -> list[Entry]:
     """Return the entries that a pull of these items would bring from the store."""
     wanted = (item.entry for item in items if item.entry is not None and _ready(context, item) is None)
     return [entry for entry in wanted if entry.refusal() is None]
 
 
-def _ready(context: Context, item: Incoming) -> Staged | None:
+def _ready(context: SyncContext, item: Arrival) -> Staged | None:
     """Settle what needs no download: a deletion, a deliberate absence, a file that is here already."""
     entry, local = item.entry, None if item.observed.finish_delete else item.observed.content
     if entry is None:
@@ -134,12 +177,12 @@ def _ready(context: Context, item: Incoming) -> Staged | None:
     return None
 
 
-def _staged(item: Incoming, came: Arrived) -> Staged | None:
+def _staged(item: Arrival, came: Arrived) -> Staged | None:
     """Return a download that is ready to be put in place; None: its object is not there."""
     return None if came.file is None else Staged(item, came.file, came.sha256, durable=came.durable)
 
 
-def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> set[str]:
+def place(context: SyncContext, staged: Sequence[Staged], beside: SiblingFiles | None) -> set[str]:
     """Put a batch in place, and make it base; return the paths that moved meanwhile."""
     if not staged:
         return set()
@@ -178,26 +221,26 @@ def place(context: Context, staged: Sequence[Staged], beside: Beside | None) -> 
 
 
 def _touched(
-    context: Context, db: sqlite3.Connection, staged: Sequence[Staged], beside: Beside | None, *, silent: bool
+    context: SyncContext, db: sqlite3.Connection, staged: Sequence[Staged], beside: SiblingFiles | None, *, silent: bool
 ) -> set[str]:
     """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
     seen = [one.item.observed for one in staged]
 
     def moved(one: Observed) -> bool:
-        return not ((silent or unsaid(context, db, one)) and context.unmoved(one))
+        return not ((silent or journal_unchanged(context, db, one)) and context.unmoved(one))
 
     touched = {one.path for one in seen if moved(one)}
-    units = {unit_of(path) for path in touched} - {None}
+    units = {version_dir(path) for path in touched} - {None}
     if beside is not None:
-        for unit in {unit_of(one.path) for one in seen} - units - {None}:
+        for unit in {version_dir(one.path) for one in seen} - units - {None}:
             assert unit is not None
             others = beside.others.get(unit, ())
             if any(moved(one) for one in others) or not (silent or _nothing_else(context, db, unit, beside)):
                 units.add(unit)
-    return touched | {one.path for one in seen if units and unit_of(one.path) in units}
+    return touched | {one.path for one in seen if units and version_dir(one.path) in units}
 
 
-def _nothing_else(context: Context, db: sqlite3.Connection, unit: str, beside: Beside) -> bool:
+def _nothing_else(context: SyncContext, db: sqlite3.Connection, unit: str, beside: SiblingFiles) -> bool:
     """Whether the journal names no file of a version but those that were looked at."""
     rows = db.execute(
         "SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?",
@@ -206,7 +249,7 @@ def _nothing_else(context: Context, db: sqlite3.Connection, unit: str, beside: B
     return all(path in beside.decided for (path,) in rows)
 
 
-def _intend(context: Context, staged: Sequence[Staged]) -> None:
+def _intend(context: SyncContext, staged: Sequence[Staged]) -> None:
     """Record what is about to change on the disk; what stays as it is needs no intent."""
     with context.database.transaction() as db:
         db.executemany(
@@ -219,7 +262,7 @@ def _intend(context: Context, staged: Sequence[Staged]) -> None:
         )
 
 
-def unsaid(context: Context, db: sqlite3.Connection, observed: Observed) -> bool:
+def journal_unchanged(context: SyncContext, db: sqlite3.Connection, observed: Observed) -> bool:
     """Whether the journal has nothing new of a path since it was looked at."""
     newer = db.execute(
         "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
@@ -252,7 +295,7 @@ class _Settled(Struct):
             base.learn_hash(db, place, entry, sha256)
 
 
-def _settle(context: Context, one: Staged, settled: _Settled) -> None:
+def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
     """Rename one file into place, or remove it; all of it inside the caller's transaction."""
     item, entry = one.item, one.item.entry
     why = one.why

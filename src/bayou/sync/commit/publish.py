@@ -14,24 +14,26 @@ from bayou.index.key_range import KeyRange, KeyRanges
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, diff
 from bayou.state import base, file_stats, journal
-from bayou.sync import commit, push, steps
-from bayou.sync.context import Context
-from bayou.sync.observe import Observed
-from bayou.sync.plan import Action, decide
+from bayou.sync.commit import commit
+from bayou.sync.context import SyncContext
+from bayou.sync.plan import steps
+from bayou.sync.plan.decision_table import Action, decide
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import CommitId
-from bayou.sync.steps import Step
-from bayou.sync.units import unit_of
+from bayou.sync.transfer import push
 
 _UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 
-class _Carry(Struct):
+class PushBatch(Struct):
     """What a push carries: each path's step, and the entry that it gets (None: it is deleted).
 
     `files` are those that were uploaded, as they were when they were read.
     """
 
-    steps: dict[str, Step]
+    steps: dict[str, PathAction]
     entries: dict[str, Entry | None]
     files: Mapping[str, Observed]
     gc: int
@@ -42,33 +44,33 @@ class _Carry(Struct):
     def hold_back(self, lost: Iterable[str]) -> None:
         """Leave out files that could not be uploaded, and with each the version that it belongs to."""
         lost = set(lost)
-        units = {unit_of(path) for path in lost} - {None}
+        units = {version_dir(path) for path in lost} - {None}
         self.entries = {
             path: entry
             for path, entry in self.entries.items()
-            if path not in lost and (not units or unit_of(path) not in units)
+            if path not in lost and (not units or version_dir(path) not in units)
         }
 
     @property
     def units(self) -> set[str]:
-        return {unit for path in self.entries if (unit := unit_of(path)) is not None}
+        return {unit for path in self.entries if (unit := version_dir(path)) is not None}
 
 
 class Publishing(Struct, frozen=True):
     """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
 
-    pushes: Sequence[Step]
+    pushes: Sequence[PathAction]
     planned: HeadSeen
     uploads: push.Underway
 
 
-def begin(context: Context, pushes: Sequence[Step], planned: HeadSeen) -> Publishing:
+def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> Publishing:
     """Begin to upload."""
     uploads = [one.observed for one in pushes if one.action in _UPLOADED]
     return Publishing(pushes, planned, push.begin(context, uploads, planned.head.gc))
 
 
-def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
+def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
     """Wait for the uploads and commit them, on top of the newest head that is known; return the paths that
     turned out to need another decision, and the newest head since.
 
@@ -76,7 +78,7 @@ def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[
     """
     pushes, seen = publishing.pushes, publishing.planned
     uploaded = push.finish(context, publishing.uploads)
-    carry = _Carry({one.path: one for one in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count)
+    carry = PushBatch({one.path: one for one in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count)
     carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
     carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
     lost = {one.path for one in pushes if one.action in _UPLOADED} - uploaded.keys()
@@ -94,7 +96,7 @@ def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[
         for path, entry in carry.entries.items():
             one, there = carry.steps[path], remote.get(path)
             same = there == one.remote or decide(one.base, carry.observed(path).state, there).pushes
-            if same and not (torn and unit_of(path) in torn):
+            if same and not (torn and version_dir(path) in torn):
                 changes[path] = entry
             else:
                 leftover.add(path)
@@ -122,7 +124,7 @@ def finish(context: Context, publishing: Publishing, newest: HeadSeen) -> tuple[
     return leftover, done.seen
 
 
-def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
+def _make_again(context: SyncContext, carry: PushBatch, head: HeadSeen) -> set[str]:
     """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
     gc = head.head.gc
     ours = {path: entry for path, entry in carry.entries.items() if entry != carry.steps[path].remote}
@@ -136,7 +138,7 @@ def _make_again(context: Context, carry: _Carry, head: HeadSeen) -> set[str]:
     return lost
 
 
-def _changed_units(context: Context, carry: _Carry, planned: HeadSeen, head: HeadSeen) -> set[str]:
+def _changed_units(context: SyncContext, carry: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
     """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
     units = carry.units if planned.head.commit != head.head.commit else set()
     if not units:
@@ -145,12 +147,12 @@ def _changed_units(context: Context, carry: _Carry, planned: HeadSeen, head: Hea
     try:
         within = KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
         changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
-        return units & {unit for change in changes if (unit := unit_of(change.path)) is not None}
+        return units & {unit for change in changes if (unit := version_dir(change.path)) is not None}
     except NodeMissing:
         return units  # the older root was collected: nobody can tell
 
 
-def _take(context: Context, db: sqlite3.Connection, done: commit.Committed) -> None:
+def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
     """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
     old, new = done.replaced, done.seen.head
     if old is not None and context.base.can_follow(old.root, new.root):
@@ -159,7 +161,7 @@ def _take(context: Context, db: sqlite3.Connection, done: commit.Committed) -> N
         base.take_many(db, context.place, done.changes)
 
 
-def _finish(context: Context, done: commit.Committed, carry: _Carry) -> None:
+def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
     report = context.report
     expected: list[str] = []

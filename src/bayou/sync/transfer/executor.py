@@ -105,7 +105,7 @@ Sending: TypeAlias = Generator[Upload | Failure, None, None]
 Fetching: TypeAlias = Iterator[Arrived | Failure]
 
 
-class Mover(Protocol):
+class TransferExecutor(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
 
     What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised. An
@@ -123,7 +123,7 @@ class Mover(Protocol):
         """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
 
 
-class Threads(Struct, frozen=True):
+class ThreadTransfer(Struct, frozen=True):
     """Threads of this process."""
 
     store: Store

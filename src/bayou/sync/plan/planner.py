@@ -14,23 +14,28 @@ from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
 from bayou.index.tree import Change, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
 from bayou.state import base, file_stats
-from bayou.sync import steps
-from bayou.sync.context import Context
-from bayou.sync.observe import Observation, Observer, check_limit
-from bayou.sync.plan import Action, unchanged
-from bayou.sync.renumber import renumberable
+from bayou.sync.conflicts.renumber import renumberable
+from bayou.sync.context import SyncContext
+from bayou.sync.plan import steps
+from bayou.sync.plan.decision_table import Action, unchanged
+from bayou.sync.plan.local_scanner import LocalScanner, Observation, check_limit
+from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
+from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
-from bayou.sync.steps import Step
-from bayou.sync.units import unit_of
-from bayou.sync.view import View, rebuilt_since
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
 """What base and the store say of each path that they differ in."""
 
 
 def plan(
-    context: Context, observer: Observer, observation: Observation, store_view: View, *, limit: int | None = None
-) -> list[Step]:
+    context: SyncContext,
+    observer: LocalScanner,
+    observation: Observation,
+    store_view: RemoteSnapshot,
+    *,
+    limit: int | None = None,
+) -> list[PathAction]:
     """Decide every path that either side has touched; `TooMany` if the store has changed more than `limit`.
 
     Of a window, only the paths in it: how much is deleted in all is for those to judge who see it all.
@@ -60,7 +65,7 @@ def plan(
     hashes = context.base.hashes(entries, window or EVERYTHING)
     if window is None:
         tell_found(context, store_view)
-    todo: list[Step] = []
+    todo: list[PathAction] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
         if store_view.discovered and store_view.seen is None and new is None and old is not None:
@@ -82,16 +87,16 @@ def _to_be_compared(
 ) -> list[str]:
     """Return the paths of files that were not read yet and must be: base or the store has something there, or has
     changed the version that they belong to."""
-    units = {unit_of(path) for path in changed} - {None}
+    units = {version_dir(path) for path in changed} - {None}
     return [
         path
         for path, one in observation.paths.items()
         if one.unread is not None
-        and (path in changed or path in bases or path in remotes or (units and unit_of(path) in units))
+        and (path in changed or path in bases or path in remotes or (units and version_dir(path) in units))
     ]
 
 
-def guard(context: Context, counts: Mapping[Action, int], store_view: View) -> None:
+def guard(context: SyncContext, counts: Mapping[Action, int], store_view: RemoteSnapshot) -> None:
     """Stop before more is deleted than anybody means without saying so (F033)."""
     place, head = context.base.place, store_view.head
     roots = (place.root, store_view.tree.root)
@@ -101,14 +106,14 @@ def guard(context: Context, counts: Mapping[Action, int], store_view: View) -> N
     context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
 
 
-def tell_found(context: Context, store_view: View) -> None:
+def tell_found(context: SyncContext, store_view: RemoteSnapshot) -> None:
     """Put into the report what a discovery left aside."""
     context.report.refused += [Refusal(one.key, one.reason) for one in store_view.refused]
     if store_view.ignored:
         context.report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
 
 
-def distrust(context: Context, changes: Iterable[Change], head: Head) -> None:
+def distrust(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
     """Forget what base says and a rebuilt index does not: that may be lost there, or older than what we have.
 
     Such files are met as if nobody had ever synced them: none is deleted, and none replaced without a copy of it (V5).
@@ -126,7 +131,7 @@ def distrust(context: Context, changes: Iterable[Change], head: Head) -> None:
         )
 
 
-def _compared(context: Context, one: Step) -> Step:
+def _compared(context: SyncContext, one: PathAction) -> PathAction:
     """Settle a file that meets an object of unknown hash, by reading that: they are the same, or in conflict."""
     content = one.observed.content
     if one.action is not Action.COMPARE or one.remote is None or content is None:
@@ -135,7 +140,7 @@ def _compared(context: Context, one: Step) -> Step:
     return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _within(context: Context, observation: Observation) -> KeyRange | KeyRanges:
+def _within(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
     """Return where to look for what the store has changed.
 
     Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
@@ -146,12 +151,12 @@ def _within(context: Context, observation: Observation) -> KeyRange | KeyRanges:
     if context.options.scope is not None:
         return context.options.scope.spans
     if context.options.mode == "push" and not observation.walked:
-        units = {unit_of(path) for path in observation.paths} - {None}
+        units = {version_dir(path) for path in observation.paths} - {None}
         return KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
     return EVERYTHING
 
 
-def returning(context: Context, policy: str, within: KeyRange = EVERYTHING) -> list[str]:
+def returning(context: SyncContext, policy: str, within: KeyRange = EVERYTHING) -> list[str]:
     """Return what was absent under another policy and must be here under today's (F015)."""
     if policy == context.policy.text:
         return []
@@ -159,15 +164,15 @@ def returning(context: Context, policy: str, within: KeyRange = EVERYTHING) -> l
 
 
 def _whole_units(
-    context: Context,
-    observer: Observer,
+    context: SyncContext,
+    observer: LocalScanner,
     observation: Observation,
-    store_view: View,
-    todo: list[Step],
+    store_view: RemoteSnapshot,
+    todo: list[PathAction],
     hashes: Mapping[str, Entry],
-) -> list[Step]:
+) -> list[PathAction]:
     """Bring every file of a version directory that both sides changed into the plan, and decide it whole."""
-    units = steps.contested(todo)
+    units = steps.conflicting_versions(todo)
     if not units:
         return todo
     known = {one.path for one in todo}

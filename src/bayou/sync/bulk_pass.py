@@ -20,19 +20,19 @@ from bayou.index.tree import IndexTree, diff, scan
 from bayou.objectstore.spec import StoreSpec
 from bayou.state import file_stats
 from bayou.state.journal import JournalSnapshot
-from bayou.sync import view, windows
-from bayou.sync.act import Begun, begin, conflict_refused, finish
-from bayou.sync.context import Context
-from bayou.sync.observe import Observation, Observer
-from bayou.sync.plan import Action
-from bayou.sync.planning import distrust, guard, plan, tell_found
-from bayou.sync.pull import Incoming, downloads
+from bayou.sync.context import SyncContext
+from bayou.sync.plan import remote_snapshot, windows
+from bayou.sync.plan.decision_table import Action
+from bayou.sync.plan.local_scanner import LocalScanner, Observation
+from bayou.sync.plan.planner import distrust, guard, plan, tell_found
+from bayou.sync.plan.remote_snapshot import RemoteSnapshot
+from bayou.sync.plan.steps import MASS_COUNT, PathAction
+from bayou.sync.plan.windows import Looked, Window, cut
+from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
-from bayou.sync.run import prove, see_store, settle_pending, tell_looked
-from bayou.sync.steps import MASS_COUNT, Step
-from bayou.sync.tidy import LARGE, sweep_tree
-from bayou.sync.view import View
-from bayou.sync.windows import Looked, Window, cut
+from bayou.sync.run import record_in_sync, see_store, settle_pending, tell_looked
+from bayou.sync.transfer.apply import Begun, begin, conflict_refused, finish
+from bayou.sync.transfer.pull import Arrival, downloads
 
 if TYPE_CHECKING:
     from bayou.pipeline.plan import Planned
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 _NAMED = 3
 
 
-def large_pass(context: Context, spark: Session, recipe: StoreSpec, store_view: View | None = None) -> bool:
+def large_pass(
+    context: SyncContext, spark: Session, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
+) -> bool:
     """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
 
     `store_view`: the store as it was seen a moment ago, by somebody who found that this is too much for one process.
@@ -79,7 +81,7 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: Context, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
+def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
     from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
 
@@ -93,7 +95,9 @@ def _moving(context: Context, spark: Session, recipe: StoreSpec) -> Iterator[Spa
         mover.close()
 
 
-def _compare(context: Context, spark: Session, recipe: StoreSpec, store_view: View, folder: Path) -> Planned:
+def _compare(
+    context: SyncContext, spark: Session, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
+) -> Planned:
     """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
     from bayou.pipeline import plan as job  # noqa: PLC0415
     from bayou.pipeline.failure import spark_errors  # noqa: PLC0415
@@ -111,10 +115,10 @@ def _compare(context: Context, spark: Session, recipe: StoreSpec, store_view: Vi
         raise
 
 
-def _meet_rebuilt(context: Context, store_view: View) -> None:
+def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
     """Forget what a rebuilt index does not say any more, before anything is compared with it."""
     head, place = store_view.head, context.base.place
-    if head is not None and view.rebuilt_since(place, head):
+    if head is not None and remote_snapshot.rebuilt_since(place, head):
         mine = IndexTree(context.nodes, place.root)
         distrust(context, diff(mine, store_view.tree), head)
 
@@ -122,7 +126,7 @@ def _meet_rebuilt(context: Context, store_view: View) -> None:
 class _Large:
     """One pass: what was found, and the store as of the window that was last committed."""
 
-    def __init__(self, context: Context, planned: Planned, store_view: View, mover: SparkMover) -> None:
+    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: SparkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
@@ -196,7 +200,7 @@ class _Large:
         finally:
             before.abandon()
             begun.abandon()
-        prove(self._context, self._view.seen, self._planned.marks, clean=not again)
+        record_in_sync(self._context, self._view.seen, self._planned.marks, clean=not again)
         return again
 
     def _finish(self, begun: Begun) -> bool:
@@ -204,7 +208,7 @@ class _Large:
         context = self._context
         again, seen = finish(context, begun, self._view.seen)
         if seen is not None:
-            self._view = view.later(self._view, context.store, context.cache, seen)
+            self._view = remote_snapshot.later(self._view, context.store, context.cache, seen)
         return again
 
     @contextmanager
@@ -225,21 +229,21 @@ class _Large:
             context.progress = whole
             whole.end()
 
-    def _under_way(self) -> Iterator[tuple[Window, list[Step]]]:
+    def _under_way(self) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with what is to be done in it; of a pull, once the downloads of the next have begun."""
         context = self._context
         if context.options.mode != "pull":
             yield from self._decided()
             return
-        before: list[tuple[Window, list[Step]]] = []
+        before: list[tuple[Window, list[PathAction]]] = []
         for window, todo in self._decided():
-            arriving = [Incoming(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
+            arriving = [Arrival(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
             self._mover.expect(downloads(context, arriving))
             yield from before
             before = [(window, todo)]
         yield from before
 
-    def _decided(self) -> Iterator[tuple[Window, list[Step]]]:
+    def _decided(self) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with what is to be done in it, decided against the store as it is known by then."""
         context = self._context
         # The sooner the first is on its way, the better; but what one commit can carry shall be one.
@@ -254,7 +258,7 @@ class _Large:
             observation = Observation(told, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
                 file_stats.remember_many(db, [one.kept for one in window.rows if one.kept is not None])
-            observer = Observer(
+            observer = LocalScanner(
                 context.root,
                 context.database,
                 context.place,
@@ -282,7 +286,7 @@ def is_suspect(counts: Mapping[Action, int]) -> bool:
 
 
 @contextmanager
-def _unreported(context: Context) -> Iterator[None]:
+def _unreported(context: SyncContext) -> Iterator[None]:
     """Decide without telling: it will be decided again."""
     report = context.report
     context.report = SyncReport(mode=report.mode)

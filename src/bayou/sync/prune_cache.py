@@ -11,7 +11,7 @@ from bayou.core.clock import now_ms
 from bayou.index.node import digest_of
 from bayou.index.tree import IndexTree, names
 from bayou.state.base import load_root
-from bayou.sync.context import Context
+from bayou.sync.context import SyncContext
 from bayou.worktree.staging import made_before, sweep
 
 LARGE = "large"
@@ -23,7 +23,7 @@ _DAY_MS = 86_400_000
 _NODE_FILE = re.compile(r"[0-9a-f]{64}(-[0-9A-Za-z-]+)?\.parquet|\.bayou-[0-9A-Z]{26}\.tmp")
 
 
-def tidy(context: Context) -> None:
+def prune_cache(context: SyncContext) -> None:
     """Remove cached nodes that no base names, once there are many more of them than the bases need.
 
     Everything else in the cache can be fetched again. One process at a time syncs a repo, so nobody is reading them.
@@ -53,7 +53,7 @@ def tidy(context: Context) -> None:
                 os.unlink(folder / file)
 
 
-def sweep_tree(context: Context, temporaries: Sequence[str]) -> None:
+def sweep_tree(context: SyncContext, temporaries: Sequence[str]) -> None:
     """Remove temporaries in the tree whose writers are gone.
 
     Who writes is present before, and as long as a temporary of its own is to get its name (`Journal.appear`): one that
@@ -72,7 +72,7 @@ def sweep_tree(context: Context, temporaries: Sequence[str]) -> None:
     sweep(context.root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
 
 
-def _change_sets(context: Context) -> str:
+def _change_sets(context: SyncContext) -> str:
     """Return what the change sets of the records say that nobody has carried out yet."""
     said = ""
     for change in (context.repo.state / "changes").glob("*.json"):

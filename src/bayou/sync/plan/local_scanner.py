@@ -26,10 +26,9 @@ from bayou.state import file_stats
 from bayou.state.database import IN_SPAN, Database
 from bayou.state.file_stats import Known, file_stat
 from bayou.state.journal import JournalRow, JournalSnapshot
-from bayou.sync.plan import UNREAD, LocalState
-from bayou.sync.policy import Policy
+from bayou.sync.plan.decision_table import UNREAD, LocalState
+from bayou.sync.plan.policy import ModelScope, Policy
 from bayou.sync.report import Failure, Refusal
-from bayou.sync.scope import Scope
 from bayou.worktree.hashing import Content, FileStat, read_content
 from bayou.worktree.scan import Found, scan
 
@@ -90,7 +89,7 @@ class Observation(Struct):
     """The window that this is about, if it is not about everything: the rest is looked at by itself."""
 
 
-class Look(Struct, frozen=True):
+class FileScan(Struct, frozen=True):
     """Looks at single paths; asks nothing but the file system, so that whoever knows the rest can do it anywhere.
 
     `absent` is what is not here on purpose, `listed` the stat of files that are known to be untracked.
@@ -175,7 +174,7 @@ class Look(Struct, frozen=True):
         return self.listed.get(path) == (stat.size, stat.mtime_ns)
 
 
-class Observer:
+class LocalScanner:
     """Looks at the tree for one sync of one place."""
 
     def __init__(
@@ -204,10 +203,10 @@ class Observer:
             f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
-        self._one = Look(root, adopt, absent, untracked, deadline)
+        self._one = FileScan(root, adopt, absent, untracked, deadline)
 
     def look(
-        self, rows: Iterable[JournalRow], *, walk: bool, scope: Scope | None = None, limit: int | None = None
+        self, rows: Iterable[JournalRow], *, walk: bool, scope: ModelScope | None = None, limit: int | None = None
     ) -> Observation:
         """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
         it. `TooMany` if these are more than `limit`: then nothing was read yet."""

@@ -2,14 +2,19 @@
 
 Every attempt has an id of its own and is recorded before the swap. When the swap is refused, or no answer comes, the
 head is read again: if its log has one of our ids, that attempt was the one; else we merge again.
+
+Going first: a committer that loses one race after the other asks the others to wait, out of politeness (V13).
+
+A store may allow no more than one write a second to the head, and a slow writer must not starve. Nothing depends on
+it: who cannot have the lease in time commits without it, by compare-and-swap like everybody.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 from msgspec import Struct
@@ -17,7 +22,7 @@ from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
+from bayou.core.errors import BadAnswer, LeaseError, PreconditionFailed, StoreError
 from bayou.core.ids import ulid
 from bayou.index.discovery import trash_changes
 from bayou.index.entry import Entry
@@ -31,7 +36,23 @@ from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
 from bayou.state import database as rows
 from bayou.state.database import Database
-from bayou.sync.turn import turn
+
+_WAIT_S = 10.0
+
+
+@contextmanager
+def commit_lease(store: Store, deadline: Deadline) -> Iterator[bool]:
+    """Take the `commit` lease for a while, if it can be had; say whether that came about."""
+    from bayou.leases import COMMIT, Leases  # noqa: PLC0415  (hardly ever needed)
+
+    try:
+        lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=_WAIT_S, deadline=deadline)
+    except (LeaseError, StoreError):
+        yield False
+        return
+    with lease:
+        yield True
+
 
 Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 """Given a head and its entries for our paths, say what to change in it; called anew for every head that is met."""
@@ -107,7 +128,7 @@ def commit(
             if isinstance(made, Committed):
                 return made
             if len(mine) == _LOSSES:
-                first = polite.enter_context(turn(store, deadline))
+                first = polite.enter_context(commit_lease(store, deadline))
             again = read_head(store)
             if again is None:
                 raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")

@@ -16,11 +16,11 @@ from bayou.core import limits
 from bayou.index.key_range import KeyRange
 from bayou.index.tree import IndexTree as Index
 from bayou.index.tree import scan
-from bayou.sync.context import Context
-from bayou.sync.observe import Observation
-from bayou.sync.pull import Incoming
-from bayou.sync.steps import Step
-from bayou.sync.units import unit_of
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.local_scanner import Observation
+from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.steps import PathAction
+from bayou.sync.transfer.pull import Arrival
 from bayou.worktree.hashing import read_content
 from bayou.worktree.tree import Worktree
 
@@ -29,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 def renumberable(
-    context: Context, observation: Observation, steps: Iterable[Step], units: Iterable[str]
+    context: SyncContext, observation: Observation, steps: Iterable[PathAction], units: Iterable[str]
 ) -> frozenset[str]:
     """Return those of the contested version directories that this machine made anew and may number otherwise.
 
@@ -59,7 +59,7 @@ def renumberable(
 class Renumbering:
     """The version directories that one pass numbers anew."""
 
-    def __init__(self, context: Context, steps: Sequence[Step], remote: Index) -> None:
+    def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: Index) -> None:
         self._context = context
         self._remote = remote
         self._units = _by_unit(steps)
@@ -67,10 +67,10 @@ class Renumbering:
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
 
-    def copy(self) -> tuple[list[Incoming], set[str]]:
+    def copy(self) -> tuple[list[Arrival], set[str]]:
         """Give each version a copy under a number that nobody has; return what is to take the old numbers, and the
         paths that moved meanwhile and must be decided again."""
-        incoming: list[Incoming] = []
+        incoming: list[Arrival] = []
         moved: set[str] = set()
         for unit, members in sorted(self._units.items(), key=lambda one: _parts(one[0])):
             copy = self._made_before(unit, members) or self._make(unit, members)
@@ -78,7 +78,7 @@ class Renumbering:
                 moved.update(one.path for one in members)
                 continue
             self._copies[unit] = copy
-            incoming += [Incoming(one.path, one.remote, one.observed) for one in members]
+            incoming += [Arrival(one.path, one.remote, one.observed) for one in members]
         return incoming, moved
 
     def settle(self, moved: set[str]) -> None:
@@ -93,7 +93,7 @@ class Renumbering:
                 report.pushed.renumbered += 1
                 report.warn(f"{unit} was made by two machines: the one of this machine is {copy} now")
 
-    def _made_before(self, unit: str, members: Sequence[Step]) -> str | None:
+    def _made_before(self, unit: str, members: Sequence[PathAction]) -> str | None:
         """Return the copy that an earlier sync made and did not live to tell of."""
         item, number = _parts(unit)
         # What base or the store has is a version of its own, and so is what is still to be renumbered.
@@ -103,7 +103,7 @@ class Renumbering:
                 return f"{item}/{other}"
         return None
 
-    def _is_copy(self, unit: str, members: Sequence[Step], copy: str, number: int) -> bool:
+    def _is_copy(self, unit: str, members: Sequence[PathAction], copy: str, number: int) -> bool:
         metadata = self._metadata(unit, number)
         if metadata is None or _read(self._tree, f"{copy}/{_METADATA}") != metadata:
             return False
@@ -116,7 +116,7 @@ class Renumbering:
             )
         return False
 
-    def _make(self, unit: str, members: Sequence[Step]) -> str | None:
+    def _make(self, unit: str, members: Sequence[PathAction]) -> str | None:
         """Copy a version to the first number that is free here and there; None if it changed meanwhile."""
         item, own = _parts(unit)
         taken = self._numbers(item) | self._here(item)
@@ -140,7 +140,7 @@ class Renumbering:
                 if assembly.place(f"{item}/{number}", names):
                     return f"{item}/{number}"
 
-    def _copy_file(self, one: Step, target: AbstractContextManager[BinaryIO]) -> bool:
+    def _copy_file(self, one: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
         """Copy a file; say no if it is not any more what was looked at."""
         digest = hashlib.sha256()
         try:
@@ -161,7 +161,7 @@ class Renumbering:
         """Return the numbers that base or the store knows of an item; deleted ones too, whose metadata is left."""
         if item not in self._known:
             entries = (scan(tree, KeyRange.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
-            units = {unit for rows in entries for entry in rows if (unit := unit_of(entry.path)) is not None}
+            units = {unit for rows in entries for entry in rows if (unit := version_dir(entry.path)) is not None}
             numbers = {number for whose, number in map(_parts, units) if whose == item}
             self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}
         return self._known[item]
@@ -172,10 +172,10 @@ class Renumbering:
         return {number for number in found if number <= limits.VERSION_MAX}  # V25: beyond that it is no version
 
 
-def _by_unit(steps: Iterable[Step], wanted: set[str] | None = None) -> Mapping[str, list[Step]]:
-    members: dict[str, list[Step]] = defaultdict(list)
+def _by_unit(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
+    members: dict[str, list[PathAction]] = defaultdict(list)
     for one in steps:
-        unit = unit_of(one.path)
+        unit = version_dir(one.path)
         if unit is not None and (wanted is None or unit in wanted):
             members[unit].append(one)
     return members

@@ -2,6 +2,8 @@
 
 The store's side takes the path; ours is kept under `.bayou/conflicts/<time>/<path>`, on disk before anything replaces
 it. `ours`, `theirs` and `fail` decide otherwise.
+
+`datastore conflicts`: the copies that conflicts left behind, to be taken or dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from bayou.core import paths
 from bayou.core.atomic_file import fsync_directory, fsync_file
 from bayou.core.clock import to_ms
 from bayou.core.errors import PathRefused, UsageError
-from bayou.sync.reports import KeptCopy
+from bayou.repo import Repo
+from bayou.state.journal import open_journal
+from bayou.sync.report import KeptCopy
+from bayou.worktree.tree import Worktree
 
 
 class Conflicts:
@@ -82,3 +87,26 @@ def _moment(stamp: str, fallback: float) -> int:
         return to_ms(datetime.strptime(stamp, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC))
     except ValueError:
         return round(fallback * 1000)
+
+
+def conflicts(repo: Repo) -> list[KeptCopy]:
+    """List the copies that conflicts left behind."""
+    return Conflicts(repo.conflicts).list()
+
+
+def take_conflict(repo: Repo, path: str) -> KeptCopy:
+    """Give a path the bytes of its kept copy, as a change of ours, and drop the copy."""
+    folder = Conflicts(repo.conflicts)
+    kept = folder.find(path)
+    with open_journal(repo) as journal, open(kept.copy, "rb") as source:
+        Worktree(repo.tree_root, journal).write(kept.path, source)
+    folder.drop(Path(kept.copy))
+    return kept
+
+
+def drop_conflict(repo: Repo, path: str) -> KeptCopy:
+    """Drop a kept copy: the store's side was right."""
+    folder = Conflicts(repo.conflicts)
+    kept = folder.find(path)
+    folder.drop(Path(kept.copy))
+    return kept

@@ -21,10 +21,10 @@ from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.objectstore.transport import Stored
-from bayou.sync.context import Context
-from bayou.sync.mover import Sending, Upload, gathered
-from bayou.sync.observe import Observed
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.report import Failure
+from bayou.sync.transfer.executor import Sending, Upload, gathered
 from bayou.worktree.hashing import Content, read_content
 
 _NOTED = 128
@@ -52,12 +52,12 @@ class Underway(Struct, frozen=True):
     results: Sending
 
 
-def upload(context: Context, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
+def upload(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
     """Upload what is not uploaded yet; return the entry of each path that made it. Failures go into the report."""
     return finish(context, begin(context, wanted, gc))
 
 
-def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
+def begin(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> Underway:
     """Begin to upload what is not uploaded yet. Where other processes do it, they are at it until `finish`."""
     files = {one.path: one for one in wanted if one.stat is not None}
     intending = _Intending(context, files, {}, recorded(context), ulid(), gc.count)
@@ -71,7 +71,7 @@ def begin(context: Context, wanted: Sequence[Observed], gc: Gc) -> Underway:
     return Underway(files, intending.entries, results)
 
 
-def finish(context: Context, underway: Underway) -> dict[str, Entry]:
+def finish(context: SyncContext, underway: Underway) -> dict[str, Entry]:
     """Wait for uploads, and record each; return the entry of every path that made it."""
     entries = underway.entries
     for batch in gathered(underway.results, _NOTED, _bytes):
@@ -86,7 +86,7 @@ def finish(context: Context, underway: Underway) -> dict[str, Entry]:
     return entries
 
 
-def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
+def recheck(context: SyncContext, entries: Iterable[Entry], gc: Gc) -> set[str]:
     """After a collection, return the paths whose upload is gone, or may be (T13): they must be made again.
 
     The store's own clock decides, and each object is looked at once. One that was written by more than one request may
@@ -107,7 +107,9 @@ def recheck(context: Context, entries: Iterable[Entry], gc: Gc) -> set[str]:
     return {path for path in context.store.map(lost, entries) if path is not None}
 
 
-def renew(context: Context, entries: Mapping[str, Entry], files: Mapping[str, Observed], gc: Gc) -> dict[str, Entry]:
+def renew(
+    context: SyncContext, entries: Mapping[str, Entry], files: Mapping[str, Observed], gc: Gc
+) -> dict[str, Entry]:
     """After a collection, return entries whose objects are there to stay: those that are, and those made again under a
     new id. A path that could not be made again is left out."""
     lost = recheck(context, entries.values(), gc)
@@ -115,7 +117,7 @@ def renew(context: Context, entries: Mapping[str, Entry], files: Mapping[str, Ob
     return {**{path: entry for path, entry in entries.items() if path not in lost}, **again}
 
 
-def recorded(context: Context) -> dict[str, Upload]:
+def recorded(context: SyncContext) -> dict[str, Upload]:
     """Return the uploads, begun or done, that no commit has carried yet."""
     found = context.database.rows(
         "SELECT path, push, size, sha256, gc, done, etag, version, repeated FROM upload WHERE place = ?",
@@ -131,7 +133,7 @@ class _Intending(Struct, frozen=True):
     """What is to be uploaded, and under which id. `files` are brought up to date as they are read; `entries` has what
     an earlier push had uploaded (`before`) and this one need not."""
 
-    context: Context
+    context: SyncContext
     files: dict[str, Observed]
     entries: dict[str, Entry]
     before: Mapping[str, Upload]
@@ -213,7 +215,7 @@ def forget(db: sqlite3.Connection, place: int, done: Set[str]) -> None:
         db.executemany("DELETE FROM upload WHERE place = ? AND path = ?", [(place, path) for path in kept & done])
 
 
-def _record(context: Context, done: Sequence[Upload]) -> None:
+def _record(context: SyncContext, done: Sequence[Upload]) -> None:
     with context.database.note() as db:
         db.executemany(
             "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",

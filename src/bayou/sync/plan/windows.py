@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from bayou.index.key_range import KeyRange
 from bayou.state import file_stats
-from bayou.sync.observe import Observed
-from bayou.sync.units import units_around
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import version_dirs_around
 
 WINDOW = 25_000
 """Paths that need a decision: enough that a commit costs little beside them, few enough to hold."""
@@ -54,4 +54,4 @@ def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) 
 
 def _belong_together(path: str, following: str) -> bool:
     """Whether there is a version directory around both, be it that of neither: a version may lie inside another."""
-    return not set(units_around(path)).isdisjoint(units_around(following))
+    return not set(version_dirs_around(path)).isdisjoint(version_dirs_around(following))

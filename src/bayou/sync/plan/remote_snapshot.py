@@ -21,7 +21,7 @@ from bayou.state.base import RemoteState
 from bayou.sync.bulk import Bulk
 
 
-class View(Struct, frozen=True):
+class RemoteSnapshot(Struct, frozen=True):
     """One version of the store's index. `seen` is None where there is no head and a pull keeps its find to itself."""
 
     tree: IndexTree
@@ -35,7 +35,7 @@ class View(Struct, frozen=True):
         return self.seen.head if self.seen is not None else None
 
 
-def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None) -> View | None:
+def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None) -> RemoteSnapshot | None:
     """Read the head, and prove that it goes on from what base knows; None if it is the one with this ETag.
 
     `NotFound` if there is none and base knows of none either.
@@ -49,7 +49,7 @@ def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None
     if seen is None:
         return None
     check_history(store, place, seen.head)
-    return View(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
+    return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
 def emptied(store: Store, place: RemoteState) -> StoreEmptied:
@@ -91,18 +91,20 @@ def rebuilt_since(place: RemoteState, head: Head) -> bool:
     return head.rebuilt is not None and head.rebuilt != place.rebuilt
 
 
-def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> View:
+def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
     """Discover what a store without a head holds, and keep that to ourselves (V15)."""
     try:
         found = _discovered(store, nodes, bulk, carry=True)
     except AlreadyExists:
         return _published(store, cache)
-    return View(
+    return RemoteSnapshot(
         IndexTree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored
     )
 
 
-def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None) -> View:
+def create(
+    store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None
+) -> RemoteSnapshot:
     """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
 
     Before anything is uploaded: so objects of pushes without a head always mean that a head was lost. Whoever loses
@@ -116,7 +118,7 @@ def create(store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bul
     except AlreadyExists:
         return _published(store, cache)
     seen = publish(store, found.root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
-    return View(
+    return RemoteSnapshot(
         IndexTree(StoreNodes(store, cache), seen.head.root),
         seen,
         discovered=found.root is not None,
@@ -139,13 +141,13 @@ def _discovered(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) 
     return Discovered(root, found.refused, len(found.refused), found.ignored)
 
 
-def _published(store: Store, cache: NodeFiles) -> View:
+def _published(store: Store, cache: NodeFiles) -> RemoteSnapshot:
     """Return the view of a head that came to be while we listed: its writer's word decides, and not our listing."""
     seen = read_head(store)
     assert seen is not None  # nobody asked whether it is modified
-    return View(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
+    return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def later(view: View, store: Store, cache: NodeFiles, seen: HeadSeen) -> View:
+def later(view: RemoteSnapshot, store: Store, cache: NodeFiles, seen: HeadSeen) -> RemoteSnapshot:
     """Return the view of a head that was read or written after `view`."""
     return replace(view, tree=IndexTree(StoreNodes(store, cache), seen.head.root), seen=seen)

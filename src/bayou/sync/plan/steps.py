@@ -12,16 +12,15 @@ from bayou.core import paths
 from bayou.core.errors import MassDelete
 from bayou.index.entry import Entry
 from bayou.state.base import Why
-from bayou.sync.observe import Observed
-from bayou.sync.plan import Action, decide, unchanged
-from bayou.sync.policy import Policy
-from bayou.sync.units import unit_of
+from bayou.sync.plan.decision_table import Action, decide, unchanged
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import Policy, version_dir
 
 MASS_SHARE = 0.5
 MASS_COUNT = 200
 
 
-class Step(Struct, frozen=True):
+class PathAction(Struct, frozen=True):
     """What to do with one path. `base` and `remote` are verbatim; `absent` says why it stays away on purpose."""
 
     path: str
@@ -34,7 +33,7 @@ class Step(Struct, frozen=True):
 
 def step(
     observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
-) -> Step:
+) -> PathAction:
     """Decide one path. `hashes` has entries of discovery whose hash this machine knows."""
     path = observed.path
     bad = (paths.refusal(path) if remote is None else remote.refusal()) is not None
@@ -42,14 +41,14 @@ def step(
     if refused or policy.excluded(path):
         # V8: it never crosses, in either direction; base follows the remote, and says that it is not here.
         action = Action.NOTHING if base == remote else Action.RECORD
-        return Step(path, action, base, remote, observed, "refused" if refused else "excluded")
+        return PathAction(path, action, base, remote, observed, "refused" if refused else "excluded")
     if bad:
         # V25: a row that nothing can be done by is replaced, or deleted, by the first change that is made here.
-        return Step(path, Action.DELETE_REMOTE if observed.state.deleted else Action.PUSH, base, remote, observed)
+        return PathAction(path, Action.DELETE_REMOTE if observed.state.deleted else Action.PUSH, base, remote, observed)
     action = decide(_with_hash(base, hashes), observed.state, _with_hash(remote, hashes))
     if action is Action.NOTHING and base != remote:
         action = Action.RECORD
-    return Step(path, action, base, remote, observed)
+    return PathAction(path, action, base, remote, observed)
 
 
 def _changed_here(observed: Observed) -> bool:
@@ -58,30 +57,30 @@ def _changed_here(observed: Observed) -> bool:
     return state.deleted or (state.present and state.ours)
 
 
-def contested(steps: Sequence[Step]) -> set[str]:
+def conflicting_versions(steps: Sequence[PathAction]) -> set[str]:
     """Return the version directories that both sides have changed, be it in different files."""
     known = [one for one in steps if one.absent is None]
     there = {
-        unit_of(one.path)
+        version_dir(one.path)
         for one in known
         if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one))
     }
     # Hot: a push of many files is mostly about a store that has changed nothing.
-    here = {unit_of(one.path) for one in known if one.action in _CHANGED_HERE} if there else set()
+    here = {version_dir(one.path) for one in known if one.action in _CHANGED_HERE} if there else set()
     return {unit for unit in here & there if unit is not None}
 
 
-def settle_units(steps: Iterable[Step], units: Container[str], renumbered: Container[str]) -> list[Step]:
+def settle_units(steps: Iterable[PathAction], units: Container[str], renumbered: Container[str]) -> list[PathAction]:
     """Decide contested version directories whole, by the rows of the table that hold for single files.
 
     `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
     here and changed there, it is kept; else ours is `renumbered`, or the two are in conflict, and no file of one gets
     into the other. Files that are untracked stay, unless nobody can tell them from those that are in conflict.
     """
-    alone: list[Step] = []
-    members: dict[str, list[Step]] = defaultdict(list)
+    alone: list[PathAction] = []
+    members: dict[str, list[PathAction]] = defaultdict(list)
     for one in steps:
-        unit = unit_of(one.path) if one.absent is None else None
+        unit = version_dir(one.path) if one.absent is None else None
         if unit is not None and unit in units:
             members[unit].append(one)
         else:
@@ -98,7 +97,7 @@ def settle_units(steps: Iterable[Step], units: Container[str], renumbered: Conta
     return alone
 
 
-def _is_nobodys(decided: Sequence[Step]) -> bool:
+def _is_nobodys(decided: Sequence[PathAction]) -> bool:
     """Whether a version is in conflict of which neither base nor a row of the journal names anything here.
 
     Then its untracked files are as much of it as those that are in conflict, and go aside with them. Left where they
@@ -113,12 +112,12 @@ _CHANGED_THERE = {Action.DELETE_LOCAL, Action.PUSH_BACK, Action.KEEP_REMOTE, Act
 _AGREED = {Action.NOTHING, Action.RECORD}
 
 
-def _lost_here(one: Step) -> bool:
+def _lost_here(one: PathAction) -> bool:
     """Whether a pull only brings back what this tree has lost."""
     return one.base is not None and unchanged(one.base, one.remote)
 
 
-def _one_unit(members: list[Step]) -> Iterator[Step]:
+def _one_unit(members: list[PathAction]) -> Iterator[PathAction]:
     present = [one for one in members if one.observed.state.present]
     elsewhere = [one for one in members if one.observed.state.absent and not one.observed.state.present]
     if not elsewhere and not any(one.remote is not None for one in members):

@@ -15,18 +15,18 @@ from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange
 from bayou.state import base, file_stats, journal
 from bayou.state.database import IN_SPAN
-from bayou.sync import commit, publish
-from bayou.sync.conflict import Conflicts
-from bayou.sync.context import Context
-from bayou.sync.observe import Observed
-from bayou.sync.plan import Action
-from bayou.sync.publish import Publishing
-from bayou.sync.pull import Beside, Incoming, pull, unsaid
-from bayou.sync.renumber import Renumbering
+from bayou.sync.commit import commit, publish
+from bayou.sync.commit.publish import Publishing
+from bayou.sync.conflicts.copies import Conflicts
+from bayou.sync.conflicts.renumber import Renumbering
+from bayou.sync.context import SyncContext
+from bayou.sync.plan.decision_table import Action
+from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.remote_snapshot import RemoteSnapshot
+from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Conflict
-from bayou.sync.steps import Step
-from bayou.sync.units import unit_of
-from bayou.sync.view import View
+from bayou.sync.transfer.pull import Arrival, SiblingFiles, journal_unchanged, pull
 
 
 class Begun(Struct, frozen=True):
@@ -41,14 +41,19 @@ class Begun(Struct, frozen=True):
             self.publishing.uploads.results.close()
 
 
-def act(
-    context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: KeyRange | None
+def apply_plan(
+    context: SyncContext,
+    todo: Sequence[PathAction],
+    store_view: RemoteSnapshot,
+    *,
+    through: int,
+    walked: KeyRange | None,
 ) -> tuple[bool, HeadSeen | None]:
     """Carry out a plan, as `begin` says; return what `finish` does."""
     return finish(context, begin(context, todo, store_view, through=through, walked=walked), store_view.seen)
 
 
-def finish(context: Context, begun: Begun, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
+def finish(context: SyncContext, begun: Begun, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
     """Commit what is on its way, on top of the newest head that is known; return whether another pass is needed, and
     the newest head since, which base can be compared with."""
     if begun.publishing is None or newest is None:
@@ -57,7 +62,14 @@ def finish(context: Context, begun: Begun, newest: HeadSeen | None) -> tuple[boo
     return bool(begun.again or leftover), seen
 
 
-def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: int, walked: KeyRange | None) -> Begun:
+def begin(
+    context: SyncContext,
+    todo: Sequence[PathAction],
+    store_view: RemoteSnapshot,
+    *,
+    through: int,
+    walked: KeyRange | None,
+) -> Begun:
     """Carry out a plan as far as this machine is concerned, and begin to upload.
 
     `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
@@ -77,14 +89,14 @@ def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: 
     pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
     wanted = _returning(todo) if mode == "push" else {one.path for one in todo}
     pulls = [one for one in todo if one.action.pulls and one.path in wanted]
-    incoming = [Incoming(one.path, one.remote, one.observed) for one in pulls]
+    incoming = [Arrival(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts) if conflicts else ([], [], set())
     pushes += ours if mode != "pull" else []
     torn = _torn(context, todo, pushes, through)
     if mode != "pull":
         # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
         pushes += [one for one in settled if one.path in doubt]
-    pushes = [one for one in pushes if unit_of(one.path) not in torn] if torn else pushes
+    pushes = [one for one in pushes if version_dir(one.path) not in torn] if torn else pushes
     for one in todo:
         if one.action is Action.KEEP_REMOTE:
             report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
@@ -109,27 +121,27 @@ def begin(context: Context, todo: Sequence[Step], store_view: View, *, through: 
     return Begun(again, publish.begin(context, pushes, store_view.seen))
 
 
-def _torn(context: Context, todo: Sequence[Step], pushes: Sequence[Step], through: int) -> set[str]:
+def _torn(context: SyncContext, todo: Sequence[PathAction], pushes: Sequence[PathAction], through: int) -> set[str]:
     """Return the versions of which a file that nobody will read again was written since the journal was read.
 
     One file of such a version may have been looked at before, and another after that: what was seen was never there at
     one time. This is after the last look, so what is as it was seen now was so then. A file that is uploaded is proved
     by that; it may grow meanwhile (F038).
     """
-    units = {unit for one in pushes if (unit := unit_of(one.path)) is not None}
+    units = {unit for one in pushes if (unit := version_dir(one.path)) is not None}
     if not units:
         return set()
     read_again = {one.path for one in pushes if one.action in (Action.PUSH, Action.PUSH_BACK)}
-    others = {one.path: one.observed for one in todo if one.path not in read_again and unit_of(one.path) in units}
+    others = {one.path: one.observed for one in todo if one.path not in read_again and version_dir(one.path) in units}
     torn: set[str] = set()
     with context.database.snapshot() as db:
         newest = "SELECT path, MAX(id) FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
         for path, number in db.execute(newest, (context.place,)):
-            unit = unit_of(path)
+            unit = version_dir(path)
             if unit in units and path not in read_again and (path not in others or number > through):
                 torn.add(unit)
     for path, observed in others.items():
-        unit = unit_of(path)
+        unit = version_dir(path)
         if unit is not None and unit not in torn and not context.unmoved(observed):
             torn.add(unit)
     return torn
@@ -141,26 +153,26 @@ def conflict_refused(paths: Sequence[str]) -> ConflictRefused:
     )
 
 
-def _returning(todo: Sequence[Step]) -> set[str]:
+def _returning(todo: Sequence[PathAction]) -> set[str]:
     """Return what comes back although this is a push: the store's word on what we deleted, by whole versions."""
     kept = {one.path for one in todo if one.action is Action.KEEP_REMOTE}
-    units = {unit_of(path) for path in kept} - {None}
-    return kept | {one.path for one in todo if units and unit_of(one.path) in units}
+    units = {version_dir(path) for path in kept} - {None}
+    return kept | {one.path for one in todo if units and version_dir(one.path) in units}
 
 
-def _beside(todo: Sequence[Step], arriving: Iterable[Incoming]) -> Beside:
+def _beside(todo: Sequence[PathAction], arriving: Iterable[Arrival]) -> SiblingFiles:
     """Return what was decided of the other files of each version that something arrives in."""
     coming = {one.path for one in arriving}
-    others = [(unit, one) for one in todo if one.path not in coming and (unit := unit_of(one.path)) is not None]
-    units = {unit_of(path) for path in coming} if others else set()
+    others = [(unit, one) for one in todo if one.path not in coming and (unit := version_dir(one.path)) is not None]
+    units = {version_dir(path) for path in coming} if others else set()
     beside: dict[str, list[Observed]] = defaultdict(list)
     for unit, one in others:
         if unit in units:
             beside[unit].append(one.observed)
-    return Beside(beside, {one.path for one in todo})
+    return SiblingFiles(beside, {one.path for one in todo})
 
 
-def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step], set[str]]:
+def _finish_deletes(context: SyncContext, todo: Sequence[PathAction]) -> tuple[list[PathAction], set[str]]:
     """Remove files whose delete a crash left undone, unless somebody has written there since; return the plan without
     those that were, and their paths."""
     undone = [one for one in todo if one.observed.finish_delete]
@@ -170,7 +182,7 @@ def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step],
     with context.database.transaction() as db:
         marks = _marks(context, db)
         for one in undone:
-            written = not unsaid(context, db, one.observed) or _is_marked_since(one.observed, marks)
+            written = not journal_unchanged(context, db, one.observed) or _is_marked_since(one.observed, marks)
             if not written and context.unmoved(one.observed):
                 context.incoming.remove(one.path)
             else:
@@ -182,7 +194,7 @@ def _finish_deletes(context: Context, todo: Sequence[Step]) -> tuple[list[Step],
     return [removed.get(one.path, one) for one in todo if one.path not in moved], moved
 
 
-def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) -> None:
+def _record(context: SyncContext, settled: Iterable[PathAction], doubt: Container[str]) -> None:
     """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
     with context.database.transaction() as db:
         for one in settled:
@@ -207,7 +219,7 @@ def _record(context: Context, settled: Iterable[Step], doubt: Container[str]) ->
                 journal.drop(db, context.place, one.path, seen.through)
 
 
-def _list_untracked(context: Context, todo: Sequence[Step], *, walked: KeyRange | None) -> None:
+def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked: KeyRange | None) -> None:
     """Note files that neither base nor the journal names: they are listed, and stay (T11).
 
     Whoever has not looked at the whole tree knows nothing new of the others.
@@ -231,7 +243,7 @@ def _list_untracked(context: Context, todo: Sequence[Step], *, walked: KeyRange 
         )
 
 
-def _marks(context: Context, db: sqlite3.Connection) -> list[tuple[int, str]]:
+def _marks(context: SyncContext, db: sqlite3.Connection) -> list[tuple[int, str]]:
     return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.place,)).fetchall()
 
 
@@ -241,13 +253,13 @@ def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bo
     return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
 
 
-def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], list[Step], set[str]]:
+def _meet(context: SyncContext, conflicts: Sequence[PathAction]) -> tuple[list[Arrival], list[PathAction], set[str]]:
     """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push.
 
     Return also the paths whose file has vanished since: they must be decided again.
     """
-    kept: list[Incoming] = []
-    ours: list[Step] = []
+    kept: list[Arrival] = []
+    ours: list[PathAction] = []
     vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
     for one in conflicts:
@@ -258,7 +270,7 @@ def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], 
             context.report.conflicts.append(Conflict(one.path, "local", None))
         elif not one.observed.state.present:
             # Part of a version that is in conflict, and nothing of ours to keep.
-            kept.append(Incoming(one.path, one.remote, one.observed))
+            kept.append(Arrival(one.path, one.remote, one.observed))
         else:
             copy: Path | None = None
             if context.options.on_conflict == "keep":
@@ -267,12 +279,12 @@ def _meet(context: Context, conflicts: Sequence[Step]) -> tuple[list[Incoming], 
                 except FileNotFoundError:
                     vanished.add(one.path)
                     continue
-            kept.append(Incoming(one.path, one.remote, one.observed, copy))
+            kept.append(Arrival(one.path, one.remote, one.observed, copy))
             context.report.conflicts.append(Conflict(one.path, "remote", str(copy) if copy else None))
     return kept, ours, vanished
 
 
-def _forget_copies(context: Context, moved: Iterable[Incoming]) -> None:
+def _forget_copies(context: SyncContext, moved: Iterable[Arrival]) -> None:
     """Drop copies of files that were not replaced after all, since somebody wrote them anew: those are met again."""
     folder = Conflicts(context.repo.conflicts)
     for one in moved:
@@ -280,7 +292,7 @@ def _forget_copies(context: Context, moved: Iterable[Incoming]) -> None:
             folder.drop(one.copied)
 
 
-def _has_ours(one: Step) -> bool:
+def _has_ours(one: PathAction) -> bool:
     """Whether this machine has a side of its own: a file, a journaled delete, or a version without that file.
 
     What is merely not here, by policy or because it was lost, says nothing (V5).

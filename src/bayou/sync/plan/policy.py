@@ -1,0 +1,144 @@
+"""Version directories are units: they move, conflict and are deleted whole.
+
+`data/<type…>/<model>/<name>/<n>/<file…>`: what lies below one `<n>` belongs together. Where any path of a unit is in
+conflict the whole unit is, so that a version is never torn between two writers.
+
+What is absent here on purpose: raw content under the lazy policy, and what the configuration excludes.
+
+What a sync may be narrowed to: the paths that belong to some models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from msgspec import Struct
+
+from bayou.core.structs import SelectiveStruct
+
+if TYPE_CHECKING:
+    from pathspec import PathSpec
+    from pathspec.pattern import Pattern
+
+    from bayou.index.key_range import KeyRanges
+    from bayou.state.base import Why
+    from bayou.state.journal import JournalRow
+
+_SHORTEST = 5
+"""`data`, a type, a model, a name, a number, and then at least a file."""
+
+
+def version_dir(path: str) -> str | None:
+    """Return the version directory that a path lies in, or None. Hot: asked several times of every path that moves."""
+    if not path.startswith("data/"):
+        return None
+    directory = path.rpartition("/")[0]
+    if _is_number(directory.rpartition("/")[2]) and directory.count("/") >= _SHORTEST - 1:
+        return directory
+    return next(version_dirs_around(path), None)
+
+
+def version_dirs_around(path: str) -> Iterator[str]:
+    """Yield the directories around a path that can be versions, the innermost first: it is in that one's unit."""
+    if not path.startswith("data/"):
+        return
+    segments = path.split("/")
+    for at in range(len(segments) - 2, _SHORTEST - 2, -1):
+        if _is_number(segments[at]):
+            yield "/".join(segments[: at + 1])
+
+
+def _is_number(segment: str) -> bool:
+    return segment.isdigit() and segment.isascii() and not segment.startswith("0")
+
+
+class Policy(SelectiveStruct, frozen=True):
+    """Which entries this tree does without. `text` identifies it: absence was decided under one policy (V3)."""
+
+    uncompared: ClassVar[tuple[str, ...]] = ("_spec",)
+    unshown: ClassVar[tuple[str, ...]] = ("_spec",)
+
+    hydrate: Literal["full", "lazy"] = "full"
+    exclude: tuple[str, ...] = ()
+    _spec: PathSpec[Pattern] | None = None
+
+    @classmethod
+    def of(cls, hydrate: Literal["full", "lazy"], exclude: Sequence[str]) -> Policy:
+        spec = None
+        if exclude:
+            from pathspec import PathSpec  # noqa: PLC0415  (15 ms: only where something is excluded)
+
+            spec = PathSpec.from_lines("gitignore", exclude)
+        return cls(hydrate, tuple(exclude), spec)
+
+    @property
+    def text(self) -> str:
+        return json.dumps([self.hydrate, *self.exclude])
+
+    def excluded(self, path: str) -> bool:
+        return self._spec is not None and self._spec.match_file(path)
+
+    def absent(self, path: str) -> Why | None:
+        """Say why an entry need not be here, or None if it must."""
+        if self.excluded(path):
+            return "excluded"
+        return "lazy" if self.hydrate == "lazy" and is_raw(path) else None
+
+    def still(self, path: str, why: Why) -> bool:
+        """Whether an entry that was left out for this reason, maybe under another policy, stays away under this one."""
+        return why == "refused" or self.absent(path) is not None
+
+
+def is_raw(path: str) -> bool:
+    """Whether a path is the content of a version, which a lazy tree fetches when it is read."""
+    unit = version_dir(path)
+    return unit is not None and path == f"{unit}/raw"
+
+
+_OWNED = ("data", "outputs", "definitions-evaluated")
+"""The payload roots in which a model has a directory of its own."""
+
+
+class ModelRef(Struct, frozen=True):
+    """A model, as its files name it: `type` may have several segments; `name` is for people."""
+
+    type: str
+    id: str
+    name: str
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Return the directories of everything that belongs to the model, each ending in `/` (F110)."""
+        return tuple(f"{root}/{self.type}/{self.id}/" for root in _OWNED)
+
+
+class ModelScope(Struct, frozen=True):
+    """Directories of the tree, each ending in `/`; a sync that is narrowed to them says nothing about the rest (V3)."""
+
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, models: Iterable[ModelRef]) -> ModelScope:
+        return cls(tuple(sorted({prefix for model in models for prefix in model.prefixes()})))
+
+    @property
+    def spans(self) -> KeyRanges:
+        from bayou.index.key_range import KeyRange, KeyRanges  # noqa: PLC0415  (who lists data names models, and asks no index)
+
+        return KeyRanges(KeyRange.under(prefix) for prefix in self.prefixes)
+
+    def rows(self, rows: Iterable[JournalRow]) -> Iterator[JournalRow]:
+        """Yield the journal's rows that can tell of a path in here."""
+        for row in rows:
+            if any(True for _ in self.below(row.path)) if row.kind == "tree" else row.path.startswith(self.prefixes):
+                yield row
+
+    def below(self, directory: str) -> Iterator[str]:
+        """Yield the parts of a directory (the empty path: of the whole tree) that lie in here."""
+        if f"{directory}/".startswith(self.prefixes):
+            yield directory
+        else:
+            yield from (
+                prefix.rstrip("/") for prefix in self.prefixes if not directory or prefix.startswith(f"{directory}/")
+            )
