@@ -41,6 +41,8 @@ from bayou.index.head import Head, create_head, first_head
 from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.node_store import NodeFiles, StoreSink
+from bayou.maintenance import api
+from bayou.maintenance.verify_job import VerifyJob
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.discover import discover
 from bayou.pipeline.executor import SparkExecutor
@@ -50,11 +52,9 @@ from bayou.pipeline.warm import stop
 from bayou.records.engine import Engine
 from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.sync import api
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
-from bayou.sync.verify_job import VerifyJob
 
 if TYPE_CHECKING:
     from bayou.pipeline.session import Session

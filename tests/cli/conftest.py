@@ -49,7 +49,7 @@ class FakeApi(ModuleType):
     """An engine that returns, or raises, what a test tells it to, and remembers how it was called."""
 
     def __init__(self) -> None:
-        super().__init__("bayou.sync.api")
+        super().__init__("bayou.maintenance.api")
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def answer(self, name: str, outcome: object) -> None:
@@ -65,7 +65,7 @@ class FakeApi(ModuleType):
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     fake = FakeApi()
-    monkeypatch.setitem(sys.modules, "bayou.sync.api", fake)
+    monkeypatch.setitem(sys.modules, "bayou.maintenance.api", fake)
     monkeypatch.setattr(bayou.sync, "api", fake, raising=False)
     return fake
 

@@ -31,9 +31,9 @@ import bayou.sync
 from bayou.cli import main
 from bayou.sync.report import SyncReport
 
-api = types.ModuleType("bayou.sync.api")
+api = types.ModuleType("bayou.maintenance.api")
 api.sync = lambda *args, **kwargs: SyncReport()
-sys.modules["bayou.sync.api"] = bayou.sync.api = api
+sys.modules["bayou.maintenance.api"] = bayou.maintenance.api = api
 main()
 """
 

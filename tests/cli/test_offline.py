@@ -13,8 +13,8 @@ from tests.sync.conftest import Clone, Team, Wire
 
 from bayou.core.errors import Offline
 from bayou.leases import open_leases
+from bayou.maintenance import api
 from bayou.repo import open_repo
-from bayou.sync import api
 
 NEEDS_THE_STORE = [
     ("datastore", "verify"),

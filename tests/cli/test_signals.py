@@ -29,9 +29,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def sync(repo, options, *, timeout, progress, connection):
     {body}
 
-api = types.ModuleType("bayou.sync.api")
+api = types.ModuleType("bayou.maintenance.api")
 api.sync = sync
-sys.modules["bayou.sync.api"] = bayou.sync.api = api
+sys.modules["bayou.maintenance.api"] = bayou.maintenance.api = api
 main()
 """
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from bayou.maintenance import api
+from bayou.maintenance.gc import _store_clock
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
-from bayou.sync import api
-from bayou.sync.collect import _store_clock
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.pipeline.messy import entries_of

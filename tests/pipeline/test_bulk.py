@@ -12,10 +12,10 @@ from bayou.core.errors import DeadlinePassed, JavaMissing
 from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import scan
+from bayou.maintenance import api
 from bayou.objectstore import Store, open_store
 from bayou.pipeline.bound import ended_by
 from bayou.repo import init_repo, open_repo
-from bayou.sync import api
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
 

@@ -14,12 +14,12 @@ from bayou.core.ids import ulid
 from bayou.index.head import read_head
 from bayou.index.node_store import NodeFiles, StoreNodes
 from bayou.index.tree import IndexTree, scan
+from bayou.maintenance import api
 from bayou.objectstore import Store, keys, open_store
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.shared import require_shared
 from bayou.pipeline.warm import stop
-from bayou.sync import api
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
 from tests.pipeline.cluster import Cluster, can_be_apart, cluster

@@ -13,11 +13,11 @@ from bayou.engine import select
 from bayou.engine.local import LocalExecutor
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
+from bayou.maintenance import api
+from bayou.maintenance.gc import ListJob
 from bayou.objectstore import keys
 from bayou.pipeline import executor
-from bayou.sync import api
 from bayou.sync.commit import commit
-from bayou.sync.garbage import ListJob
 from bayou.sync.report import CollectReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
@@ -32,7 +32,7 @@ SOON = -5.0
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.garbage._ENTRIES_PER_PART", 10)
+    monkeypatch.setattr("bayou.maintenance.gc._ENTRIES_PER_PART", 10)
 
 
 def collect(mess: Mess, engine: str, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:

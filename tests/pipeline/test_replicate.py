@@ -16,9 +16,9 @@ from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, StoreNodes
 from bayou.index.tree import IndexTree, scan
+from bayou.maintenance import api
 from bayou.objectstore import keys, open_store
 from bayou.pipeline.kernels.copies import Copy
-from bayou.sync import api
 from tests.pipeline.test_discover_kernels import Files
 from tests.sync.conftest import Clone, Team
 

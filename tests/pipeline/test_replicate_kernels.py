@@ -16,15 +16,14 @@ from bayou.index.build import build, join_partitions
 from bayou.index.entry import Entry
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
+from bayou.maintenance.replica.copy import Age, Pair, copy_push
+from bayou.maintenance.replica.point import PendingCopies
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import batch, entries_to_batch, rows
 from bayou.pipeline.kernels.copies import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
 from bayou.pipeline.kernels.leaves import PIECES, Row, joined
 from bayou.pipeline.sources.entries import leaf_refs
-from bayou.sync.replica.copy import Age
-from bayou.sync.replica.pair import Pair, copy_push
-from bayou.sync.replica.point import Held
 from bayou.sync.report import Failure
 
 AGE = Age("a-store", 0, doubt=False)
@@ -109,7 +108,7 @@ def test_what_the_source_does_not_have_is_a_row_and_no_exception(stores):
 
 
 def test_what_is_held_back_is_held_back_by_version():
-    held = Held.of([Failure("data/t/m/n/1/raw", "unreadable", ""), Failure("files/a", "unreadable", "")])
+    held = PendingCopies.of([Failure("data/t/m/n/1/raw", "unreadable", ""), Failure("files/a", "unreadable", "")])
     paths = ["data/t/m/n/1/metadata.yaml", "data/t/m/n/1/raw", "data/t/m/n/10/raw", "files/a", "files/ab"]
     found = pyarrow.RecordBatch.from_pydict({"path": paths})
 

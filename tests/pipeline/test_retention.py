@@ -133,7 +133,7 @@ def planned(repo: Repo, choice: str):
 def test_f120_both_ways_preview_the_same_and_delete_exactly_that(warm, repo: Repo) -> None:
     furnish(repo)
     if repo.config.datastore.url is not None:
-        from bayou.sync import api
+        from bayou.maintenance import api
         from bayou.sync.report import SyncOptions
 
         api.sync(repo, SyncOptions())

@@ -13,9 +13,9 @@ import pytest
 from bayou.core.errors import AccessDenied
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
+from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.pipeline import executor
-from bayou.sync import api
 from bayou.sync.report import VerifyReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.verify_job._ENTRIES_PER_PART", 3)
+    monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 3)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_spark_finds_what_one_process_finds(warm, mess, monkeypatch):
 
 def test_a_repair_on_spark_mends_what_one_process_mends(warm, tmp_path, monkeypatch):
     messes = [make_mess(a_team(tmp_path / name)) for name in ("point", "spark")]
-    monkeypatch.setattr("bayou.sync.compare.WINDOW", 3)  # several commits
+    monkeypatch.setattr("bayou.maintenance.verify_job.WINDOW", 3)  # several commits
 
     by_point, by_spark = (
         verify(mess, engine, deep=True, repair=True) for mess, engine in zip(messes, ("point", "spark"), strict=True)

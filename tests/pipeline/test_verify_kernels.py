@@ -22,6 +22,8 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
+from bayou.maintenance.gc import Sweep, gc_roots
+from bayou.maintenance.verify_job import CHECKED, LEARNED, Compared, VerifyJob
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
@@ -29,11 +31,6 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Level
 from bayou.pipeline.balance import assign
 from bayou.pipeline.executor import _Run, decode
-from bayou.sync.compare import Compared
-from bayou.sync.garbage import Sweep
-from bayou.sync.judge import LEARNED
-from bayou.sync.retained import retained
-from bayou.sync.verify_job import CHECKED, VerifyJob
 from tests.index.memory import MemoryStore
 from tests.sync.reference_compare import compare
 from tests.sync.reference_sweep import SweepReference
@@ -134,8 +131,8 @@ def _lose(draw: Any, scene: Scene) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.verify_job._ENTRIES_PER_PART", 1)
-    monkeypatch.setattr("bayou.sync.garbage._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.gc._ENTRIES_PER_PART", 1)
 
 
 class ByWire:
@@ -269,7 +266,7 @@ def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene,
     for key in data.draw(st.lists(in_other_stores, max_size=2, unique=True)):
         store.put(Key(key), b"another store's")
     before = 1_700_000_000_000 + age
-    kept = retained(store, scene.head, before)
+    kept = gc_roots(store, scene.head, before)
     trash = IndexTree(StoreNodes(store), scene.head.trash)
     reference = SweepReference(store)
     newest = reference.take_stock()
@@ -300,7 +297,7 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     sweep = Sweep(LocalExecutor(), handle(store), 1)
 
     sweep.take_stock()
-    sweep.judge(retained(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
+    sweep.judge(gc_roots(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bayou.maintenance import api
 from bayou.records.owner import ModelRef
 from bayou.records.records import Records
 from bayou.records.retention import plan_gc, run_gc
 from bayou.records.run import Run
 from bayou.repo import Repo, init_repo
-from bayou.sync import api
 from tests.retention.conftest import LATER, WEB, Clone, Team, collected, planned, put, size, versions
 from tests.sync.setups import set_up
 

@@ -13,10 +13,10 @@ import pytest
 
 import bayou.objectstore.open as store_open
 from bayou.core.ids import ulid
+from bayou.maintenance import api
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.sync import api
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Fault, FaultyTransport, Seen

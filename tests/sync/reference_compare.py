@@ -1,4 +1,4 @@
-"""Verify with dictionaries, all of a store in memory: what the job of `sync.verify_job` must find, part by part."""
+"""Verify with dictionaries, all of a store in memory: what the job of `maintenance.verify_job` must find, part by part."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import KeyRanges
 from bayou.index.node_store import StoreNodes
+from bayou.maintenance.damaged_index import chain
+from bayou.maintenance.verify_job import (
+    CHANGED,
+    LEFTOVER,
+    MENDABLE,
+    MISSING,
+    MOST_NAMED,
+    READ,
+    TRASH,
+    UNINDEXED,
+    WELL,
+    Compared,
+    Rules,
+    Unsafe,
+    is_nameless,
+    read_back,
+    windows,
+)
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
-from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
-from bayou.sync.judge import CHANGED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
-from bayou.sync.remains import chain
 from bayou.sync.report import Refusal
 
 

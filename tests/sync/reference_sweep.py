@@ -1,4 +1,4 @@
-"""Collection with sets, all of a store in memory: what the jobs of `sync.garbage` must find, part by part."""
+"""Collection with sets, all of a store in memory: what the jobs of `maintenance.gc` must find, part by part."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from bayou.index.discovery import other_store
 from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, leaves, scan
+from bayou.maintenance.gc import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
-from bayou.sync.garbage import Garbage, entry_refused, is_garbage, is_inside, is_internal
-from bayou.sync.retained import Retained
 
 
-def internal_garbage(listed: Iterable[ObjectMeta], kept: Retained, before: int) -> list[ObjectMeta]:
+def internal_garbage(listed: Iterable[ObjectMeta], kept: GcRoots, before: int) -> list[ObjectMeta]:
     """Return the nodes, pages and probes that may be deleted."""
     return [meta for meta in listed if is_garbage(meta, before, kept=_stays(meta.key, kept))]
 
 
-def _stays(key: str, kept: Retained) -> bool:
+def _stays(key: str, kept: GcRoots) -> bool:
     return keys.parse_node(key) in kept.nodes or keys.parse_log_page(key) in kept.pages
 
 
@@ -48,7 +47,7 @@ class SweepReference:
             self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
         return max(meta.modified for meta in self._listed)
 
-    def judge(self, kept: Retained, trash: IndexTree, before: int) -> Garbage:
+    def judge(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
         source = StoreNodes(self._store)
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))

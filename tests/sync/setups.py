@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bayou.maintenance import api
 from bayou.repo import init_repo
-from bayou.sync import api
 from bayou.sync.report import SetupReport
 from tests.sync.conftest import Clone, Team
 

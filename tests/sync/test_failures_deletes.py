@@ -20,8 +20,8 @@ from bayou.core.ids import ulid
 from bayou.index.build import ChunkParams
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names, scan
+from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.sync import api
 from bayou.testing.proxy import HttpProxy
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Clone, Team, Wire

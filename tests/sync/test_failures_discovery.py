@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+import bayou.maintenance.setup as setup_code
 import bayou.sync.plan.remote_snapshot as view_code
-import bayou.sync.setup as setup_code
 from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
+from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
-from bayou.sync import api
 from bayou.testing.faults import Fail, Hold, Rule
 from bayou.testing.faulty import Fault
 from bayou.testing.gcs import GcsServer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import BayouError, CredentialsExpired, DeadlinePassed
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 from bayou.testing.faults import Fail, Reset, Rule, Silent
 from bayou.testing.proxy import HttpProxy

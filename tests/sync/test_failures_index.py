@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
+from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
-from bayou.sync import api
 from bayou.testing.faults import Fail, Hold, LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
@@ -212,7 +212,7 @@ def test_f007_a_repair_keeps_what_was_committed_while_it_looked(s3_team: Team, m
     a.sync()
     for name in ("later", "taken"):
         store.put(keys.payload(f"files/{name}", None), b"unindexed")
-    import bayou.sync.verify_job as job_module
+    import bayou.maintenance.verify_job as job_module
 
     real = job_module.objects
 

@@ -13,9 +13,9 @@ from bayou.core.errors import StateError, UsageError
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find
+from bayou.maintenance import api
 from bayou.repo import init_repo, open_repo
 from bayou.state.database import Database
-from bayou.sync import api
 from bayou.sync.service import Datastore
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.proxy import HttpProxy

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import NamespaceInvalid, SyncError
+from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.keys import as_listed
-from bayou.sync import api
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash
 from bayou.testing.proxy import HttpProxy

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.paths import PAYLOAD_ROOTS
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.testing.gcs import GcsServer
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of

@@ -20,10 +20,10 @@ from bayou.core.errors import (
     PreconditionFailed,
     SyncError,
 )
+from bayou.maintenance import api
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.objectstore.keys import as_listed
 from bayou.objectstore.transport import Create, Match, Stored
-from bayou.sync import api
 from bayou.testing.faulty import Fault, FaultyTransport
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Team, Wire

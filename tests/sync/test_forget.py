@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import MassDelete
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
 from tests.sync.conftest import Clone, Team

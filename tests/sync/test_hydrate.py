@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import NotFound
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.service import Datastore
 from bayou.testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team

@@ -11,9 +11,9 @@ import pytest
 
 from bayou.core.errors import CredentialsExpired, DeadlinePassed, Unavailable
 from bayou.core.ids import ulid
+from bayou.maintenance import api
 from bayou.objectstore.keys import Key
 from bayou.objectstore.retry import RetryPolicy
-from bayou.sync import api
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.transfer.executor import Upload, send_all
 from bayou.testing.faults import Fail, LoseResponse, Reset, Rule, Silent

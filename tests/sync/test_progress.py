@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 from tests.sync.conftest import Clone, Team
 

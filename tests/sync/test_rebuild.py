@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import bayou.index.merge as merge_module
-import bayou.sync.rebuild as rebuild_module
+import bayou.maintenance.rebuild as rebuild_module
+from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.sync import api
 from bayou.testing.faulty import Crash, Fault, crash
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.damages import FILES, SOME, find_node, lose, ready, repair, small_nodes, verify

@@ -8,8 +8,8 @@ from bayou.core.ids import ulid
 from bayou.index.build import ChunkParams, build
 from bayou.index.entry import Entry
 from bayou.index.tree import IndexTree, names
+from bayou.maintenance.damaged_index import Recovered, Version, Written, recover
 from bayou.objectstore.transport import ObjectMeta
-from bayou.sync.recover import Recovered, Version, Written, recover
 from tests.index.memory import MemoryNodes
 
 PAIRS = ChunkParams(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)

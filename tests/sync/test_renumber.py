@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bayou.maintenance import api
 from bayou.records.renumber import renumber
 from bayou.repo import init_repo
-from bayou.sync import api
 from bayou.sync.report import SyncReport
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Crash, Fault, crash

@@ -22,11 +22,11 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head, encode_head, parse_head, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
+from bayou.maintenance import api
+from bayou.maintenance.replica.copy import Pair, copy_push, is_copy
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
-from bayou.sync import api
-from bayou.sync.replica.pair import Pair, copy_push, is_copy
 from bayou.sync.report import ReplicateReport
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire
@@ -291,7 +291,7 @@ def test_a_push_to_the_replica_in_the_middle_is_noticed_by_the_swap(scene: Scene
     bob.sync()
     bob.write("files/bobs", b"bob's")
     scene.push({"files/new": b"new"})
-    import bayou.sync.replicate as module
+    import bayou.maintenance.replicate as module
 
     real = module.point.replicate
 
@@ -310,7 +310,7 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
     scene.replicate()
     scene.push({"files/new": b"new"})
     bob = scene.replica.clone("bob")
-    import bayou.sync.replicate as module
+    import bayou.maintenance.replicate as module
 
     real, ran = module.point.replicate, []
 
@@ -499,7 +499,7 @@ def test_a_process_that_is_killed_while_it_copies_leaves_a_store_that_the_next_c
 import os, sys, threading, time
 from bayou.repo import open_repo
 from bayou.sync import api
-import bayou.sync.replica.copy as copies
+import bayou.maintenance.replica.copy as copies
 real, done = copies.copy, []
 def slow(*args):
     made = real(*args)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import bayou.sync.setup as setup_code
+import bayou.maintenance.setup as setup_code
 from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
+from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
-from bayou.sync import api
 from bayou.testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of

@@ -46,21 +46,21 @@ print(json.dumps(died))
 """
 
 INTO_STORE = [
-    ("bayou.sync.setup:probe", 1),
+    ("bayou.maintenance.setup:probe", 1),
     ("bayou.index.discovery:create_head", 1),
-    ("bayou.sync.setup:_bring", 1),
+    ("bayou.maintenance.setup:_bring", 1),
     ("bayou.objectstore.store:Store.upload", 2),
     ("bayou.sync.commit.commit:swap_head", 1),
     ("bayou.sync.commit.publish:_finish", 1),
-    ("bayou.sync.setup:run", 1),
-    ("bayou.sync.setup:write_datastore", 1),
+    ("bayou.maintenance.setup:run", 1),
+    ("bayou.maintenance.setup:write_datastore", 1),
 ]
 INTO_DIRECTORY = [
     ("bayou.worktree.atomic_write:Draft.place", 2),
-    ("bayou.sync.migrate:copy", 1),
-    ("bayou.sync.setup:write_datastore", 1),
+    ("bayou.maintenance.setup:copy", 1),
+    ("bayou.maintenance.setup:write_datastore", 1),
     ("bayou.worktree.tree:Tree.delete", 2),
-    ("bayou.sync.migrate:remove_moved", 1),
+    ("bayou.maintenance.setup:remove_moved", 1),
 ]
 
 
@@ -122,8 +122,8 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
         (from_local_to_store, INTO_STORE),
         (from_local_to_directory, INTO_DIRECTORY),
         (from_directory_to_store, [("bayou.worktree.atomic_write:Draft.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
-        (from_store_to_directory, [("bayou.sync.setup:complete", 1), *INTO_DIRECTORY]),
-        (from_store_to_store, [("bayou.sync.setup:hydrate", 1), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
+        (from_store_to_directory, [("bayou.maintenance.setup:complete", 1), *INTO_DIRECTORY]),
+        (from_store_to_store, [("bayou.maintenance.setup:hydrate", 1), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
     ],
 )
 def test_f062_at_every_moment_the_configuration_names_a_place_whose_data_is_complete(

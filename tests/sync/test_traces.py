@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+import bayou.maintenance.verify as verify_module
 import bayou.sync.transfer.pull as pull_module
-import bayou.sync.verify as verify_module
 from bayou.index.head import read_head
+from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
-from bayou.sync import api
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
 from bayou.sync.service import Datastore

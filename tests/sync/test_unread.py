@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import TreeError
-from bayou.sync import api, run
+from bayou.maintenance import api
+from bayou.sync import run
 from bayou.sync.commit import commit
 from bayou.sync.plan import local_scanner
 from bayou.sync.plan.local_scanner import FileScan

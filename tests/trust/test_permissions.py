@@ -14,8 +14,8 @@ import bayou
 from bayou.config import trust as permissions
 from bayou.config.trust import user_folder
 from bayou.core.errors import ConfigInvalid, TrustNeeded
+from bayou.maintenance.setup import setup
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.sync.setup import setup
 from tests.cli.terminal import at_terminal
 from tests.trusting import trust
 

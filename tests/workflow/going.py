@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bayou.maintenance import api
 from bayou.records.records import Records
 from bayou.records.run import Run, Step
 from bayou.session import Session, write_session
-from bayou.sync import api
 from bayou.sync.plan.policy import ModelRef
 from bayou.workflow.definition import WorkflowRef
 from bayou.workflow.run import Outcome, new_run, resumed_run

@@ -29,7 +29,7 @@ def conflicts(context: click.Context) -> None:
         return
     common = context.ensure_object(Common)
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     copies = api.conflicts(repo)
     common.output.emit(documents.conflicts(copies), sentences.conflicts(copies))
@@ -41,7 +41,7 @@ def conflicts(context: click.Context) -> None:
 def show_copy(common: Common, path: str) -> None:
     """Compare a kept copy with what has its path now."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     copies = [copy for copy in api.conflicts(repo) if path in (copy.path, copy.copy)]
     if not copies:
@@ -55,7 +55,7 @@ def show_copy(common: Common, path: str) -> None:
 def take(common: Common, path: str) -> None:
     """Put a kept copy back in its place; the next push carries it."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     copy = api.take_conflict(repo, path)
     told = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
@@ -68,7 +68,7 @@ def take(common: Common, path: str) -> None:
 def drop(common: Common, path: str) -> None:
     """Delete a kept copy."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     copy = api.drop_conflict(repo, path)
     common.output.emit(documents.conflicts([copy]), [say(f"deleted the kept copy of {copy.path} ({size(copy.size)})")])

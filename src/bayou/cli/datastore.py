@@ -1,4 +1,4 @@
-"""`bayou datastore`: each command parses, calls one function of `bayou.sync.api`, and renders what it returns."""
+"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders what it returns."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def setup(
     if len(named) < len(options):
         raise click.UsageError("--option names one thing twice")
     repo = common.open_repo()
+    from bayou.maintenance import api  # noqa: PLC0415
     from bayou.records.renumber import renumber  # noqa: PLC0415
     from bayou.records.undone import settle_undone  # noqa: PLC0415
-    from bayou.sync import api  # noqa: PLC0415
 
     settle_undone(repo)
     with common.output.progress() as progress:
@@ -93,7 +93,7 @@ def setup(
 def status(common: Common, timeout: float | None) -> int:
     """Show where the data is, and how this tree stands to it."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     report = api.status(repo, timeout=timeout)
     common.output.emit(documents.status(report), sentences.status(report))
@@ -131,9 +131,9 @@ def sync(
     if push and pull:
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
+    from bayou.maintenance import api  # noqa: PLC0415
     from bayou.records.renumber import renumber  # noqa: PLC0415
     from bayou.records.undone import settle_undone  # noqa: PLC0415
-    from bayou.sync import api  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
     connection = common.connect(repo)
@@ -173,7 +173,7 @@ def verify(
 ) -> int:
     """Check that the store holds what its index says."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     with common.output.progress() as progress:
         report = api.verify(
@@ -189,7 +189,7 @@ def verify(
 def log(common: Common, number: int) -> None:
     """List commits, the newest first."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     rows = api.log(repo, number)
     common.output.emit(documents.log(rows), sentences.log(rows))
@@ -206,7 +206,7 @@ def gc(
 ) -> None:
     """Delete from the store what nothing names any more."""
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     with common.output.progress() as progress:
         report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
@@ -239,7 +239,7 @@ def replicate(
     """
     named = parameters.named_once("--option", options)
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     with common.output.progress() as progress:
         report = api.replicate(
@@ -267,7 +267,7 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     Without an argument all of it, else that of one model, or one path.
     """
     repo = common.open_repo()
-    from bayou.sync import api  # noqa: PLC0415
+    from bayou.maintenance import api  # noqa: PLC0415
 
     moved = api.hydrate(repo, target, timeout=timeout)
     common.output.emit(documents.hydrate(moved), sentences.hydrate(moved))

@@ -66,7 +66,7 @@ def allow(common: Common, yes: bool) -> None:
             raise NotConfirmed("nothing was allowed")
     permissions.allow(found.root, [need for need in found.missing if need.what != "state"])
     if found.aside and any(need.what == "state" for need in found.missing):
-        from bayou.sync.foreign import choose, take_over  # noqa: PLC0415
+        from bayou.maintenance.foreign_state import choose, take_over  # noqa: PLC0415
 
         take_over(found.root / ".bayou", choose(found.root, found.aside))
     now = _standing(common)
@@ -123,7 +123,7 @@ def _standing(common: Common) -> _Standing:
     missing = unallowed(repo.root, needs)
     aside = set_aside_folders(repo.local) if repo.links is None else []
     if aside:
-        from bayou.sync.foreign import state_need  # noqa: PLC0415
+        from bayou.maintenance.foreign_state import state_need  # noqa: PLC0415
 
         held = [state_need(repo.root, folder) for folder in aside]
         needs += held

@@ -1,6 +1,6 @@
 """Replicate on Spark: compare two indexes, copy what one lacks from store to store, and have tasks write its leaves.
 
-The result is that of `sync.replica.point`, node for node. This process sees counts, the failures, and the descriptions
+The result is that of `maintenance.replica.point`, node for node. This process sees counts, the failures, and the descriptions
 of leaves; the workers need both stores and no directory of this machine.
 """
 
@@ -19,6 +19,9 @@ from bayou.index.build import join_partitions
 from bayou.index.node import Digest, Root
 from bayou.index.node_store import Staging
 from bayou.index.tree import IndexTree
+from bayou.maintenance.replica.copy import Age
+from bayou.maintenance.replica.plan import Counts
+from bayou.maintenance.replica.point import MOST_FAILED, Made, PendingCopies
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import ENTRIES, ddl
 from bayou.pipeline.balance import REQUEST, balanced
@@ -30,9 +33,6 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.shared import require_store
 from bayou.pipeline.sources.entries import entries, leaf_refs
 from bayou.pipeline.stream import tasks_of
-from bayou.sync.replica.copy import Age
-from bayou.sync.replica.plan import Counts
-from bayou.sync.replica.point import MOST_FAILED, Held, Made
 from bayou.sync.report import Failure
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _settled(decided: DataFrame, results: DataFrame | None, made: Made) -> DataF
         found = found.union(results.where("code IS NULL").select(*ENTRIES.names))
     if not made.failures:
         return found
-    held = Held.of(made.failed)
+    held = PendingCopies.of(made.failed)
     stays = decided.where("target_modified IS NOT NULL").select("path", *there)
     apart = stays.mapInArrow(Sieve(held, inside=True), ddl(ENTRIES))
     return found.mapInArrow(Sieve(held, inside=False), ddl(ENTRIES)).union(apart)

@@ -16,12 +16,12 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
+from bayou.maintenance import api
 from bayou.records.engine import Choice, Engine
 from bayou.records.renumber import renumber
 from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
-from bayou.sync import api
 from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncOptions, SyncReport
 

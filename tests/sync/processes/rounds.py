@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from bayou.core.errors import BayouError
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.worktree.atomic_write import is_temporary
 from tests.sync.conftest import Clone, Team

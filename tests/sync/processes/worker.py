@@ -18,9 +18,9 @@ from typing import Any
 from msgspec.structs import asdict
 
 from bayou.core.errors import StoreError
+from bayou.maintenance import api
 from bayou.records.renumber import renumber
 from bayou.repo import open_repo
-from bayou.sync import api
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore
 from bayou.worktree.atomic_write import is_temporary

@@ -14,12 +14,12 @@ from typing import BinaryIO
 from bayou.config.settings import Config, DatastoreConfig
 from bayou.index.entry import Entry
 from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.maintenance import api
 from bayou.objectstore.store import Store
 from bayou.repo import LOCAL, Repo
 from bayou.state.base import SyncBase
 from bayou.state.database import Database
 from bayou.state.journal import Journal
-from bayou.sync import api
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
 from bayou.sync.service import Datastore, Marked

@@ -45,7 +45,7 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "T8 a pull looks again before it renames": lambda: patch.object(SyncContext, "unmoved", lambda *_: True),
     "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
     "T11 what nobody names is untracked": lambda: patch.object(FileScan, "_ours", lambda *_: True),
-    "T13 a collection announces itself": lambda: patch("bayou.sync.collect._announce", lambda _, seen, __: seen),
+    "T13 a collection announces itself": lambda: patch("bayou.maintenance.gc._announce", lambda _, seen, __: seen),
     "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.transfer.push.recheck", lambda *_: set()),
     "a version that changed meanwhile is left": lambda: patch(
         "bayou.sync.commit.publish._changed_units", lambda *_: set()

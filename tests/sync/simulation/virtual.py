@@ -94,7 +94,7 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
     patches: list[Any] = [
         # What a store can do is not in question here.
         patch("bayou.sync.plan.remote_snapshot.probe", lambda store: None),
-        patch("bayou.sync.rebuild.probe", lambda store: None),
+        patch("bayou.maintenance.rebuild.probe", lambda store: None),
         patch("bayou.worktree.durability._pool", _Serial),
         # Every node here is of a client of ours, so that no process of its own has to parse it.
         patch(

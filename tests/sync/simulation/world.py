@@ -20,12 +20,12 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.index.build import ChunkParams
+from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Fetched
-from bayou.sync import api
 from bayou.sync.report import SyncReport
 from bayou.testing.faulty import Crash
 from tests.sync.simulation.bucket import Bucket, SimTransport

@@ -14,13 +14,12 @@ from bayou.index.entry import Entry
 from bayou.index.node import Child, Digest, Node, leaf, name
 from bayou.index.node_store import StoreSink
 from bayou.index.tree import NodeSink
+from bayou.maintenance.replica.copy import Age, Copied, Pair, copy_all
+from bayou.maintenance.replica.point import PendingCopies
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.arrow import BYTES, ENTRIES, INT, TEXT, TIME, batch, batch_to_entries, rows
 from bayou.pipeline.kernels.leaves import EDGE, LEAF, Row, in_batches
 from bayou.pipeline.stores import store_of
-from bayou.sync.replica.copy import Age, Copied, copy_all
-from bayou.sync.replica.pair import Pair
-from bayou.sync.replica.point import Held
 from bayou.sync.report import Failure
 
 _ENTRY = {"push": TEXT, "size": INT, "sha256": BYTES, "etag": TEXT, "version": TEXT, "modified": TIME}
@@ -79,7 +78,7 @@ class Copy(Struct, frozen=True):
 class Sieve(Struct, frozen=True):
     """A kernel: of any rows that have a `path`, those that are held back, or (`inside` is False) those that are not."""
 
-    held: Held
+    held: PendingCopies
     inside: bool
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

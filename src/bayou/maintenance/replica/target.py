@@ -19,10 +19,10 @@ from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import Change, IndexTree, diff
+from bayou.maintenance.replica.copy import is_copy
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
-from bayou.sync.replica.pair import is_copy
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
 _NAMED = 3

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayou.sync.collect import collect
+    from bayou.maintenance.gc import collect
+    from bayou.maintenance.replicate import replicate
+    from bayou.maintenance.setup import setup
+    from bayou.maintenance.verify import verify
     from bayou.sync.conflicts.copies import conflicts, drop_conflict, take_conflict
     from bayou.sync.hydrate import hydrate
-    from bayou.sync.replicate import replicate
     from bayou.sync.service import sync
-    from bayou.sync.setup import setup
     from bayou.sync.status import log, status
-    from bayou.sync.verify import verify
 
 __all__ = [
     "collect",
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collect": "bayou.sync.collect",
+    "collect": "bayou.maintenance.gc",
     "conflicts": "bayou.sync.conflicts.copies",
     "drop_conflict": "bayou.sync.conflicts.copies",
     "hydrate": "bayou.sync.hydrate",
     "log": "bayou.sync.status",
-    "replicate": "bayou.sync.replicate",
-    "setup": "bayou.sync.setup",
+    "replicate": "bayou.maintenance.replicate",
+    "setup": "bayou.maintenance.setup",
     "status": "bayou.sync.status",
     "sync": "bayou.sync.service",
     "take_conflict": "bayou.sync.conflicts.copies",
-    "verify": "bayou.sync.verify",
+    "verify": "bayou.maintenance.verify",
 }
 
 

@@ -1,8 +1,14 @@
-"""Verify, as a job of `engine.job`: the entries of an index against the listing of its store, directory by directory.
+"""What comparing an index with its store brings: the lists of a report, and what a repair works on.
+
+What an index and a store say of each other, one key at a time: the rules of `verify`, whoever goes by them.
+
+Nothing here reads an index or lists a store. What only a request can tell is asked by `by_name` and `read_back`.
+
+Verify, as a job of `engine.job`: the entries of an index against the listing of its store, directory by directory.
 
 The index is that of a head which was read before the listing begins: what is committed meanwhile has its object before
 its entry (V11). Each part of the store is listed, sorted by path, and merged with the entries and the trash whose paths
-lie in it; `sync.judge` has the rules. An object of a push has another key than its path, in the same directory, so the
+lie in it; `maintenance.verify_job` has the rules. An object of a push has another key than its path, in the same directory, so the
 merge goes by path and push and not by key.
 
 What one part cannot know, rows tell the driver: an object at a plain path is in the way if objects or entries lie below
@@ -14,17 +20,19 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bayou.core import paths
-from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.batched import batched
+from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
@@ -47,17 +55,155 @@ from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
 from bayou.index.node import Child, Leaf, Ref
 from bayou.index.node_store import StoreNodes
+from bayou.maintenance.damaged_index import chain
 from bayou.objectstore import keys
+from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
-from bayou.sync.compare import MENDABLE, MOST_NAMED, Compared, Unsafe, is_nameless, windows
-from bayou.sync.judge import CHANGED, LEARNED, LEFTOVER, MISSING, READ, TRASH, UNINDEXED, WELL, Rules, read_back
-from bayou.sync.remains import chain
 from bayou.sync.report import Refusal
+
+MISSING, CHANGED, READ, WELL, LEARNED = "missing", "changed", "read", "well", "learned"
+"""Of an entry. `READ`: only the bytes of its object can tell. `LEARNED`: they told a hash that nobody knew."""
+
+HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
+"""Of an object that no entry names. `HIDDEN`: one may, in a part of the index that cannot be read."""
+
+
+class Rules(Struct, frozen=True):
+    """What one comparison goes by: the paths that are out of sight, and whether every object is to be read."""
+
+    hidden: KeyRanges
+    deep: bool = False
+
+    def entry(self, entry: Entry, at: ObjectMeta | None) -> str:
+        """Judge an entry by the object that a listing has at its key."""
+        if at is None:
+            return MISSING
+        if at.size != entry.size:
+            return CHANGED
+        if entry.etag is not None and at.etag != entry.etag:
+            # A PUT that was repeated, or came late, wrote the same bytes to the same key (V11); only they can tell.
+            return CHANGED if entry.push is None or entry.sha256 is None else READ
+        return READ if self.deep else WELL
+
+    def stray(self, meta: ObjectMeta, *, wasted: bool) -> str:
+        """Judge an object that no entry names; `wasted`: the trash does."""
+        path, push = keys.parse_payload(meta.key)
+        if self.hidden.holds(path):
+            return HIDDEN
+        if wasted:
+            return TRASH
+        return UNINDEXED if push is None else LEFTOVER
+
+    def by_name(self, store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
+        """Look once more, by name, for objects that a listing does not have, and judge each entry by that (V4)."""
+        for entry, gone in store.map(lambda one: (one, _gone(store, one)), entries):
+            yield MISSING if gone else READ if self.deep else WELL, entry
+
+
+def read_back(store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
+    """Read objects as they are now, and judge each entry by their bytes: changed, learned (with its hash), or well."""
+    for entry, digest in store.map(lambda one: (one, _digest(store, one)), entries):
+        if entry.sha256 is None and digest is not None:
+            yield LEARNED, replace(entry, sha256=digest)
+        else:
+            yield CHANGED if digest != entry.sha256 else WELL, entry
+
+
+def _gone(store: Store, entry: Entry) -> bool:
+    try:
+        store.head(entry.key)
+    except NotFound:
+        return True
+    return False
+
+
+def _digest(store: Store, entry: Entry) -> bytes | None:
+    """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
+    try:
+        return store.download(entry.key, NullSink(), entry.size).sha256
+    except (NotFound, BadAnswer, PreconditionFailed):
+        return None
+
+
+MOST_NAMED = 1000
+"""Names in each list of a report; of more, only the number is told."""
+
+WINDOW = 10_000
+"""Rows that are mended together: one commit, and what this process holds of a large repair."""
+
+MENDABLE = (MISSING, UNINDEXED, LEARNED)
+"""Findings that a repair works on."""
+
+
+class Mendable(Struct, frozen=True):
+    """Some of what a repair works on: entries whose object is gone, objects that nobody indexed, hashes learned."""
+
+    missing: Sequence[Entry] = ()
+    unindexed: Sequence[str] = ()
+    hashed: Mapping[str, Entry] = field(default_factory=dict)
+
+
+class Unsafe(Struct, frozen=True):
+    """A row of the index, or of its `trash`, that nothing is done by (V25), and why.
+
+    `nameless`: its path or push makes no key of this store, so that no object can be meant.
+    """
+
+    path: str
+    reason: str
+    trash: bool = False
+    nameless: bool = False
+
+    @property
+    def told(self) -> Refusal:
+        """What a report says of it: a path that can be printed and typed, and why."""
+        where = "in the trash: " if self.trash else ""
+        return Refusal(paths.escape(self.path), f"{where}{self.reason}")
+
+
+def is_nameless(entry: Entry) -> bool:
+    """Whether an entry cannot name an object of this store."""
+    return paths.refusal(entry.path) is not None or not (entry.push is None or keys.is_push_id(entry.push))
+
+
+class Compared(Struct):
+    """What a comparison brought. Lists are sorted, and name the first; `totals` has the numbers of all."""
+
+    checked: int = 0
+    missing: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unindexed: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    unsafe: list[Unsafe] = field(default_factory=list)
+    leftovers: int = 0
+    trash: int = 0
+    damaged: list[str] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    mendable: Callable[[], Iterator[Mendable]] = lambda: iter(())
+    """Yields what a repair works on, in the order of paths, until `close` is called."""
+    close: Callable[[], None] = lambda: None
+    """Drops what `mendable` reads."""
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """The numbers of those lists that do not name all."""
+        return {name: total for name, total in self.totals.items() if total > MOST_NAMED}
+
+
+def windows(rows: Iterable[tuple[str, Entry]]) -> Iterator[Mendable]:
+    """Put findings together to be mended, so many at a time."""
+    for some in batched(rows, WINDOW):
+        yield Mendable(
+            [entry for finding, entry in some if finding == MISSING],
+            [entry.path for finding, entry in some if finding == UNINDEXED],
+            {entry.path: entry for finding, entry in some if finding == LEARNED},
+        )
+
 
 CHECKED, REFUSED, UNSAFE, NAMELESS, UNSAFE_TRASH = "checked", "refused", "unsafe", "nameless", "unsafe-trash"
 DAMAGED, OCCUPIED = "damaged", "occupied"
-"""Kinds of rows besides the findings of `sync.judge`: how many entries were checked; a key that is no payload; a row
+"""Kinds of rows besides the findings of `maintenance.verify_job`: how many entries were checked; a key that is no payload; a row
 of the index, or of the trash, that nothing is done by (V25); a node that cannot be used; a directory of payload."""
 
 _ENTRIES_PER_PART = 5000

@@ -24,6 +24,11 @@ from bayou.index.discovery import TooMany
 from bayou.index.head import Head, read_head
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
+from bayou.maintenance.replica import point
+from bayou.maintenance.replica.copy import Age
+from bayou.maintenance.replica.plan import Counts, Plan, plan
+from bayou.maintenance.replica.point import Made, swap, tally_of
+from bayou.maintenance.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
@@ -32,12 +37,6 @@ from bayou.state.database import remote_url
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import identity
 from bayou.sync.plan.steps import is_mass
-from bayou.sync.replica import point
-from bayou.sync.replica.copy import Age
-from bayou.sync.replica.plan import Counts, Plan, plan
-from bayou.sync.replica.point import Made
-from bayou.sync.replica.swap import swap, tally_of
-from bayou.sync.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
 from bayou.sync.report import ReplicateReport
 
 if TYPE_CHECKING:

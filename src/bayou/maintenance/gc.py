@@ -1,4 +1,15 @@
-"""What of a store is garbage: the rules of `gc`, one object at a time, and the jobs that find it.
+"""`datastore gc`: delete what no retained root names, without any agreement about clocks.
+
+List; then commit a head with the same root and the next `gc` count; then delete what was listed, is older (by the
+store's clock) than the listing less the grace, was written by Bayou, and is named by no retained root (V5). A push that
+was under way sees the new count when it merges, and makes its uploads again (T13). A late or repeated DELETE hits
+nothing new, since no key is used twice (T3).
+
+What grows with the store are jobs (`maintenance.gc`), which threads of this process run, or Spark (`engine.select`).
+
+What a collection must leave alone: all that a root names which was current within the grace (V5).
+
+What of a store is garbage: the rules of `gc`, one object at a time, and the jobs that find it.
 
 Two jobs of `engine.job` do what grows with the store: one lists it, one reads what roots name. Both hand their rows to
 the driver, which keeps them in a file, so that what was listed is fixed before the collection is announced, whatever
@@ -9,28 +20,109 @@ with an earlier time (V5, T13). The driver judges key by key, and deletes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import closing
 from functools import partial
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from bayou.core import paths
+from bayou.core.clock import format_ms, now, parse_ms
+from bayou.core.deadline import Deadline
+from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
+from bayou.core.ids import ulid
 from bayou.core.paths import refusal
-from bayou.core.progress import Stage
+from bayou.core.progress import Progress, Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.select import Engines
 from bayou.engine.spool import SortedSpool
 from bayou.index.check import try_load
 from bayou.index.discovery import other_store, parents, trash_refusal
 from bayou.index.entry import Entry
-from bayou.index.node import Leaf, Pointer, Ref
-from bayou.index.node_store import StoreNodes
+from bayou.index.head import Gc, Head, HeadSeen, advance, iter_log, read_head, swap_head
+from bayou.index.log import LogRow, Tally, older_pages
+from bayou.index.merge import merge
+from bayou.index.node import Branch, Leaf, Pointer, Ref, Root
+from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
-from bayou.sync.retained import Retained
+from bayou.repo import Repo
+from bayou.sync.bulk import store_handle
+from bayou.sync.context import identity
+from bayou.sync.report import CollectReport
+
+
+class GcRoots(Struct, frozen=True):
+    """What roots name: nodes and pages of the log that stay, and the leaves that tell which objects do, each once.
+
+    `current` are leaves of the current root, all of which must be read; `recent` those that other retained roots have
+    besides; `earlier` those of roots in the head's log that no retained root has: what only they name was once indexed.
+    """
+
+    current: Sequence[Ref]
+    recent: Sequence[Ref]
+    earlier: Sequence[Ref]
+    nodes: frozenset[str]
+    pages: frozenset[str]
+
+
+def gc_roots(store: Store, head: Head, before: int) -> GcRoots:
+    """Return what roots name that were current at some time since `before`. Only branches are read.
+
+    Of earlier roots as far as they can be read: an earlier collection may have taken their nodes. What of the current
+    one cannot be read is raised: then nothing can be told from garbage.
+    """
+    source, nodes = StoreNodes(store), set[str]()
+    current = _leaves(source, head.root, nodes, strict=True)
+    recent = [ref for row in _within(store, head, before) for ref in _leaves(source, row.root, nodes)]
+    _leaves(source, head.trash, nodes, strict=True)
+    named = frozenset(nodes)
+    earlier = [ref for row in head.log for ref in _leaves(source, row.root, nodes)]
+    return GcRoots(current, recent, earlier, named, _pages(store, head))
+
+
+def _leaves(source: StoreNodes, root: Root | Pointer | None, nodes: set[str], *, strict: bool = False) -> list[Ref]:
+    """Return what names the leaves of a tree; nodes that were met before, with all below them, are left out."""
+    refs: list[Ref] = [root] if root is not None else []
+    for level in range(root.level if root is not None else 0, -1, -1):
+        refs = [ref for ref in refs if ref.node not in nodes]
+        nodes.update(ref.node for ref in refs)
+        if level == 0:
+            break
+        below: list[Ref] = []
+        for node in source.map(partial(try_load, source, level), refs):
+            if isinstance(node, Branch):
+                below += node.rows
+            elif strict and isinstance(node, NodeMissing | NodeDamaged):
+                raise node
+        refs = below
+    return refs
+
+
+def _pages(store: Store, head: Head) -> frozenset[str]:
+    return frozenset(page.id for page in older_pages(store, head.older, head.log[0].seq))
+
+
+def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
+    """Yield the rows whose root was current at some time since `before`: those since, and the one before them.
+
+    Writers' clocks differ: what the head has of the log is looked at row by row, older pages up to the first that is
+    too old.
+    """
+    following: LogRow | None = None
+    for number, row in enumerate(iter_log(store, head)):
+        if following is None or parse_ms(following.at) >= before:
+            yield row
+        elif number >= len(head.log):
+            return
+        following = row
+
 
 _OBJECT, _KEPT, _ONCE, _TRASH = range(4)
 """What a row of the file says of a key: it was listed; a retained root names it; only an earlier root does; the trash
@@ -85,7 +177,7 @@ def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
     return meta.modified < before and not kept and is_ours(meta.key)
 
 
-def _stays(key: str, kept: Retained) -> bool:
+def _stays(key: str, kept: GcRoots) -> bool:
     return keys.parse_node(key) in kept.nodes or keys.parse_log_page(key) in kept.pages
 
 
@@ -183,7 +275,7 @@ class NamesJob:
 
     row = Named
 
-    def __init__(self, store: StoreHandle, kept: Retained, spool: SortedSpool) -> None:
+    def __init__(self, store: StoreHandle, kept: GcRoots, spool: SortedSpool) -> None:
         self._store = store
         self._kept = kept
         self._spool = spool
@@ -249,7 +341,7 @@ class Sweep:
         self._entries = entries
         self._spool = SortedSpool(3)
         self._others: frozenset[str] = frozenset()
-        self._kept: Retained | None = None
+        self._kept: GcRoots | None = None
         self._before = 0
 
     def take_stock(self) -> int:
@@ -257,7 +349,7 @@ class Sweep:
         self._others, newest = self._executor.run(ListJob(self._store, self._entries, self._spool))
         return newest
 
-    def judge(self, kept: Retained, trash: IndexTree, before: int) -> Garbage:
+    def judge(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
         """Say what of that listing is garbage. What of the current index cannot be read is raised."""
         self._kept, self._before = kept, before
         self._executor.run(NamesJob(self._store, kept, self._spool))
@@ -317,3 +409,154 @@ def _bytes(key: str) -> bytes:
 
 def _text(key: bytes) -> str:
     return key.decode(errors="surrogateescape")
+
+
+_FEW = 3
+
+
+def collect(
+    repo: Repo,
+    *,
+    dry_run: bool,
+    grace_s: float,
+    timeout: float | None = None,
+    engine: Literal["auto", "point", "spark"] = "auto",
+    progress: Progress | None = None,
+) -> CollectReport:
+    """Delete from the store what nobody can need any more; dry, say what that would be."""
+    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    store = repo.store().within(deadline)
+    warnings: list[str] = []
+    seen = _head(store)
+    clock = None if dry_run else _store_clock(store)
+    handle = store_handle(repo.config, store, deadline)
+    entries = seen.head.root.entries if seen.head.root is not None else 0
+
+    def work(executor: Executor) -> CollectReport:
+        with closing(Sweep(executor, handle, entries)) as sweep:
+            return _sweep(store, seen, clock, sweep, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
+
+    engines = Engines.of(repo.config, engine, deadline, warnings.append, progress)
+    return engines.run(Needs((handle,)), work, what="the store was collected", files=entries)
+
+
+def _sweep(
+    store: Store,
+    seen: HeadSeen,
+    clock: int | None,
+    sweep: Sweep,
+    *,
+    dry_run: bool,
+    grace_s: float,
+    warnings: list[str],
+) -> CollectReport:
+    """List, announce, judge, delete: in this order, whoever does the work."""
+    newest = sweep.take_stock()
+    # Dry, nothing may be written to learn the time; the newest object is the latest that the store's clock has shown.
+    before = (clock if clock is not None else newest) - round(grace_s * 1000)
+    if not dry_run:
+        seen = _announce(store, seen, before)
+    found = sweep.judge(gc_roots(store, seen.head, before), IndexTree(StoreNodes(store), seen.head.trash), before)
+    if found.refused:
+        warnings.append(_left_alone(found.refused))
+    trash, replaced = _sorted_out(store, found.trash)
+    if not dry_run:
+        sweep.delete()
+        _empty_trash(store, seen, trash, replaced)
+    return CollectReport(
+        objects_deleted=found.objects,
+        leftovers_deleted=found.leftovers,
+        trash_deleted=len(trash),
+        nodes_deleted=found.nodes,
+        bytes=found.bytes + sum(entry.size for entry in trash),
+        dry_run=dry_run,
+        warnings=warnings,
+    )
+
+
+def _left_alone(refused: Sequence[str]) -> str:
+    """Say that the trash names what Bayou did not put there (V5, V9)."""
+    names = ", ".join(map(paths.escape, refused[:_FEW])) + (", …" if refused[_FEW:] else "")
+    said = f"{len(refused)} rows of the trash are not this store's to delete by, and were left alone: {names}"
+    return f"{said}; `bayou datastore verify --repair` drops what is unsafe from it"
+
+
+def _head(store: Store) -> HeadSeen:
+    try:
+        seen = read_head(store)
+    except NotFound:
+        raise NotFound(
+            f"{store.url} has no index, so nothing can be collected", hint="bayou datastore status"
+        ) from None
+    if seen is None:
+        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+    return seen
+
+
+def _store_clock(store: Store) -> int:
+    """Return the store's time, in ms: the age of objects is told by no other clock."""
+    while True:
+        key = keys.probe(ulid())
+        store.put(key, b"clock")
+        try:
+            return store.head(key).modified
+        except NotFound:
+            continue  # another collection, one without grace, took it for left behind
+        finally:
+            store.delete([key])
+
+
+def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
+    """Commit the next `gc` count over the same root, whatever that is by now."""
+    while True:
+        head, number = seen.head, ulid()
+        # A push may look back over several collections, and one may still be deleting: the latest moment counts.
+        latest = max(before, parse_ms(head.gc.before)) if head.gc.before is not None else before
+        gc = Gc(head.gc.count + 1, format_ms(latest))
+        new, page = advance(
+            head, commit=number, at=now(), by=identity(), root=head.root, trash=head.trash, tally=Tally(), gc=gc
+        )
+        try:
+            stored = swap_head(store, new, seen.match, page)
+        except PreconditionFailed:
+            seen = _head(store)
+            continue
+        return HeadSeen(new, stored.etag, stored.version)
+
+
+def _sorted_out(store: Store, trash: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Divide discovered objects whose entry left the index longer ago than the grace: those that nobody changed since,
+    and those that somebody has put anew, which are not ours to delete.
+
+    Had it left within the grace, a retained root would still name it.
+    """
+    same = list(store.map(partial(_unchanged, store), trash))
+    return list(compress(trash, same)), [entry for entry, one in zip(trash, same, strict=True) if not one]
+
+
+def _unchanged(store: Store, entry: Entry) -> bool:
+    try:
+        return store.head(entry.key).etag == entry.etag
+    except NotFound:
+        return True
+
+
+def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: Sequence[Entry]) -> None:
+    """Delete objects of the trash, then take them off its list: a crash in between leaves rows, and no orphans.
+
+    What was replaced leaves the list too: it is payload that nobody has indexed, and `verify` says so.
+    """
+    if not gone and not replaced:
+        return
+    store.delete([entry.key for entry in gone])
+    listed = {entry.path: None for entry in (*gone, *replaced)}
+    while True:
+        head, number = seen.head, ulid()
+        source = StoreNodes(store)
+        trash = merge(IndexTree(source, head.trash), listed, StoreSink(store, number))
+        new, page = advance(head, commit=number, at=now(), by=identity(), root=head.root, trash=trash, tally=Tally())
+        try:
+            swap_head(store, new, seen.match, page)
+            return
+        except PreconditionFailed:
+            seen = _head(store)

@@ -3,37 +3,154 @@
 Configuration switches last, and sources are removed after that (V19): whatever fails or is killed before leaves the
 repo as it was, and the same command again completes. Only a deadline that passes while data moves still switches: the
 journal knows what is left, and `datastore sync` goes on with it.
+
+Take along what the old tree holds, when a repo moves to another datastore.
+
+Every copy is whole and durable, and one that an earlier run made is known by its bytes, so that the same command again
+completes (V19). A version directory moves, or is kept aside, whole.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig, write_datastore
 from bayou.core.deadline import Deadline
-from bayou.core.errors import DeadlinePassed, NotFound, StoreEmptied, StoreRestored, StoreSwapped, SyncError, UsageError
+from bayou.core.errors import (
+    BayouError,
+    DeadlinePassed,
+    NotFound,
+    StoreEmptied,
+    StoreRestored,
+    StoreSwapped,
+    SyncError,
+    TreeError,
+    UsageError,
+)
 from bayou.core.progress import NoProgress, Progress
 from bayou.objectstore.probe import probe
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
 from bayou.state.database import remote_url
-from bayou.sync import migrate
+from bayou.state.journal import NoJournal
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.context import SyncContext, open_context
 from bayou.sync.hydrate import complete, hydrate
-from bayou.sync.migrate import Migrated
 from bayou.sync.plan import remote_snapshot
+from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.durability import translate_oserror
+from bayou.worktree.hashing import read_content
+from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.tree import Worktree
+
+_COPIERS = 8
+
+Winner = Literal["source", "target"]
+
+
+class Migrated(Struct):
+    """What was taken along: every payload path of the source, those that had to be written, and what was kept aside."""
+
+    paths: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+
+
+def payload(root: Path) -> list[Found]:
+    """Return every payload file of a tree; `TreeError` if some of it cannot be seen, since it would be left behind."""
+    found: list[Found] = []
+    for item in scan(root):
+        if isinstance(item, Skipped) and item.kind == "unreadable":
+            raise TreeError(
+                f"cannot read {item.path}: {item.reason}", hint="give this user access to it; nothing was switched"
+            )
+        if isinstance(item, Found):
+            found.append(item)
+    return found
+
+
+def copy(
+    source: Path, target: Path, folder: Conflicts, winner: Winner, deadline: Deadline, progress: Progress
+) -> Migrated:
+    """Copy the payload of one directory into another; where both have a path, `winner` keeps it (F060).
+
+    The other side's file is kept in `folder`, on disk before anything replaces it.
+    """
+    done = Migrated()
+    units: dict[str, list[Found]] = defaultdict(list)
+    for item in payload(source):
+        done.paths.append(item.path)
+        units[version_dir(item.path) or item.path].append(item)
+    todo: list[Found] = []
+    tree = Worktree(target, NoJournal())
+    for unit, members in units.items():
+        deadline.remaining()
+        there = {item.path for item in scan(target, unit) if isinstance(item, Found)}
+        others = {path for path in there if not _same(source / path, target / path)}
+        if others and winner == "target":
+            done.conflicts += [_keep(folder, source, item.path, "remote") for item in members]
+            continue
+        done.conflicts += [_keep(folder, target, path, "local") for path in sorted(others)]
+        tree.delete_many(sorted(others - {item.path for item in members}))
+        todo += [item for item in members if item.path not in there or item.path in others]
+    progress.begin("copying", len(todo), sum(item.stat.size for item in todo))
+    old = Worktree(source, NoJournal())
+    with ThreadPoolExecutor(_COPIERS, thread_name_prefix="bayou-copy") as pool:
+        try:
+            for item, _ in zip(todo, pool.map(lambda one: _copy(old, tree, one, deadline), todo), strict=True):
+                done.written.append(item.path)
+                progress.advance(files=1, bytes=item.stat.size)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            remove(target, done.written)
+            raise
+    progress.end()
+    return done
+
+
+def remove(root: Path, paths: Sequence[str]) -> None:
+    """Take copies away again, as far as that can be done."""
+    tree = Worktree(root, NoJournal())
+    for path in paths:
+        with suppress(BayouError):
+            tree.delete(path)
+
+
+def remove_moved(source: Path, target: Path, paths: Iterable[str]) -> None:
+    """Remove files whose bytes are safe at their new place, and the directories that this empties."""
+    remove(source, [path for path in paths if _same(source / path, target / path)])
+
+
+def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline) -> None:
+    deadline.remaining()
+    with source.open(item.path) as file:
+        target.write(item.path, file)
+    os.utime(target.place(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
+
+
+def _keep(folder: Conflicts, root: Path, path: str, winner: Literal["remote", "local"]) -> Conflict:
+    return Conflict(path, winner, str(folder.keep(root / path, path)))
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both are there, with equal bytes."""
+    try:
+        return read_content(one).sha256 == read_content(other).sha256
+    except FileNotFoundError:
+        return False
 
 
 class _Move(Struct, frozen=True):
@@ -120,7 +237,7 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
             _check(report)
         except BaseException:
             # The old directory has them still; left here, they would outlive what happens to them there.
-            migrate.remove(renewed.tree_root, moved.written)
+            remove(renewed.tree_root, moved.written)
             raise
     write_datastore(repo.file, url=place.url, namespace=place.namespace, options=place.options, hydrate=place.hydrate)
     if joined is not None and joined.ignored:
@@ -167,9 +284,9 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
 def _bring(move: _Move, context: SyncContext) -> Migrated:
     """Have the old tree's payload in this one, and journal it: it goes up, now or with a later push."""
     if move.repo.tree_root == context.root:
-        moved = Migrated([item.path for item in migrate.payload(context.root)])
+        moved = Migrated([item.path for item in payload(context.root)])
     else:
-        moved = migrate.copy(move.repo.tree_root, context.root, move.conflicts, "source", move.deadline, move.progress)
+        moved = copy(move.repo.tree_root, context.root, move.conflicts, "source", move.deadline, move.progress)
     context.journal.close(context.journal.open("write", moved.paths))
     return moved
 
@@ -190,7 +307,7 @@ def _to_directory(move: _Move, target: Path) -> SetupReport:
     if old.url is None and target == repo.tree_root:
         if target != own and not move.skip_migration:
             # Whoever was killed after the switch did not get to it.
-            migrate.remove_moved(own, target, [item.path for item in migrate.payload(own)])
+            remove_moved(own, target, [item.path for item in payload(own)])
         return _directory_report(target, Migrated(), [])
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {target.parent}", hint="create it, or mount what belongs there")
@@ -203,10 +320,10 @@ def _to_directory(move: _Move, target: Path) -> SetupReport:
         if old.url is not None:
             conflicts = complete(repo, timeout=move.deadline.remaining()).conflicts
         if target != repo.tree_root:
-            moved = migrate.copy(repo.tree_root, target, move.conflicts, "target", move.deadline, move.progress)
+            moved = copy(repo.tree_root, target, move.conflicts, "target", move.deadline, move.progress)
     write_datastore(repo.file, path=None if target == own else str(target))
     if old.path is None and target != repo.tree_root:
-        migrate.remove_moved(repo.tree_root, target, moved.paths)
+        remove_moved(repo.tree_root, target, moved.paths)
     return _directory_report(target, moved, conflicts)
 
 

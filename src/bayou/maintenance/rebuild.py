@@ -28,14 +28,13 @@ from bayou.index.key_range import EVERYTHING
 from bayou.index.log import LogRow, Tally
 from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.node_store import StoreNodes, StoreSink
+from bayou.maintenance.damaged_index import Recovered, Remains, Version, Written, chain, look, recover
+from bayou.maintenance.repair import rescued
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.sync.context import SyncContext
-from bayou.sync.recover import Recovered, Version, Written, recover
-from bayou.sync.remains import Remains, chain, look
-from bayou.sync.rescue import rescued
 from bayou.sync.transfer import push
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)

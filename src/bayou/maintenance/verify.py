@@ -7,7 +7,7 @@ counted apart: they are no damage, and `gc` takes care of them. Unsafe: a row of
 done by (V25); repair drops those that can name no object. Where the index itself is damaged, `--repair` rebuilds
 it first.
 
-The comparison is a job (`sync.verify_job`), which threads of this process run, or Spark (`engine.select`).
+The comparison is a job (`maintenance.verify_job`), which threads of this process run, or Spark (`engine.select`).
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
+from bayou.maintenance.damaged_index import chain
+from bayou.maintenance.rebuild import rebuild
+from bayou.maintenance.repair import drop_rows, repair_entries, settle_pending
+from bayou.maintenance.verify_job import MOST_NAMED, Compared, IndexCheckJob, VerifyJob
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.commit import commit
-from bayou.sync.compare import MOST_NAMED, Compared
 from bayou.sync.context import SyncContext, open_context
-from bayou.sync.mend import mend, settle_pending
 from bayou.sync.plan import remote_snapshot, steps
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.rebuild import rebuild
-from bayou.sync.remains import chain
 from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
-from bayou.sync.unsafe import drop_rows
-from bayou.sync.verify_job import IndexCheckJob, VerifyJob
 
 Look = Callable[[Head], AbstractContextManager[Compared]]
 """Compares the index of a head with the store; what it brought can be mended while it is open."""
@@ -116,7 +114,7 @@ def _checked(context: SyncContext, seen: HeadSeen, look: Look, repaired: _Repair
     before = repaired.entries
     with look(seen.head) as found:
         for some in found.mendable():
-            done = mend(context, seen, some.missing, some.unindexed, some.hashed)
+            done = repair_entries(context, seen, some.missing, some.unindexed, some.hashed)
             repaired.entries += done
             seen = _head(context) if done else seen
     rows = [one.path for one in found.unsafe if one.nameless and not one.trash]

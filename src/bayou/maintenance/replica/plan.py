@@ -11,9 +11,9 @@ from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
+from bayou.maintenance.replica.copy import Pair
+from bayou.maintenance.replica.target import Target, same
 from bayou.sync.plan.policy import version_dir
-from bayou.sync.replica.pair import Pair
-from bayou.sync.replica.target import Target, same
 
 WINDOW = 20_000
 """Pairs that are held at once."""

@@ -1,26 +1,92 @@
-"""What `verify --repair` does to an index that is whole: it only adds, and never drops an entry (T4)."""
+"""What `verify --repair` does to an index that is whole: it only adds, and never drops an entry (T4).
+
+Drop rows of an index, or of its trash, that nothing is done by (V25). Their objects, if there are any, stay.
+
+What this tree can give back to a store that has lost it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
-from bayou.core.errors import NotFound
-from bayou.index.discovery import entry_of
+from bayou.core.clock import now
+from bayou.core.errors import NotFound, PreconditionFailed, StoreError
+from bayou.core.ids import ulid
+from bayou.index.discovery import entry_of, trash_refusal
 from bayou.index.entry import Entry
-from bayou.index.head import HeadSeen
-from bayou.index.node_store import StoreNodes
+from bayou.index.head import HeadSeen, advance, swap_head
+from bayou.index.log import Tally
+from bayou.index.merge import merge
+from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, find_many
 from bayou.objectstore import keys
+from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state import base
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
-from bayou.sync.plan.decision_table import same_object
-from bayou.sync.rescue import rescued
+from bayou.sync.plan.decision_table import LocalState, same_object
+from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.transfer import push
+from bayou.worktree.hashing import read_content
+
+_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
+
+Read = Callable[[], HeadSeen]
+
+
+def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
+    """Drop those of these rows, of the index and of its trash, that are unsafe; return the paths of those that were.
+
+    `read` returns the head as it is now. No file and no object is touched, and base follows with the next sync. To do
+    this twice does no harm.
+    """
+    attempt = 0
+    while True:
+        seen = read()
+        source = StoreNodes(context.store, context.cache)
+        index, waste = IndexTree(source, seen.head.root), IndexTree(source, seen.head.trash)
+        bad = [path for path, entry in find_many(index, wanted).items() if entry.refusal() is not None]
+        bad_trash = [path for path, entry in find_many(waste, trash).items() if trash_refusal(entry) is not None]
+        if not bad and not bad_trash:
+            return []
+        number = ulid()
+        sink = StoreSink(context.store, number, context.cache, durable=True)
+        new, page = advance(
+            seen.head,
+            commit=number,
+            at=now(),
+            by=f"{context.by} (dropped unsafe rows)",
+            root=merge(index, dict.fromkeys(bad), sink),
+            trash=merge(waste, dict.fromkeys(bad_trash), sink),
+            tally=Tally(deleted=len(bad)),
+        )
+        sink.flush()
+        try:
+            swap_head(context.store, new, seen.match, page)
+            return [*bad, *bad_trash]
+        except PreconditionFailed:
+            pass
+        except StoreError as error:
+            if not error.ambiguous:
+                raise
+        attempt += 1
+        context.deadline.sleep(_BACKOFF.pause(attempt))
+
+
+def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:
+    """Yield the files of this tree that have the bytes of a missing object; a hash proves it (V6)."""
+    known = context.base.hashes(missing)
+    for entry in missing:
+        if context.stat(entry.path) is None:
+            continue
+        content = read_content(context.root / entry.path, context.deadline)
+        if content.sha256 == known.get(entry.path, entry).sha256:
+            state = LocalState(content.sha256, content.size)
+            yield Observed(entry.path, state, content, context.journal.newest())
 
 
 def settle_pending(context: SyncContext, seen: HeadSeen) -> None:
@@ -30,7 +96,7 @@ def settle_pending(context: SyncContext, seen: HeadSeen) -> None:
         commit.settle(context.database, context.place, done)
 
 
-def mend(
+def repair_entries(
     context: SyncContext,
     seen: HeadSeen,
     gone: Sequence[Entry],

@@ -1,0 +1,1 @@
+"""Replication: what makes one store a copy of another. `bayou.maintenance.replicate` puts it together."""

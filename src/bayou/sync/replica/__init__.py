@@ -1,1 +1,0 @@
-"""Replication: what makes one store a copy of another. `bayou.sync.replicate` puts it together."""
