@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from bayou.core.ids import ulid
+from bayou.data import document
+from bayou.data.layout import Owner
+from bayou.data.metadata import Metadata
 from bayou.index.discovery import discover
 from bayou.index.merge import merge
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
-from bayou.records import document
-from bayou.records.metadata import Metadata
-from bayou.records.owner import Owner
 
 _SPAWN = multiprocessing.get_context("spawn")
 _BLOCK = 1000

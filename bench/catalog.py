@@ -22,12 +22,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bayou.records.catalog import Catalog
-from bayou.records.engine import Engine
-from bayou.records.metadata import Metadata
-from bayou.records.owner import Owner
-from bayou.records.query import query
-from bayou.records.records import Records
+from bayou.data.catalog import Catalog
+from bayou.data.engine import CatalogEngine
+from bayou.data.layout import Owner
+from bayou.data.metadata import Metadata
+from bayou.data.query import query
+from bayou.data.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 
 BAYOU = Path(sys.executable).parent / "bayou"
@@ -113,7 +113,7 @@ def command(repo: Repo, *arguments: str) -> None:
 
 
 def measure(repo: Repo, rounds: int) -> dict[str, Cost]:
-    with Records(repo, engine=Engine("point")) as records:
+    with Records(repo, engine=CatalogEngine("point")) as records:
         catalog: Catalog = records.catalog
         found = {"rebuild": timed(catalog.refresh)}
         catalog.refresh()

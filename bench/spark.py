@@ -36,6 +36,8 @@ import _large_store
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.ids import ulid
+from bayou.data.engine import CatalogEngine
+from bayou.data.records import Records
 from bayou.engine.handle import StoreHandle
 from bayou.index.head import Head, create_head, first_head
 from bayou.index.log import Tally
@@ -49,8 +51,6 @@ from bayou.pipeline.executor import SparkExecutor
 from bayou.pipeline.server.control import Warm
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.warm import stop
-from bayou.records.engine import Engine
-from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.report import SyncOptions
@@ -81,7 +81,7 @@ class Outcome:
             self.problems.append(problem)
 
 
-class OnSession(Engine, frozen=True):
+class OnSession(CatalogEngine, frozen=True):
     """Runs the jobs of records in a session that is open, so that its start is not measured."""
 
     session: Any = None

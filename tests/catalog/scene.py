@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bayou.records import document
-from bayou.records.catalog import Catalog, VersionRow
-from bayou.records.metadata import Metadata
-from bayou.records.owner import Owner
+from bayou.data import document
+from bayou.data.catalog import Catalog, VersionRow
+from bayou.data.layout import Owner
+from bayou.data.metadata import Metadata
 from bayou.repo import Repo
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import Repo
 from tests.catalog.scene import REPORT, VPC, brief, catalog_of, listed, metadata, write
 from tests.sync.children import run, run_to_death, start
 from tests.sync.conftest import Team
 
 OPEN = """
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import open_repo
 from bayou.sync.plan.policy import ModelRef
 
@@ -110,7 +110,7 @@ def test_f113_a_writer_and_a_rebuild_at_the_same_time_leave_one_latest(repo: Rep
 def test_f115_killed_between_a_file_and_its_row(repo: Repo) -> None:
     assert listed(repo) == []
     body = """
-from bayou.records.catalog import Catalog
+from bayou.data.catalog import Catalog
 Catalog.change = die
 with Records(repo) as records:
     records.data.save(model, "state", b"{}")
@@ -161,8 +161,8 @@ with Datastore(repo) as datastore:
 def test_a_killed_rebuild_is_begun_anew(repo: Repo, moment: str) -> None:
     write(repo, *(metadata(VPC, f"item-{number}", 1) for number in range(20)))
     body = {
-        "read": "from bayou.records.catalog import files\nafter(files, 'derive', 7)\n",
-        "settle": "from bayou.records.catalog import follow, directory\nfollow.settle = directory.settle = die\n",
+        "read": "from bayou.data.catalog import files\nafter(files, 'derive', 7)\n",
+        "settle": "from bayou.data.catalog import follow, directory\nfollow.settle = directory.settle = die\n",
     }[moment]
     assert run_to_death(OPEN + body + "with Records(repo) as records:\n    records.catalog.refresh()\n", repo.root)
     with catalog_of(repo) as catalog:
@@ -182,7 +182,7 @@ with Datastore(repo) as datastore:
     assert listed(ours.repo) == []
     with catalog_of(ours.repo) as catalog:
         assert not catalog.refresh().changed
-        from bayou.records.catalog.refreshed import is_current
+        from bayou.data.catalog.derive import is_current
         from bayou.state.change_feed import open_feed
 
         with open_feed(ours.repo) as feed:

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import BayouError, QueryInvalid, Unavailable
-from bayou.records.catalog import VersionRow
-from bayou.records.query import QueryResult, query
-from bayou.records.query.expression import Expression
-from bayou.records.query.pushdown import push_down
-from bayou.records.query.query import judge
-from bayou.records.records import Records
+from bayou.data.catalog import VersionRow
+from bayou.data.query import QueryResult, query
+from bayou.data.query.expression import Expression
+from bayou.data.query.pushdown import push_down
+from bayou.data.query.query import judge
+from bayou.data.records import Records
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Fault

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bayou.records.catalog import Catalog
-from bayou.records.catalog.derive import version_row
-from bayou.records.records import Records
+from bayou.data.catalog import Catalog
+from bayou.data.catalog.derive import version_row
+from bayou.data.records import Records
 from bayou.repo import Repo, open_repo
 from bayou.sync.service import Datastore
 from tests.catalog.scene import (
@@ -134,7 +134,7 @@ def test_a_catalog_that_is_removed_under_an_open_one_is_made_anew(repo: Repo) ->
 def test_a_program_that_does_not_let_go_of_a_lost_catalog_keeps_nobody_from_an_answer(
     repo: Repo, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayou.records.catalog.file._ALONE_WITHIN_S", 0.05)
+    monkeypatch.setattr("bayou.data.catalog.database._ALONE_WITHIN_S", 0.05)
     write(repo, metadata(VPC, "state", 1))
     with catalog_of(repo) as idle:
         idle.refresh()

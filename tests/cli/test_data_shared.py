@@ -15,11 +15,11 @@ from tests.sync.conftest import Clone, Team, Wire
 
 from bayou.core.errors import AccessDenied
 from bayou.core.ids import ulid
+from bayou.data.layout import Owner
+from bayou.data.records import Records
+from bayou.data.runs import Run
 from bayou.leases import STORE, model_key, open_leases
 from bayou.model import find_model
-from bayou.records.owner import Owner
-from bayou.records.records import Records
-from bayou.records.run import Run
 from bayou.state.database import Database
 from bayou.testing.faulty import Fault
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bayou.data.allocate import renumber
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
-from bayou.records.renumber import renumber
 from bayou.sync.report import (
     CollectReport,
     CommitId,

@@ -15,13 +15,13 @@ from tests.sync.conftest import Team
 from bayou.cli.errors import report
 from bayou.core.deadline import Deadline
 from bayou.core.errors import HeadCorrupt, UsageError
+from bayou.data.catalog.rows import Made
+from bayou.data.layout import ModelRef
+from bayou.data.outputs import Output
+from bayou.data.records import Records
+from bayou.data.runs import Job, Run, StepRecord
 from bayou.leases.objects import HeldLease, encode
 from bayou.objectstore import keys
-from bayou.records.catalog.rows import Made
-from bayou.records.outputs import Output
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
-from bayou.records.run import Job, Run, Step
 from bayou.session import write_session
 
 HOSTILE = (
@@ -58,7 +58,7 @@ def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
             ref,
             Output(str(uuid.uuid4()), HOSTILE, HOSTILE, TIME, error=HOSTILE, data=made, tags={HOSTILE: HOSTILE}),
         )
-        step = Step(HOSTILE, HOSTILE, HOSTILE, HOSTILE, error=HOSTILE, data=made)
+        step = StepRecord(HOSTILE, HOSTILE, HOSTILE, HOSTILE, error=HOSTILE, data=made)
         run = Run(
             run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
             workflow_id=str(uuid.uuid4()),

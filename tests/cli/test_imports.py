@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from bayou.data.records import Records
 from bayou.model import create_model
-from bayou.records.records import Records
 from bayou.repo import init_repo, open_repo
 
 HEAVY = {
@@ -122,7 +122,7 @@ def test_data_is_listed_and_read_without_a_parser_or_an_engine(imports, with_dat
     modules = imports("-m", "bayou", *args)
 
     assert {name.partition(".")[0] for name in modules} & RECORDS_NEED_NOT == set()
-    assert not {name for name in modules if name.startswith(("bayou.records.query", "bayou.pipeline"))}
+    assert not {name for name in modules if name.startswith(("bayou.data.query", "bayou.pipeline"))}
 
 
 @pytest.mark.parametrize("args", [("model", "describe", "spark/sql"), ("model", "types")])
@@ -143,8 +143,8 @@ ASKING_NEEDS_NOT = (
     ),
     *("bayou.index.node_store", "bayou.index.node_store", "bayou.index.tree", "bayou.index.merge"),
     *("bayou.sync.run", "bayou.sync.context", "bayou.sync.report", "bayou.state.base", "bayou.sync.plan.local_scanner"),
-    *("bayou.records.staging", "bayou.records.deletion", "bayou.records.renaming", "bayou.records.outputs"),
-    *("bayou.records.catalog.follow", "bayou.records.catalog.backfill", "bayou.records.catalog.directory"),
+    *("bayou.data.staging", "bayou.data.edit", "bayou.data.edit", "bayou.data.outputs"),
+    *("bayou.data.catalog.follow_store", "bayou.data.catalog.backfill", "bayou.data.catalog.follow_directory"),
 )
 """What a command that asks the catalog does without: the store, the index, the sync, and all that writes."""
 
@@ -164,7 +164,7 @@ def test_the_catalog_is_asked_without_the_store_the_index_or_the_sync(imports, s
     """A list of a hundred thousand versions is a matter of a moment, and must not wait for what it does not use."""
     modules = imports("-m", "bayou", *args)
 
-    assert "bayou.records.catalog.find" in modules
+    assert "bayou.data.catalog.catalog" in modules
     assert {name for name in ASKING_NEEDS_NOT if name in modules} == set()
     assert len({name for name in modules if name.startswith("bayou")}) < 110
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cli.terminal import at_terminal
 
-from bayou.records.records import Records
+from bayou.data.records import Records
 
 
 def test_a_create_is_told_exactly_as_documented(repo, command):

@@ -26,24 +26,22 @@ from bayou.cli import model_sentences, records_documents, records_sentences, wor
 from bayou.core import limits
 from bayou.core.documents import Unreadable, read_json, read_yaml
 from bayou.core.errors import BayouError
+from bayou.data import document
+from bayou.data.allocate import renumber
+from bayou.data.catalog.backfill import line_of, told_by
+from bayou.data.catalog.derive import Read, derive
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.catalog.schema import SCHEMA, TABLES, key_of, output_of, put, run_of, values, version_of
+from bayou.data.items import metadata_of
+from bayou.data.layout import Owner, version_path
+from bayou.data.metadata import Metadata
+from bayou.data.outputs import Output
+from bayou.data.query.expression import FIELDS
+from bayou.data.retention.rules import judge
+from bayou.data.runs import Run
 from bayou.model.definition import load_definition
 from bayou.model.expressions import check, inputs_used
 from bayou.model.types.validation import unusable
-from bayou.records import document
-from bayou.records.catalog.derive import derive
-from bayou.records.catalog.files import Read
-from bayou.records.catalog.lines import line_of, told_by
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.catalog.schema import SCHEMA, TABLES, key_of, output_of, put, run_of, values, version_of
-from bayou.records.item import metadata_of
-from bayou.records.layout import version_path
-from bayou.records.metadata import Metadata
-from bayou.records.outputs import Output
-from bayou.records.owner import Owner
-from bayou.records.query.fields import FIELDS
-from bayou.records.renumber import renumber
-from bayou.records.retention.rules import judge
-from bayou.records.run import Run
 from bayou.repo import init_repo
 from bayou.workflow.graph import check_graph
 from bayou.workflow.read import read_workflow

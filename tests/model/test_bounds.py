@@ -15,14 +15,14 @@ import pytest
 import bayou
 from bayou.core import limits
 from bayou.core.errors import ExpressionInvalid, QueryInvalid
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.query import evaluator
+from bayou.data.query.cost import cost_of
+from bayou.data.query.evaluator import BoundedProgram, TooCostly
+from bayou.data.query.expression import Expression
+from bayou.data.query.query import judge
 from bayou.model.expressions import EvaluationScope, evaluate
 from bayou.model.expressions.scan import Code, parse
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.query import apart
-from bayou.records.query.bounded import BoundedProgram, TooCostly
-from bayou.records.query.cost import cost_of
-from bayou.records.query.expression import Expression
-from bayou.records.query.query import judge
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]
 
@@ -49,7 +49,7 @@ LARGE = {
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little time, and processes that know it."""
     monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(apart, "_idle", [])
+    monkeypatch.setattr(evaluator, "_idle", [])
 
 
 @pytest.mark.parametrize(("source", "values"), ENDLESS.values(), ids=ENDLESS.keys())
@@ -63,7 +63,7 @@ def test_17_10_an_expression_takes_no_more_memory_than_it_may(
     monkeypatch: pytest.MonkeyPatch, source: str, values: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(limits, "EXPRESSION_MEMORY", 400 << 20)
-    monkeypatch.setattr(apart, "_idle", [])
+    monkeypatch.setattr(evaluator, "_idle", [])
     with pytest.raises(TooCostly):
         BoundedProgram(source, "it").execute(values)
 
@@ -76,7 +76,7 @@ def test_17_10_a_costly_expression_of_a_definition_is_an_error_with_its_place(sh
 
 def test_17_10_a_query_over_hostile_content_names_the_versions_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 0.3)
-    monkeypatch.setattr(apart, "_idle", [])
+    monkeypatch.setattr(evaluator, "_idle", [])
     rows = [
         VersionRow("m", "id", "net", f"n{at}", 1, "x", 1, None, "text/plain", "2026-01-01T00:00:00.000Z")
         for at in range(8)
@@ -131,7 +131,7 @@ def test_an_answer_that_is_too_large_to_be_worked_on_here_is_worked_on_apart() -
 
 
 def test_ordinary_expressions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "evaluate_apart", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(evaluator, "evaluate_apart", lambda *_: pytest.fail("a process was started"))
     tags = {"env": "prod", "team": "a"}
     inputs = {"host": "h" * 200, "hosts": [f"host-{at}" for at in range(100)], "n": 3}
     for source, values in (
@@ -172,7 +172,7 @@ def test_17_10_a_text_with_many_ends_of_expressions_is_split_in_one_pass() -> No
 
 
 SCRIPT = """
-from bayou.records.query.bounded import BoundedProgram
+from bayou.data.query.evaluator import BoundedProgram
 print("begins", flush=True)
 BoundedProgram("xs.map(x, x)", "it").execute({"xs": list(range(100_000))})
 """

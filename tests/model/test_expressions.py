@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import ExpressionInvalid
 from bayou.core.redaction import SHORTEST
+from bayou.data.records import Records
 from bayou.model.expressions import (
     DataLookup,
     EvaluationScope,
@@ -21,7 +22,6 @@ from bayou.model.expressions import (
     redact,
     uses,
 )
-from bayou.records.records import Records
 
 
 def where(path) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import TypeNotFound
+from bayou.data.records import Records
 from bayou.model.types import find_type, load_types
-from bayou.records.records import Records
 from bayou.repo import Repo
 from tests.trusting import trust
 

@@ -11,11 +11,11 @@ import yaml
 
 import bayou
 from bayou.core.errors import ArgumentsInvalid, BayouError, LeaseLost, MethodFailed
+from bayou.data.records import Records
 from bayou.model import find_model
 from bayou.model.prepare import Prepared
 from bayou.model.run import RunRequest, prepare, run_method
 from bayou.model.types import Method, OutputSpec
-from bayou.records.records import Records
 from bayou.session import write_session
 from tests.model.conftest import define_in, files
 
@@ -363,7 +363,7 @@ def test_a_stream_is_read_while_it_is_written(repo, own, read):
 
 def test_many_lines_are_few_appends(own, read, monkeypatch):
     """No journal row, no catalog row and no sync to disk for every line."""
-    from bayou.records.data import DataRepository
+    from bayou.data.items import DataRepository
 
     calls = []
     for name in ("save", "append"):

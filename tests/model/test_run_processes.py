@@ -16,10 +16,10 @@ import pytest
 
 import bayou
 from bayou.core.errors import Cancelled
+from bayou.data.records import Records
 from bayou.leases import open_leases
 from bayou.model.process import Excerpt, excerpt, run_process, tree
 from bayou.model.run import RunRequest, prepare, run_method
-from bayou.records.records import Records
 from bayou.session import write_session
 from tests.model.conftest import define_in
 

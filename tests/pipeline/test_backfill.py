@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import JavaMissing, SparkFailed
 from bayou.core.file_lock import FileLock
-from bayou.engine.select import LARGE, LARGE_COLD
-from bayou.pipeline.kernels.metadata import Parse, lines
-from bayou.pipeline.sql.query import open_query
-from bayou.records.catalog import Catalog, Refreshed
-from bayou.records.catalog.derive import version_row
-from bayou.records.catalog.files import Absent, Read, read_all
-from bayou.records.catalog.lines import (
+from bayou.data.catalog import Catalog, Refreshed
+from bayou.data.catalog.backfill import (
     CacheReader,
     Closed,
     DirectoryReader,
     Folder,
     Part,
     directories,
+    divide,
     line_of,
     records_of,
+    survey_below,
     told_by,
 )
-from bayou.records.catalog.survey import divide, survey_below
-from bayou.records.engine import Engine
+from bayou.data.catalog.derive import Absent, Read, read_all, version_row
+from bayou.data.engine import CatalogEngine
+from bayou.engine.select import LARGE, LARGE_COLD
+from bayou.pipeline.kernels.metadata import Parse, lines
+from bayou.pipeline.sql.query import open_query
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
 from tests.catalog.scene import REPORT, VPC, age, metadata, output_file, run_file, write
@@ -49,7 +49,7 @@ _TABLES = {"version": "type, model_id, name, version", "output": "id", "run": "r
 
 @contextmanager
 def catalog_by(repo: Repo, choice: str) -> Iterator[Catalog]:
-    with Datastore(repo) as datastore, Catalog(repo, datastore.tree, Engine(choice)) as catalog:
+    with Datastore(repo) as datastore, Catalog(repo, datastore.tree, CatalogEngine(choice)) as catalog:
         yield catalog
 
 
@@ -140,7 +140,7 @@ def test_a_walk_that_meets_too_many_records_goes_on_on_spark(warm, team: Team, m
     theirs.push()
     lazy.pull()
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
-    monkeypatch.setattr("bayou.records.catalog.follow.read_all", _not_here)
+    monkeypatch.setattr("bayou.data.catalog.follow_store.read_all", _not_here)
 
     with catalog_by(_again(lazy.repo), "auto") as catalog:
         done = catalog.refresh()
@@ -173,12 +173,16 @@ def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, 
     (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
     server = FileLock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
     assert server.acquire()
-    assert Engine().takes(repo, LARGE + 1)
+    assert CatalogEngine().takes(repo, LARGE + 1)
     server.release()
-    assert not Engine().takes(repo, LARGE + 1)
-    assert (Engine().limit(repo), Engine("spark").limit(repo), Engine("point").limit(repo)) == (LARGE_COLD, 0, None)
+    assert not CatalogEngine().takes(repo, LARGE + 1)
+    assert (CatalogEngine().limit(repo), CatalogEngine("spark").limit(repo), CatalogEngine("point").limit(repo)) == (
+        LARGE_COLD,
+        0,
+        None,
+    )
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
-    assert Engine().limit(_again(repo)) == 20
+    assert CatalogEngine().limit(_again(repo)) == 20
 
 
 def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monkeypatch) -> None:
@@ -211,7 +215,7 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
     remove(database(repo))
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
-    def run(self: Engine, repo: Repo, what: str, job, warn) -> None:
+    def run(self: CatalogEngine, repo: Repo, what: str, job, warn) -> None:
         try:
             job(None, None)
         except SparkFailed as error:
@@ -222,7 +226,7 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
         yield from told[: len(told) // 2]
         raise SparkFailed("it ends here")
 
-    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setattr(CatalogEngine, "run", run)
     monkeypatch.setattr("bayou.pipeline.backfill.backfill", half)
     monkeypatch.setattr("bayou.pipeline.stream.tasks_of", lambda spark: 2)
 

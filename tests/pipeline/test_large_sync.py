@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
+from bayou.data.allocate import renumber
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.maintenance import api
 from bayou.objectstore.transport import RequestCounter, Verb
-from bayou.records.renumber import renumber
 from bayou.sync import bulk_pass
 from bayou.sync.bulk import Bulk
 from bayou.sync.commit import commit, publish

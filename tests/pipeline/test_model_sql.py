@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyarrow import parquet as pq
 
+from bayou.data.outputs import Output
+from bayou.data.records import Records
 from bayou.model import create_model, find_model
 from bayou.model.run import RunRequest, prepare, run_method
-from bayou.records.outputs import Output
-from bayou.records.records import Records
 from bayou.repo import Repo, init_repo
 from bayou.session import write_session
 from tests.sync.conftest import Team

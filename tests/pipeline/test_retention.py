@@ -13,21 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.errors import JavaMissing
+from bayou.data.catalog.catalog import Where
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.catalog.schema import values
+from bayou.data.engine import CatalogEngine
+from bayou.data.records import Records
+from bayou.data.retention import plan_gc, run_gc
+from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order, ruling_of
+from bayou.data.runs import Run
 from bayou.pipeline.arrow import batch
 from bayou.pipeline.kernels.retention import Judge, lines
 from bayou.pipeline.sql.catalog import _ARROW
 from bayou.pipeline.sql.tables import VERSION
-from bayou.records.catalog.find import Where
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.catalog.schema import values
-from bayou.records.engine import Engine
-from bayou.records.records import Records
-from bayou.records.retention import plan_gc, run_gc
-from bayou.records.retention.court import Court, Sentenced, ruling_of
-from bayou.records.retention.removal import order
-from bayou.records.retention.rules import judge
-from bayou.records.retention.runs import GoneRuns
-from bayou.records.run import Run
 from bayou.repo import Repo, open_repo
 from tests.records.conftest import directory_repo, repo
 from tests.retention.conftest import LATER, put, size, versions
@@ -67,8 +64,8 @@ def rows(draw) -> VersionRow:
 HISTORIES = st.lists(rows(), max_size=30, unique_by=order)
 
 
-def court_of(root: Path) -> Court:
-    return Court(NOW, GoneRuns(frozenset({"R1"})), root, "repo")
+def court_of(root: Path) -> RetentionEvaluator:
+    return RetentionEvaluator(NOW, GoneRuns(frozenset({"R1"})), root, "repo")
 
 
 def arrow(history: list[VersionRow], at_once: int) -> list[pyarrow.RecordBatch]:
@@ -99,7 +96,7 @@ def test_a_court_dooms_what_the_rules_doom(history) -> None:
     found = list(court_of(Path("/nowhere")).judge(history))
     verdict = judge(history, NOW, lambda row: row.run == "R1")
 
-    doomed = [one.doomed for one in found if isinstance(one, Sentenced)]
+    doomed = [one.doomed for one in found if isinstance(one, ExpiredVersion)]
     assert sorted(doomed, key=lambda one: order(one.row)) == doomed
     assert doomed == sorted(verdict.doomed, key=lambda one: order(one.row))
     assert sorted(one for one in found if isinstance(one, str)) == sorted(verdict.unclear)
@@ -124,7 +121,7 @@ def furnish(repo: Repo) -> None:
 
 
 def planned(repo: Repo, choice: str):
-    with Records(repo, engine=Engine(choice)) as records:
+    with Records(repo, engine=CatalogEngine(choice)) as records:
         return plan_gc(records, LATER)
 
 
@@ -140,7 +137,7 @@ def test_f120_both_ways_preview_the_same_and_delete_exactly_that(warm, repo: Rep
 
     by_point, by_spark = planned(repo, "point"), planned(repo, "spark")
     before = size(repo)
-    with Records(repo, engine=Engine("spark")) as records:
+    with Records(repo, engine=CatalogEngine("spark")) as records:
         gone = run_gc(records, plan_gc(records, LATER).within(by_spark))
 
     assert by_spark == by_point
@@ -161,7 +158,7 @@ def test_versions_that_are_too_many_for_this_process_are_judged_on_spark(warm, t
     put(clone.repo, "n", *[b"x"] * 12, keep="2")
     expected = planned(clone.repo, "point")
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "10")
-    monkeypatch.setattr(Court, "judge", None)  # in this process; workers have their own
+    monkeypatch.setattr(RetentionEvaluator, "judge", None)  # in this process; workers have their own
 
     plan = planned(open_repo(clone.repo.root), "auto")
 
@@ -207,7 +204,7 @@ def test_v5_what_was_judged_while_others_wrote_is_judged_again(repo: Repo, monke
         yield from court([(*values(row)[1], row.latest) for row in rows])
 
     monkeypatch.setattr("bayou.pipeline.retention.retention", retention)
-    monkeypatch.setattr(Engine, "run", lambda self, repo, what, job, warn: job(None, None))
+    monkeypatch.setattr(CatalogEngine, "run", lambda self, repo, what, job, warn: job(None, None))
 
     plan = planned(repo, "spark")
 
@@ -221,7 +218,7 @@ def test_the_command_does_as_it_is_told(warm, team: Team, command, monkeypatch) 
     clone = team.clone("A")
     put(clone.repo, "n", *[b"x"] * 5, keep="2")
 
-    monkeypatch.setattr(Court, "judge", None)  # in this process; workers have their own
+    monkeypatch.setattr(RetentionEvaluator, "judge", None)  # in this process; workers have their own
     here = ("--repo", str(clone.repo.root), "--json")
 
     shown = command("data", "gc", "--engine", "spark", "--dry-run", *here)

@@ -12,11 +12,11 @@ import pytest
 from pyarrow import parquet as pq
 
 import bayou
+from bayou.data.catalog.rows import Made
+from bayou.data.outputs import Output
+from bayou.data.records import Records
+from bayou.data.runs import Run
 from bayou.pipeline.sql.query import open_query
-from bayou.records.catalog.rows import Made
-from bayou.records.outputs import Output
-from bayou.records.records import Records
-from bayou.records.run import Run
 from bayou.repo import init_repo
 from tests.records.models import MODEL, OTHER
 from tests.sync.conftest import Clone, Team

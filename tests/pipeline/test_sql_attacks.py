@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bayou.config import SparkConfig
 from bayou.core.errors import QueryInvalid
+from bayou.data.records import Records
 from bayou.pipeline.session import spark_session
 from bayou.pipeline.sql import plan, query
 from bayou.pipeline.sql.base import base_view
@@ -27,7 +28,6 @@ from bayou.pipeline.sql.query import open_query
 from bayou.pipeline.sql.question import Question, check_question
 from bayou.pipeline.sql.tables import VIEWS
 from bayou.pipeline.sql.views import create_views
-from bayou.records.records import Records
 from bayou.repo import LOCAL, Repo, init_repo
 from tests.pipeline.sql_grammar import Grammar
 from tests.pipeline.test_model_sql import ask

@@ -15,6 +15,9 @@ from pyarrow import parquet as pq
 
 from bayou.cli import sql_formats
 from bayou.core.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.catalog.schema import TABLES
+from bayou.data.records import Records
 from bayou.objectstore.spec import StoreSpec
 from bayou.pipeline.sql import catalog, content, parquet
 from bayou.pipeline.sql.base import BaseView, base_view
@@ -26,9 +29,6 @@ from bayou.pipeline.sql.query import Column, _named
 from bayou.pipeline.sql.question import check_question
 from bayou.pipeline.sql.tables import OUTPUT, RUN, VERSION, CatalogTable
 from bayou.pipeline.sql.values import to_rows
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.catalog.schema import TABLES
-from bayou.records.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.records.models import MODEL, OTHER
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.sync.conftest import Team, proxy, s3_env, s3_team, team
 from tests.trusting import trust

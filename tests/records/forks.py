@@ -22,7 +22,7 @@ from typing import Any
 
 import bayou.worktree.atomic_write
 from bayou.core.errors import DataNotFound
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import open_repo
 from bayou.state.database import Database
 from tests.records.models import MODEL, OTHER

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayou.records.layout import version_path
-from bayou.records.metadata import Metadata
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
+from bayou.data.layout import ModelRef, version_path
+from bayou.data.metadata import Metadata
+from bayou.data.records import Records
 
 MODEL = ModelRef("net/vpc", "0b8f5a52-6f1d-4f0e-9d4e-3f1f5a0c7a11", "main")
 OTHER = ModelRef("report", "5d0f2a6e-90b5-4a6b-8a43-5a6f0e8f8f22", "weekly")

@@ -9,19 +9,17 @@ import pytest
 from bayou.cli import run
 from bayou.core.errors import StateError
 from bayou.core.file_lock import FileLock
-from bayou.records import changes
-from bayou.records.changes import change, turn
-from bayou.records.changeset import ChangeSet
-from bayou.records.records import Records
-from bayou.records.undone import settle_undone, undone
+from bayou.data import changes
+from bayou.data.changes import ChangeSet, change, exclusive_change, pending_changesets, settle_undone
+from bayou.data.records import Records
 from bayou.repo import Repo, open_repo
 from tests.records.models import MODEL, visible
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Team
 
 _DYING = """
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
+from bayou.data.layout import ModelRef
+from bayou.data.records import Records
 from bayou.repo import open_repo
 from bayou.worktree.tree import Tree
 
@@ -36,7 +34,7 @@ def _die_in_a_rename(repo: Repo) -> None:
         for number in (1, 2):
             records.data.save(MODEL, "old", b"%d" % number)
     assert run_to_death(_DYING, repo.root, f"{MODEL.type}|{MODEL.id}|{MODEL.name}")
-    assert len(undone(repo)) == 1
+    assert len(pending_changesets(repo)) == 1
 
 
 _RENAMED = {("main", "new", 1): b"1", ("main", "new", 2): b"2"}
@@ -45,7 +43,7 @@ _RENAMED = {("main", "new", 1): b"1", ("main", "new", 2): b"2"}
 def test_whoever_opens_the_records_finishes_what_a_dead_process_began(repo: Repo) -> None:
     _die_in_a_rename(repo)
     with Records(repo) as records:
-        assert undone(repo) == []
+        assert pending_changesets(repo) == []
         assert visible(records) == _RENAMED
         assert records.data.get(MODEL, "old").forwarded == ("old",)
 
@@ -55,7 +53,7 @@ def test_whoever_has_them_open_finishes_it_before_changing_anything(repo: Repo) 
         records.data.save(MODEL, "log", b"", streaming=True)
         _die_in_a_rename(repo)
         records.data.append(MODEL, "log", b"x")
-        assert undone(repo) == []
+        assert pending_changesets(repo) == []
         assert visible(records) == _RENAMED | {("main", "log", 1): b"x"}
 
 
@@ -63,7 +61,7 @@ def test_a_sync_takes_no_half_of_it_to_others(team: Team) -> None:
     a = team.clone("a")
     _die_in_a_rename(a.repo)
     assert run(["datastore", "sync", "--dry-run", "--repo", str(a.repo.root)]) == 0
-    assert len(undone(a.repo)) == 1  # a dry run changes nothing anywhere
+    assert len(pending_changesets(a.repo)) == 1  # a dry run changes nothing anywhere
     assert run(["datastore", "sync", "--repo", str(a.repo.root)]) == 0
     b = team.clone("b")
     b.pull()
@@ -77,7 +75,7 @@ def test_what_a_live_process_is_at_is_left_to_it(repo: Repo) -> None:
     lock = FileLock(repo.state / "changes.lock")
     assert lock.acquire()
     with Records(repo):
-        assert len(undone(repo)) == 1
+        assert len(pending_changesets(repo)) == 1
     lock.release()
 
 
@@ -100,7 +98,7 @@ def test_nothing_is_deleted_for_versions_that_never_got_their_place(repo: Repo) 
     # Somebody removed what was placed, and what waits: then the old versions must stay.
     shutil.rmtree(repo.tree_root / f"data/{MODEL.type}/{MODEL.id}/new")
     with Records(repo) as records:
-        assert undone(repo) == []
+        assert pending_changesets(repo) == []
         assert visible(records) == {("main", "old", 1): b"1", ("main", "old", 2): b"2"}
 
 
@@ -112,10 +110,10 @@ def test_a_change_of_another_datastore_waits_until_the_repo_has_that_one_again(t
     with Records(open_repo(a.repo.root)) as records:
         records.data.save(MODEL, "log", b"", streaming=True)
         records.data.append(MODEL, "log", b"x")
-    assert len(undone(a.repo)) == 1
+    assert len(pending_changesets(a.repo)) == 1
     a.repo.file.write_text(here)
     with Records(open_repo(a.repo.root)) as records:
-        assert undone(a.repo) == []
+        assert pending_changesets(a.repo) == []
         assert visible(records) == _RENAMED | {("main", "log", 1): b"x"}
 
 
@@ -148,7 +146,7 @@ def test_a_step_may_be_done_twice(records: Records) -> None:
     saved = records.data.save(MODEL, "x", b"1")
     wanted = ChangeSet(deletes=(saved.place.raw, saved.place.metadata))
     for _ in range(2):
-        with turn(records.context):
+        with exclusive_change(records.context):
             change(records.context, wanted)
         assert visible(records) == {}
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from bayou.records.content import pass_on
+from bayou.data.content import pass_on
 
 
 @pytest.mark.parametrize(

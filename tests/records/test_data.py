@@ -24,9 +24,9 @@ from bayou.core.errors import (
     TooManyRenames,
     UsageError,
 )
-from bayou.records.metadata import Metadata
-from bayou.records.owner import ModelRef, Owner
-from bayou.records.records import Records
+from bayou.data.layout import ModelRef, Owner
+from bayou.data.metadata import Metadata
+from bayou.data.records import Records
 from bayou.repo import Repo
 from tests.records.models import MODEL, OTHER, in_tree, leftovers, visible
 from tests.sync.conftest import Team

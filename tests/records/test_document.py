@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bayou.core.errors import RecordDamaged, UsageError
-from bayou.records import document
+from bayou.data import document
 
 # YAML tools read no key of more than 1,024 characters.
 _keys = st.text(max_size=50)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import BayouError, StateError, TreeError
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import Repo
 from tests.records.models import MODEL, OTHER, Seen, in_tree, leftovers, visible
 from tests.sync.conftest import Team

@@ -14,10 +14,10 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import RecordDamaged, RecordError
-from bayou.records import document
-from bayou.records.catalog.derive import derive
-from bayou.records.records import Records
-from bayou.records.renumber import renumber
+from bayou.data import document
+from bayou.data.allocate import renumber
+from bayou.data.catalog.derive import derive
+from bayou.data.records import Records
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
 from tests.catalog.scene import VPC, brief, catalog_of, listed, metadata, output_file, run_file, write
@@ -85,7 +85,7 @@ def test_17_6_a_hostile_output_is_refused(fields: dict[str, Any]) -> None:
     ],
 )
 def test_17_6_a_run_is_read_with_the_types_that_its_readers_expect(jobs: Any) -> None:
-    from bayou.records.run import Run
+    from bayou.data.runs import Run
 
     path, content = run_file("deploy", "01J", "failed", jobs=jobs)
     with pytest.raises(RecordDamaged):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import Repo, open_repo
 from bayou.state.database import Database
 from tests.records.models import MODEL, OTHER, Seen, in_tree, visible

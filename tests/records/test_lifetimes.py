@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from bayou.core.errors import RetentionInvalid
-from bayou.records.lifetimes import Keep, Span, parse_keep, parse_lifetime
-from bayou.records.records import Records
+from bayou.data.metadata import Duration, Keep, parse_keep, parse_lifetime
+from bayou.data.records import Records
 from tests.records.models import MODEL
 
 _START = datetime(2024, 1, 31, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ _START = datetime(2024, 1, 31, 12, tzinfo=UTC)
 )
 def test_a_span_ends_on_the_calendar(text: str, end: str) -> None:
     span = parse_lifetime(text)
-    assert isinstance(span, Span)
+    assert isinstance(span, Duration)
     assert span.after(_START).isoformat()[:16] == end
 
 
@@ -38,7 +38,7 @@ def test_some_lifetimes_are_words() -> None:
     assert (parse_lifetime("run"), parse_lifetime("infinite")) == ("run", "infinite")
 
 
-@pytest.mark.parametrize(("text", "keep"), [("5", Keep(count=5)), ("30d", Keep(span=Span(30, "d")))])
+@pytest.mark.parametrize(("text", "keep"), [("5", Keep(count=5)), ("30d", Keep(span=Duration(30, "d")))])
 def test_keep_is_a_number_or_a_span(text: str, keep: Keep) -> None:
     assert parse_keep(text) == keep
 

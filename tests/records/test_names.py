@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bayou.core import paths
 from bayou.core.errors import NameRefused
-from bayou.records.names import check_id, check_name, check_place, check_tags
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
+from bayou.data.layout import ModelRef, check_id, check_name, check_place, check_tags
+from bayou.data.records import Records
 from bayou.sync.plan.policy import is_raw, version_dir
 from tests.records.models import MODEL, leftovers
 from tests.sync.conftest import Team

@@ -15,13 +15,11 @@ from msgspec.structs import replace
 
 from bayou.core.errors import DataNotFound, RecordNotFound
 from bayou.core.ids import ulid
-from bayou.records.catalog.rows import Made
-from bayou.records.data import DataRepository
-from bayou.records.evaluated import EvaluatedRepository
-from bayou.records.outputs import Output, OutputRepository
-from bayou.records.records import Records
-from bayou.records.run import Job, Run, Step
-from bayou.records.runs import RunRepository
+from bayou.data.catalog.rows import Made
+from bayou.data.items import DataRepository
+from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
+from bayou.data.records import Records
+from bayou.data.runs import Job, Run, RunRepository, StepRecord
 from bayou.testing.proxy import HttpProxy
 from tests.records.models import MODEL, OTHER, visible
 from tests.sync.conftest import Team
@@ -54,7 +52,7 @@ RUN = Run(
         Job(
             "build",
             "running",
-            (Step("compile", "succeeded", "main", "plan", "o", 1.5, None, (Made("x", 1, 3, None),)),),
+            (StepRecord("compile", "succeeded", "main", "plan", "o", 1.5, None, (Made("x", 1, 3, None),)),),
         ),
     ),
     by="me@here",

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from bayou.core.ids import ulid
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import Repo, init_repo, open_repo
 from tests.records.models import MODEL, in_tree, leftovers, visible
 from tests.sync.conftest import Team

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import NameRefused, RecordDamaged, RecordNotFound, StateError, UsageError
-from bayou.records.catalog import Catalog
-from bayou.records.outputs import Output
-from bayou.records.records import Records
-from bayou.records.run import Run
+from bayou.data.catalog import Catalog
+from bayou.data.outputs import Output
+from bayou.data.records import Records
+from bayou.data.runs import Run
 from tests.records.models import MODEL, OTHER, visible
 from tests.records.test_peers import EVALUATED, OUTPUT, RUN
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bayou.records.owner import ModelRef, Owner
-from bayou.records.records import Records
-from bayou.records.retention import GcPlan, plan_gc, run_gc
+from bayou.data.layout import ModelRef, Owner
+from bayou.data.records import Records
+from bayou.data.retention import GcPlan, plan_gc, run_gc
 from bayou.repo import Repo
 from tests.sync.conftest import Clone, Team, proxy, s3_env, s3_team, team  # noqa: F401
 

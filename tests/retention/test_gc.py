@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bayou.data.layout import ModelRef
+from bayou.data.records import Records
+from bayou.data.retention import plan_gc, run_gc
+from bayou.data.runs import Run
 from bayou.maintenance import api
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
-from bayou.records.retention import plan_gc, run_gc
-from bayou.records.run import Run
 from bayou.repo import Repo, init_repo
 from tests.retention.conftest import LATER, WEB, Clone, Team, collected, planned, put, size, versions
 from tests.sync.setups import set_up
@@ -284,7 +284,7 @@ def test_a_preview_changes_nothing(team: Team):
 
 
 def test_many_versions_go_in_several_steps(repo, monkeypatch):
-    monkeypatch.setattr("bayou.records.retention.removal._BATCH", 3)
+    monkeypatch.setattr("bayou.data.retention.rules._BATCH", 3)
     put(repo, "a", *[b"x" * number for number in range(8)], keep="1")
     put(repo, "b", *[b"y" * number for number in range(5)], lifetime="10m")
     plan = planned(repo, LATER)

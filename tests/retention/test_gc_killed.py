@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bayou.records.metadata import Metadata
-from bayou.records.records import Records
-from bayou.records.retention import plan_gc, run_gc
+from bayou.data.metadata import Metadata
+from bayou.data.records import Records
+from bayou.data.retention import plan_gc, run_gc
 from bayou.repo import Repo, open_repo
 from bayou.worktree.atomic_write import is_temporary
 from tests.records.forks import fork, mortal

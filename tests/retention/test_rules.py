@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.retention.rules import judge
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.retention.rules import judge
 
 NOW = datetime(2030, 3, 31, 12, tzinfo=UTC)
 

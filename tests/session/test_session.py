@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, Unavailable, UsageError
+from bayou.data.catalog import Catalog
+from bayou.data.catalog.derive import Refreshed
+from bayou.data.outputs import Output
+from bayou.data.records import Records
 from bayou.leases import STORE, LeaseInfo, model_key, open_leases
-from bayou.records.catalog import Catalog
-from bayou.records.catalog.refreshed import Refreshed
-from bayou.records.outputs import Output
-from bayou.records.records import Records
 from bayou.repo import Repo, init_repo
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
+from bayou.data.allocate import renumber
 from bayou.objectstore.retry import RetryPolicy
-from bayou.records.renumber import renumber
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
 from bayou.testing.faulty import Crash, Fault, crash, lost_answer

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bayou.data.records import Records
+from bayou.data.runs import Run, StepRecord
 from bayou.maintenance import api
-from bayou.records.records import Records
-from bayou.records.run import Run, Step
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
 from bayou.workflow.definition import WorkflowRef
@@ -39,7 +39,7 @@ def statuses(run: Run) -> dict[str, str]:
     return {step.name: step.status for job in run.jobs for step in job.steps}
 
 
-def step(run: Run, name: str) -> Step:
+def step(run: Run, name: str) -> StepRecord:
     return next(step for job in run.jobs for step in job.steps if step.name == name)
 
 

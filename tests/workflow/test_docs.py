@@ -14,7 +14,7 @@ import pytest
 
 import bayou
 from bayou.core.errors import WorkflowNotFound
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.repo import init_repo
 from tests.session.commands import SOURCE
 from tests.workflow.going import statuses, step

@@ -16,9 +16,9 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import InputInvalid, ModelInvalid, WorkflowInvalid
+from bayou.data.query import evaluator
 from bayou.model import create_model
 from bayou.model.find import find_model, list_models
-from bayou.records.query import apart
 from bayou.repo import Repo, init_repo
 from bayou.workflow.check import validate_workflows
 from bayou.workflow.create import create_workflow
@@ -189,7 +189,7 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_17_10_an_endless_schema_ends(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(apart, "_idle", [])
+    monkeypatch.setattr(evaluator, "_idle", [])
     with pytest.raises(InputInvalid, match=r"the schema (takes more than 1 s|refers to itself)"):
         resolve_inputs(workflow_with(ENDLESS[kind]), {"x": VALUES.get(kind, 1)})
 
@@ -246,7 +246,7 @@ def test_17_10_a_costly_name_of_a_model_is_a_problem_of_its_workflow(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(apart, "_idle", [])
+    monkeypatch.setattr(evaluator, "_idle", [])
     create_workflow(repo, "good")
     step = {
         "name": "s",

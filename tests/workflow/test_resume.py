@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import NothingToResume
-from bayou.records.records import Records
+from bayou.data.records import Records
 from bayou.session import write_session
 from bayou.workflow.run import resumed_run, run_owner
 from tests.sync.conftest import Clone, Team

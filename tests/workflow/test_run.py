@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import InputInvalid, Unavailable, WorkflowInvalid
+from bayou.data.records import Records
 from bayou.model import find_model
-from bayou.records.records import Records
 from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.workflow.run import new_run

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bayou.cli import run
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.owner import ModelRef
-from bayou.records.records import Records
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.layout import ModelRef
+from bayou.data.records import Records
 from bayou.repo import init_repo
 from bayou.testing.proxy import HttpProxy
 from tests.session.commands import Commands

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
-from bayou.records.run import Job, Run, Step
+from bayou.data.runs import Job, Run, StepRecord
 from bayou.workflow.each import Each, elements, names
 from bayou.workflow.state import State
 from tests.workflow.scene import ID, workflow
@@ -101,14 +101,14 @@ def test_what_can_no_longer_begin_is_skipped_with_all_that_waits_for_it():
     found.settle()
     assert [job.status for job in found.jobs()] == ["running", "pending", "pending"], "tidy is still to run"
 
-    found.put(("one", "tidy"), Step("tidy", "succeeded"))
+    found.put(("one", "tidy"), StepRecord("tidy", "succeeded"))
     found.settle()
 
     one, two, three = found.jobs()
     assert [step.status for step in one.steps] == ["failed", "skipped", "skipped", "succeeded"]
     assert (one.status, two.status, three.status) == ("failed", "skipped", "pending")
     assert not found.over(), "three waits for a failure, which has come"
-    found.put(("three", "e"), Step("e", "succeeded"))
+    found.put(("three", "e"), StepRecord("e", "succeeded"))
     assert found.over()
     assert (found.run_status(), found.failed_step()) == ("failed", "a")
 
@@ -139,10 +139,10 @@ def test_a_workflow_whose_steps_were_all_skipped_has_succeeded():
 def test_a_loop_is_over_when_each_of_its_times_is():
     found = state(f"- {{name: one, steps: [{{name: a, {PLAIN}, for_each: [x, y]}}]}}")
     key = "one", "a"
-    found.expand(key, [Step("a[x]", "succeeded"), Step("a[y]", "running")])
+    found.expand(key, [StepRecord("a[x]", "succeeded"), StepRecord("a[y]", "running")])
     assert found.step_status(key) == "running"
 
-    found.put(key, Step("a[y]", "failed"))
+    found.put(key, StepRecord("a[y]", "failed"))
 
     assert found.step_status(key) == "failed"
     assert found.failed_step() == "a[y]"
@@ -161,7 +161,12 @@ def test_what_succeeded_before_is_kept_and_nothing_else():
         - name: one
           steps: [{{name: a, {PLAIN}}}, {{name: b, {PLAIN}}}, {{name: c, {PLAIN}, for_each: [x, y]}}]
     """)
-    old = (Step("a", "succeeded", output="1"), Step("b", "failed"), Step("c[x]", "succeeded"), Step("c[y]", "failed"))
+    old = (
+        StepRecord("a", "succeeded", output="1"),
+        StepRecord("b", "failed"),
+        StepRecord("c[x]", "succeeded"),
+        StepRecord("c[y]", "failed"),
+    )
     earlier = Run("r", ID, "nightly", "failed", "2026-01-01T00:00:00.000Z", jobs=(Job("one", "failed", old),))
 
     kept = found.keep(earlier)

@@ -15,7 +15,7 @@ from bayou.core.atomic_file import atomic_file
 from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from bayou.records.data import DataRepository, Item
+    from bayou.data.items import DataRepository, Item
 
 _JSON = frozenset({"application/json"})
 _TEXT = frozenset({"application/yaml", "application/x-yaml", "application/toml", "application/xml", "application/sql"})

@@ -66,9 +66,9 @@ def put(
     """
     named = parameters.named_once("--tag", tags)
     repo = common.open_repo()
+    from bayou.data.content import type_by_name  # noqa: PLC0415
+    from bayou.data.metadata import Options, Terms  # noqa: PLC0415
     from bayou.model import resolve_model  # noqa: PLC0415
-    from bayou.records.content import type_by_name  # noqa: PLC0415
-    from bayou.records.terms import Options, Terms  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
@@ -95,8 +95,8 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     The content is that of FILE, or with - or without FILE the standard input.
     """
     repo = common.open_repo()
+    from bayou.data.layout import check_place  # noqa: PLC0415
     from bayou.model import resolve_model  # noqa: PLC0415
-    from bayou.records.names import check_place  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
@@ -194,7 +194,7 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
     owner, run, workflow, job, step, and of the content: content, its text, and attributes, what it says as JSON.
     """
     with reading(common) as (records, told):
-        from bayou.records.query import query as run_query  # noqa: PLC0415
+        from bayou.data.query import query as run_query  # noqa: PLC0415
 
         found = run_query(records, predicate, select, limit)
     told += records_sentences.failed(found.failed, verbose=common.verbose > 0)
@@ -211,8 +211,8 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
 def rename(common: Common, model: str, old: str, new: str) -> int:
     """Give data another name; the old one leads to it."""
     repo = common.open_repo()
+    from bayou.data.layout import check_place  # noqa: PLC0415
     from bayou.model import resolve_model  # noqa: PLC0415
-    from bayou.records.names import check_place  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     for name in (old, new):
@@ -238,8 +238,8 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
     The number of a deleted version is never used again.
     """
     repo = common.open_repo()
+    from bayou.data.layout import check_place  # noqa: PLC0415
     from bayou.model import resolve_model  # noqa: PLC0415
-    from bayou.records.names import check_place  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)

@@ -16,9 +16,9 @@ from bayou.cli.reading import reading
 from bayou.cli.writing import Rendered, annotated, write
 
 if TYPE_CHECKING:
-    from bayou.records.engine import Choice
-    from bayou.records.records import Records
-    from bayou.records.retention import GcPlan
+    from bayou.data.engine import Choice
+    from bayou.data.records import Records
+    from bayou.data.retention import GcPlan
     from bayou.records.retention.prune import PrunePlan
 
 P = TypeVar("P", "GcPlan", "PrunePlan")
@@ -43,7 +43,7 @@ def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
     Those whose lifetime is over, and those beyond what their item keeps (--lifetime and --keep of `bayou data put`).
     The latest version is never surplus. A dry run tells exactly what a run deletes.
     """
-    from bayou.records.retention import plan_gc, run_gc  # noqa: PLC0415
+    from bayou.data.retention import plan_gc, run_gc  # noqa: PLC0415
 
     now = datetime.now(UTC)
 
@@ -107,12 +107,12 @@ def _collect(
     if not dry_run:
         check_can_ask(common, yes=yes)
     if not yes or dry_run:
-        from bayou.records.engine import Engine  # noqa: PLC0415
+        from bayou.data.engine import CatalogEngine  # noqa: PLC0415
 
         told: list[Line]
         with (
             common.output.progress() as progress,
-            reading(common, Engine(engine, progress)) as (records, told),
+            reading(common, CatalogEngine(engine, progress)) as (records, told),
         ):
             shown = plan(records)
         document, rendered = render(shown, dry=True)

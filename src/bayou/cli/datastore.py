@@ -63,9 +63,9 @@ def setup(
     if len(named) < len(options):
         raise click.UsageError("--option names one thing twice")
     repo = common.open_repo()
+    from bayou.data.allocate import renumber  # noqa: PLC0415
+    from bayou.data.changes import settle_undone  # noqa: PLC0415
     from bayou.maintenance import api  # noqa: PLC0415
-    from bayou.records.renumber import renumber  # noqa: PLC0415
-    from bayou.records.undone import settle_undone  # noqa: PLC0415
 
     settle_undone(repo)
     with common.output.progress() as progress:
@@ -131,9 +131,9 @@ def sync(
     if push and pull:
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
+    from bayou.data.allocate import renumber  # noqa: PLC0415
+    from bayou.data.changes import settle_undone  # noqa: PLC0415
     from bayou.maintenance import api  # noqa: PLC0415
-    from bayou.records.renumber import renumber  # noqa: PLC0415
-    from bayou.records.undone import settle_undone  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
     connection = common.connect(repo)
@@ -144,9 +144,9 @@ def sync(
     with common.output.progress() as progress:
         report = api.sync(repo, options, timeout=timeout, progress=progress, connection=connection)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
-        from bayou.records.news import tell_catalog  # noqa: PLC0415
+        from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
-        tell_catalog(repo, engine, connection)
+        refresh_catalog(repo, engine, connection)
     common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
     return report.exit_code
 

@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 from bayou.cli.documents import Document
 
 if TYPE_CHECKING:
+    from bayou.data.catalog.rows import OutputRow
+    from bayou.data.outputs import Output
     from bayou.model.types import ModelType, Types
-    from bayou.records.catalog.rows import OutputRow
-    from bayou.records.outputs import Output
 
 
 def types(found: Types) -> Document:

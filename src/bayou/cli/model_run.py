@@ -16,7 +16,7 @@ from bayou.cli.reading import reading
 from bayou.cli.writing import Rendered, annotated, write_in_session
 
 if TYPE_CHECKING:
-    from bayou.records.outputs import Output
+    from bayou.data.outputs import Output
 
 _FAILED = 1
 

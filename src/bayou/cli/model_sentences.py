@@ -10,9 +10,9 @@ from bayou.cli.output import Part, Table, fail, hint, say, show
 from bayou.cli.units import first_line, moment, size
 
 if TYPE_CHECKING:
+    from bayou.data.catalog.rows import OutputRow
+    from bayou.data.outputs import Output
     from bayou.model.types import ModelType, OutputSpec, Types
-    from bayou.records.catalog.rows import OutputRow
-    from bayou.records.outputs import Output
 
 
 def types(found: Types) -> Iterator[Part]:

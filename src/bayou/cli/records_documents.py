@@ -10,12 +10,12 @@ from msgspec.structs import asdict
 from bayou.cli.documents import Document
 
 if TYPE_CHECKING:
+    from bayou.data.catalog import VersionRow
+    from bayou.data.items import Item
+    from bayou.data.metadata import Metadata
+    from bayou.data.query import QueryResult
+    from bayou.data.retention import GcPlan
     from bayou.model import Definition, DeletedModel, ModelListing
-    from bayou.records.catalog import VersionRow
-    from bayou.records.data import Item
-    from bayou.records.metadata import Metadata
-    from bayou.records.query import QueryResult
-    from bayou.records.retention import GcPlan
     from bayou.records.retention.prune import PrunePlan
 
 

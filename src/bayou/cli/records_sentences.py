@@ -9,10 +9,10 @@ from bayou.cli.output import Line, Part, Table, fail, hint, note, say, show, war
 from bayou.cli.units import count, moment, size
 
 if TYPE_CHECKING:
+    from bayou.data.catalog import VersionRow
+    from bayou.data.metadata import Metadata
+    from bayou.data.retention import GcPlan
     from bayou.model import Definition, DeletedModel, ModelListing
-    from bayou.records.catalog import VersionRow
-    from bayou.records.metadata import Metadata
-    from bayou.records.retention import GcPlan
     from bayou.records.retention.prune import PrunePlan
 
 _FEW = 10

@@ -15,7 +15,7 @@ from bayou.cli.workflow_run import carry_out, run
 from bayou.cli.writing import Rendered, write
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
     from bayou.workflow.delete import DeletedWorkflow
 
 _FAILED = 1

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from bayou.cli.documents import Document
 
 if TYPE_CHECKING:
-    from bayou.records.catalog.rows import RunRow
-    from bayou.records.run import Run
+    from bayou.data.catalog.rows import RunRow
+    from bayou.data.runs import Run
     from bayou.workflow.definition import Workflow
     from bayou.workflow.delete import DeletedWorkflow
     from bayou.workflow.find import WorkflowListing

@@ -18,7 +18,7 @@ from bayou.cli.writing import annotated
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from bayou.records.run import Step
+    from bayou.data.runs import StepRecord
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -134,7 +134,7 @@ def carry_out(common: Common, repo: Repo, going: WorkflowRun) -> int:
     def sessions(model: ModelRef) -> AbstractContextManager[Session]:
         return write_session(repo, models=[model], on_wait=common.output.tell, connection=connection)
 
-    def on_step(job: str, record: Step) -> None:
+    def on_step(job: str, record: StepRecord) -> None:
         common.output.tell(workflow_sentences.step(job, record))
 
     try:

@@ -9,8 +9,8 @@ from bayou.cli.output import Part, Table, fail, hint, say, show, show_text
 from bayou.cli.units import count, first_line, moment, size
 
 if TYPE_CHECKING:
-    from bayou.records.catalog.rows import RunRow
-    from bayou.records.run import Run, Step
+    from bayou.data.catalog.rows import RunRow
+    from bayou.data.runs import Run, StepRecord
     from bayou.workflow.definition import Workflow
     from bayou.workflow.delete import DeletedWorkflow
     from bayou.workflow.find import WorkflowListing
@@ -49,7 +49,7 @@ def validated(names: Sequence[str], problems: Sequence[Problem]) -> Iterator[Par
         yield say(f"{names[0]} is valid" if len(names) == 1 else f"{count(len(names), 'workflow')}, all valid")
 
 
-def step(job: str, record: Step) -> str:
+def step(job: str, record: StepRecord) -> str:
     """Return the line that tells of a step while a workflow runs."""
     took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
     error = f": {first_line(record.error)}" if record.error else ""

@@ -11,8 +11,8 @@ from bayou.cli.documents import Document
 from bayou.cli.output import Line, Part, warn
 
 if TYPE_CHECKING:
-    from bayou.records.engine import Choice
-    from bayou.records.records import Records
+    from bayou.data.engine import Choice
+    from bayou.data.records import Records
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef

@@ -14,7 +14,7 @@ from bayou.model.names import FOLDER
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
 
 
 class DeletedModel(Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bayou.core.documents import Unusable, check_plain
 from bayou.core.errors import ArgumentsInvalid, MethodNotFound
 from bayou.core.text import did_you_mean
+from bayou.data.layout import check_tags
 from bayou.model.definition import Definition
 from bayou.model.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
 from bayou.model.expressions.check import Where
@@ -18,7 +19,6 @@ from bayou.model.expressions.scan import Path
 from bayou.model.types.arguments import Problem, problems
 from bayou.model.types.registry import find_type
 from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
-from bayou.records.names import check_tags
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 

@@ -9,7 +9,7 @@ from bayou.repo import Repo
 from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
     from bayou.state.connection import Connection
 
 
@@ -24,7 +24,7 @@ def resolve_model(
     if found is not None:
         return found
     if records is None:
-        from bayou.records.records import Records  # noqa: PLC0415  (most models are defined)
+        from bayou.data.records import Records  # noqa: PLC0415  (most models are defined)
 
         with Records(repo, connection=connection) as opened:
             return _with_data(opened, text)

@@ -12,16 +12,16 @@ from msgspec import Struct
 
 from bayou.core.clock import now
 from bayou.core.errors import BayouError, Cancelled, MethodFailed
+from bayou.data.catalog.rows import Made
+from bayou.data.layout import Owner
+from bayou.data.metadata import Metadata
+from bayou.data.outputs import Output
 from bayou.model.expressions.redact import redact
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.work import Work
-from bayou.records.catalog.rows import Made
-from bayou.records.metadata import Metadata
-from bayou.records.outputs import Output
-from bayou.records.owner import Owner
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
 
 __all__ = ["CANCELLED", "FAILED", "SUCCEEDED", "Prepared", "RunRequest", "WriteSession", "prepare", "run_method"]
 

@@ -14,12 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from bayou.core.redaction import StreamRedactor
-from bayou.records.metadata import Metadata
-from bayou.records.owner import ModelRef
-from bayou.records.terms import Options
+from bayou.data.layout import ModelRef
+from bayou.data.metadata import Metadata, Options
 
 if TYPE_CHECKING:
-    from bayou.records.data import DataRepository
+    from bayou.data.items import DataRepository
 
 EVERY_S = 1.0
 MOST_BYTES = 4 << 20

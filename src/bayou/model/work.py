@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 from bayou.core.errors import Cancelled, MethodFailed
 from bayou.core.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
+from bayou.data.content import Content
+from bayou.data.layout import ModelRef, Owner
+from bayou.data.metadata import Metadata, Options
 from bayou.model.expressions.redact import redact
 from bayou.model.stream import LiveStream, StagedStream, Stream
-from bayou.records.content import Content
-from bayou.records.metadata import Metadata
-from bayou.records.owner import ModelRef, Owner
-from bayou.records.terms import Options
 
 if TYPE_CHECKING:
+    from bayou.data.records import Records
     from bayou.model.types.spec import Method
-    from bayou.records.records import Records
     from bayou.repo import Repo
 
 

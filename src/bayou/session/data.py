@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from bayou.records.item import Item, metadata_of
+from bayou.data.items import Item, metadata_of
 from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
-    from bayou.records.content import Content
-    from bayou.records.data import DataRepository
-    from bayou.records.metadata import Metadata
+    from bayou.data.content import Content
+    from bayou.data.items import DataRepository
+    from bayou.data.metadata import Metadata
 
 Resolve = Callable[[str], ModelRef]
 """Returns the model that a name or id means."""
@@ -201,7 +201,7 @@ class ModelData:
 def _content(value: object, options: SaveOptions) -> Iterator[tuple[Content, SaveOptions]]:
     """Yield the content that a value stands for, and the options with the content type that it implies."""
     if isinstance(value, os.PathLike):
-        from bayou.records.content import type_by_name  # noqa: PLC0415
+        from bayou.data.content import type_by_name  # noqa: PLC0415
 
         path = Path(value)
         with path.open("rb") as file:

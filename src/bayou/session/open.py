@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     import builtins
 
     from bayou.core.progress import Progress
+    from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
+    from bayou.data.records import Records
+    from bayou.data.runs import RunRepository
     from bayou.model import Definition, ModelListing
     from bayou.pipeline.sql.query import ArrowTable, PandasFrame
-    from bayou.records.evaluated import EvaluatedRepository
-    from bayou.records.outputs import Output, OutputRepository
-    from bayou.records.records import Records
-    from bayou.records.runs import RunRepository
     from bayou.session.data import Data, DataItem, ModelData
     from bayou.sync.report import SyncReport
     from bayou.sync.service import SyncService
@@ -173,7 +172,7 @@ class Repo:
     @property
     def records(self) -> Records:
         """The repositories below `data`, `outputs`, `runs` and `evaluated`, open."""
-        from bayou.records.records import Records  # noqa: PLC0415
+        from bayou.data.records import Records  # noqa: PLC0415
 
         with self._opening:
             if self._records is None:
@@ -194,7 +193,7 @@ class Repo:
         `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
         """
         from bayou.core.errors import QueryInvalid  # noqa: PLC0415
-        from bayou.records.query import query  # noqa: PLC0415
+        from bayou.data.query import query  # noqa: PLC0415
 
         self.records.catalog.refresh()
         found = query(self.records, predicate, limit=limit)

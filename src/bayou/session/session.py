@@ -15,18 +15,18 @@ from msgspec import Struct
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
+from bayou.data.allocate import renumber
+from bayou.data.changes import settle_undone
+from bayou.data.engine import CatalogEngine, Choice
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.maintenance import api
-from bayou.records.engine import Choice, Engine
-from bayou.records.renumber import renumber
-from bayou.records.undone import settle_undone
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
 from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncOptions, SyncReport
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
 
 _KEPT = "it is kept here: `bayou datastore sync --push` pushes it"
 
@@ -74,7 +74,7 @@ def write_session(
         leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
         settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
         pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
-        records = open_now.enter_context(_records(opened, leases, Engine(engine, progress or NoProgress())))
+        records = open_now.enter_context(_records(opened, leases, CatalogEngine(engine, progress or NoProgress())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
         try:
@@ -141,8 +141,8 @@ def _leases(
     return open_leases(repo, store).acquire_all(keys, on_wait=on_wait, deadline=deadline)
 
 
-def _records(connection: Connection, leases: LeaseGroup, engine: Engine) -> Records:
-    from bayou.records.records import Records  # noqa: PLC0415  (only once the lease is ours)
+def _records(connection: Connection, leases: LeaseGroup, engine: CatalogEngine) -> Records:
+    from bayou.data.records import Records  # noqa: PLC0415  (only once the lease is ours)
 
     # Every change of the tree asks first whether we may still make it: one place, that no repository can go around.
     return Records(connection.repo, guard=leases.check, engine=engine, connection=connection)

@@ -184,7 +184,7 @@ def _payload(repo: Repo, spelling: StrPath) -> str:
 class Datastore:
     """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager.
 
-    `renumber` is the rule by which versions of ours get another number than those of others (`bayou.records.renumber`);
+    `renumber` is the rule by which versions of ours get another number than those of others (`bayou.data.allocate`);
     `guard` is asked before every change of the tree. A `connection` stays open when the datastore is closed.
     """
 

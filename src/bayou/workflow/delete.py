@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bayou.records.layout import evaluated_workflow_path
-from bayou.records.records import Records
+from bayou.data.layout import evaluated_workflow_path
+from bayou.data.records import Records
 from bayou.workflow.definition import Workflow
 
 

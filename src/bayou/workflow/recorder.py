@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.errors import BayouError
+from bayou.data.records import Records
+from bayou.data.runs import Job, Run
+from bayou.data.runs import StepRecord as Record
 from bayou.model.expressions.redact import redact
-from bayou.records.records import Records
-from bayou.records.run import Job, Run
-from bayou.records.run import Step as Record
 from bayou.sync.report import SyncReport
 from bayou.workflow.state import RUNNING, Key, State
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from bayou.core.clock import now
 from bayou.core.errors import BayouError, NothingToResume
 from bayou.core.ids import ulid
-from bayou.records.records import Records
-from bayou.records.run import Run
+from bayou.data.records import Records
+from bayou.data.runs import Run
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.sync.context import identity

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from bayou.core.documents import Place
+from bayou.data.runs import StepRecord as Record
 from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.model.expressions.check import asked_of
-from bayou.records.run import Step as Record
 from bayou.state.connection import Connection
 from bayou.workflow.definition import Job, Step, Workflow
 from bayou.workflow.each import Each

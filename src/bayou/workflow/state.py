@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.records.run import Job as JobRecord
-from bayou.records.run import Run
-from bayou.records.run import Step as Record
+from bayou.data.runs import Job as JobRecord
+from bayou.data.runs import Run
+from bayou.data.runs import StepRecord as Record
 from bayou.workflow.definition import Edge, Job, Step, Workflow
 
 PENDING, RUNNING = "pending", "running"

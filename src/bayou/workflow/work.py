@@ -12,11 +12,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from bayou.core.errors import AssertionFailed, BayouError, Cancelled
+from bayou.data.outputs import Output
+from bayou.data.runs import Run
+from bayou.data.runs import StepRecord as Record
 from bayou.model.prepare import Prepared, RunRequest, prepare
 from bayou.model.run import WriteSession, run_method
-from bayou.records.outputs import Output
-from bayou.records.run import Run
-from bayou.records.run import Step as Record
 from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.report import SyncReport

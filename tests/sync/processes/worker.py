@@ -18,8 +18,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from bayou.core.errors import StoreError
+from bayou.data.allocate import renumber
 from bayou.maintenance import api
-from bayou.records.renumber import renumber
 from bayou.repo import open_repo
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore

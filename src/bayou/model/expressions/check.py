@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from bayou.core.errors import ExpressionInvalid, QueryInvalid
 from bayou.core.text import did_you_mean
+from bayou.data.query.cost import Token, tokens
 from bayou.model.expressions.scan import Code, Path, parse, texts
 from bayou.model.expressions.scope import NAMES
-from bayou.records.query.tokens import Token, tokens
 
 if TYPE_CHECKING:
-    from bayou.records.query.bounded import BoundedProgram
+    from bayou.data.query.evaluator import BoundedProgram
 
 _LONGEST_SHOWN = 200
 DATA_FUNCTIONS = ("latest", "version", "query")
@@ -71,9 +71,9 @@ def asked_of(name: str, source: str) -> frozenset[str] | None:
 
 def compiled(source: str, where: str, names: Collection[str]) -> BoundedProgram:
     """Compile an expression; `ExpressionInvalid` if it is none, or uses a name or function that nobody knows."""
-    from bayou.records.query.bounded import BoundedProgram  # noqa: PLC0415  (only where there is an expression)
-    from bayou.records.query.cost import FUNCTIONS  # noqa: PLC0415
-    from bayou.records.query.expression import TYPES, bound_names  # noqa: PLC0415
+    from bayou.data.query.cost import FUNCTIONS  # noqa: PLC0415
+    from bayou.data.query.evaluator import BoundedProgram  # noqa: PLC0415  (only where there is an expression)
+    from bayou.data.query.expression import TYPES, bound_names  # noqa: PLC0415
 
     if not source:
         raise ExpressionInvalid(f"{where}: an expression is empty", hint='write one, as ${{ inputs.host + ":80" }}')

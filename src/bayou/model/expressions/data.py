@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from bayou.core import limits
 from bayou.core.documents import read_at_most
 from bayou.core.errors import QueryInvalid
+from bayou.data.query.expression import check_size
 from bayou.model.resolve import resolve_model
-from bayou.records.query.values import check_size
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
-    from bayou.records.data import Item
-    from bayou.records.records import Records
+    from bayou.data.items import Item
+    from bayou.data.records import Records
     from bayou.state.connection import Connection
 
 _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
@@ -39,7 +39,7 @@ class DataLookup:
 
     def query(self, predicate: str) -> list[Any]:
         """Return the versions for which a predicate is true, as `bayou data query` does; every one must be judged."""
-        from bayou.records.query import query  # noqa: PLC0415
+        from bayou.data.query import query  # noqa: PLC0415
 
         records = self._opened()
         records.catalog.refresh()
@@ -53,7 +53,7 @@ class DataLookup:
 
     def _opened(self) -> Records:
         if self._records is None:
-            from bayou.records.records import Records  # noqa: PLC0415  (most expressions ask for no data)
+            from bayou.data.records import Records  # noqa: PLC0415  (most expressions ask for no data)
 
             self._records = self._open.enter_context(Records(self._repo, connection=self._connection))
         return self._records

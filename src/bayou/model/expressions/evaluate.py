@@ -65,8 +65,8 @@ def _joined(part: Code, scope: EvaluationScope, where: str, secrets: set[str]) -
 
 
 def _value(source: str, scope: EvaluationScope, where: str, secrets: set[str]) -> Any:
-    from bayou.records.query.engine import FAILURES  # noqa: PLC0415
-    from bayou.records.query.values import as_json  # noqa: PLC0415
+    from bayou.data.query.evaluator import FAILURES  # noqa: PLC0415
+    from bayou.data.query.expression import as_json  # noqa: PLC0415
 
     program = compiled(source, where, scope.names)
     secrets.update(_secrets(source, scope))

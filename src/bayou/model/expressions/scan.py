@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from bayou.core import limits
 from bayou.core.errors import ExpressionInvalid
-from bayou.records.query.tokens import token_at
+from bayou.data.query.cost import token_at
 
 OPEN, CLOSE = "${{", "}}"
 

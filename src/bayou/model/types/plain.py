@@ -9,13 +9,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from bayou.core.errors import BayouError, TypeInvalid
+from bayou.data.layout import check_name
+from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.model.names import check_type
 from bayou.model.types.python import PythonJob, run_python
 from bayou.model.types.schema import schema_of
 from bayou.model.types.spec import Method, OutputSpec
 from bayou.model.work import Work
-from bayou.records.lifetimes import parse_keep, parse_lifetime
-from bayou.records.names import check_name
 
 RESULT = "result"
 _OUTPUT_FIELDS = frozenset(OutputSpec.__struct_fields__)

@@ -3,7 +3,7 @@
 A schema refers to nothing but its own parts: there is nobody who would fetch a URL or a file. `pattern` runs in
 Python's `re`, which backtracks and cannot be interrupted, and references can make a small schema an endless one. So
 this process checks only what is plain: no reference, no pattern but the simplest, and little of both sides. All else
-is checked in a process of its own, which has limits and can be killed (`bayou.records.query.apart`).
+is checked in a process of its own, which has limits and can be killed (`bayou.data.query.evaluator`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _bounded(
 ) -> list[Any]:
     if _is_plain(schema, value):
         return check(schema, value, secrets)
-    from bayou.records.query.apart import call_apart  # noqa: PLC0415  (hardly ever needed)
+    from bayou.data.query.evaluator import call_apart  # noqa: PLC0415  (hardly ever needed)
 
     try:
         found: list[Any] = call_apart(__name__, check.__name__, schema, value, secrets)

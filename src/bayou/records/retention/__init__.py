@@ -1,5 +1,0 @@
-"""Retention: how long data stays, and what is collected once somebody asks for it."""
-
-from bayou.records.retention.gc import GcPlan, plan_gc, run_gc
-
-__all__ = ["GcPlan", "plan_gc", "run_gc"]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bayou.core.errors import ModelNotFound, UsageError
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.retention.rules import Weighed, bytes_freed, remove
 from bayou.model.find import defined_ids
-from bayou.records.catalog.rows import VersionRow
-from bayou.records.retention.removal import Weighed, remove, weigh
 from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
-    from bayou.records.records import Records
+    from bayou.data.records import Records
 
 
 class PrunePlan(Struct, frozen=True):
@@ -60,7 +60,7 @@ def plan_prune(records: Records, named: Collection[str] = ()) -> PrunePlan:
             orphaned += versions
         else:
             undefined.append((ModelRef(kind, model_id, versions[-1].model), len(versions)))
-    return _plan(weigh(records, orphaned), tuple(undefined))
+    return _plan(bytes_freed(records, orphaned), tuple(undefined))
 
 
 def run_prune(records: Records, plan: PrunePlan) -> PrunePlan:

@@ -1,0 +1,298 @@
+"""The catalog, as repositories and commands use it.
+
+Questions that the catalog answers, as SQL. "Latest" is derived each time, so that nothing can fall out of step.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from bayou.core import limits
+from bayou.data.catalog import schema
+from bayou.data.catalog.database import CatalogFile
+from bayou.data.catalog.derive import Refreshed, is_current
+from bayou.data.catalog.rows import OutputRow, RunRow, VersionRow
+from bayou.data.catalog.schema import TABLES, output_of, quoted, run_of, version_of
+from bayou.data.engine import CatalogEngine
+from bayou.repo import Repo
+from bayou.state.change_feed import open_feed
+from bayou.state.connection import Connection
+from bayou.worktree.tree import Worktree
+
+if TYPE_CHECKING:
+    from bayou.data.catalog.backfill import Backfill
+
+_HIGHEST = """(
+    SELECT max(other.version) FROM version AS other
+    WHERE other.type = version.type AND other.model_id = version.model_id AND other.name = version.name
+    AND NOT other.deleted
+)"""
+IS_LATEST = f"version.version = {_HIGHEST}"
+ALL_LATEST = """version.rowid IN (
+    SELECT place FROM (
+        SELECT rowid AS place, max(version) FROM version WHERE NOT deleted GROUP BY type, model_id, name
+    )
+)"""
+"""The same for all items at once, and twice as fast then: of the rows of a group, SQLite gives the one of its max."""
+
+_ORDER = "model, type, model_id, name, version"
+
+
+class Where(Struct):
+    """Conditions that must all hold, and what stands for their question marks."""
+
+    conditions: list[str] = field(default_factory=list)
+    parameters: list[object] = field(default_factory=list)
+
+    def add(self, condition: str, *parameters: object) -> None:
+        self.conditions.append(condition)
+        self.parameters += parameters
+
+    def equal(self, **columns: object) -> None:
+        """Demand these values of columns; None demands nothing."""
+        for name, value in columns.items():
+            if value is not None:
+                self.add(f'"{name}" = ?', value)
+
+    def tags(self, tags: Mapping[str, str] | None) -> None:
+        """Demand these tags with these values."""
+        for name, value in (tags or {}).items():
+            self.add("EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)", name, value)
+
+    @property
+    def sql(self) -> str:
+        return f"WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
+
+
+def versions(db: sqlite3.Connection, where: Where, limit: int | None = None) -> Iterator[VersionRow]:
+    """Yield versions, in order of model, name and number."""
+    latest = "1" if where.conditions == [ALL_LATEST] else IS_LATEST  # hot: a list has nothing to ask row by row
+    statement = f"SELECT {quoted(TABLES['version'])}, {latest} FROM version {where.sql} ORDER BY {_ORDER} LIMIT ?"
+    return map(version_of, db.execute(statement, (*where.parameters, -1 if limit is None else limit)))
+
+
+def outputs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[OutputRow]:
+    """Return outputs, the newest first."""
+    statement = f"SELECT {quoted(TABLES['output'])} FROM output {where.sql} ORDER BY started_at DESC, id DESC LIMIT ?"
+    return [output_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
+
+
+def runs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[RunRow]:
+    """Return workflow runs, the newest first."""
+    statement = f"SELECT {quoted(TABLES['run'])} FROM run {where.sql} ORDER BY started_at DESC, run_id DESC LIMIT ?"
+    return [run_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
+
+
+def count(db: sqlite3.Connection, table: str, where: Where) -> int:
+    """Return how many rows there are."""
+    found: Sequence[int] = db.execute(f"SELECT count(*) FROM {table} {where.sql}", where.parameters).fetchone()
+    return found[0]
+
+
+T = TypeVar("T")
+
+
+class BadFile(Struct, frozen=True):
+    """A record that cannot be read: no list shows it, and nobody collects it."""
+
+    path: str
+    why: str
+
+
+class Catalog:
+    """What data, outputs and runs there are, in `.bayou/catalog.db`. Close it, or use it as a context manager.
+
+    Who asks what there is calls `refresh` first, once; answers are as of then. Who writes tells the catalog with
+    `change`, after the tree has changed: a crash between the two is seen by the next refresh. A rebuild of many records
+    is done as the `engine` says.
+    """
+
+    def __init__(
+        self, repo: Repo, tree: Worktree, engine: CatalogEngine | None = None, connection: Connection | None = None
+    ) -> None:
+        self._repo = repo
+        self._connection = connection
+        self._engine = engine or CatalogEngine()
+        self._root = tree.root
+        self._file = CatalogFile(repo.catalog)
+
+    def refresh(self) -> Refreshed:
+        """Catch up with the tree, or rebuild what is missing, damaged or of another Bayou; say what was done.
+
+        Costs one small look if nothing has changed, and follows the change otherwise (V16): what that takes is loaded
+        only then.
+        """
+        if self._repo.config.datastore.url is None:
+            from bayou.data.catalog import follow_directory  # noqa: PLC0415
+
+            looked = self._file.read(lambda db: follow_directory.look(db, self._root))
+            if looked is None:
+                return Refreshed()
+            return self._catch_up(lambda db, backfill: follow_directory.catch_up(db, self._root, looked, backfill))
+        with open_feed(self._repo, self._connection) as feed:
+            if self._file.read(lambda db: is_current(db, feed)):
+                return Refreshed()
+        return self._catch_up(self._follow)
+
+    def _catch_up(self, work: Callable[[sqlite3.Connection, Backfill], Refreshed]) -> Refreshed:
+        from bayou.data.catalog.backfill import Backfill  # noqa: PLC0415
+
+        backfill = Backfill(self._repo, self._engine)
+        done = self._file.write(lambda db: work(db, backfill))
+        return replace(done, warnings=tuple(backfill.warnings)) if backfill.warnings else done
+
+    def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> Refreshed:
+        from bayou.data.catalog.follow_store import follow  # noqa: PLC0415
+
+        with open_feed(self._repo, self._connection) as feed:
+            return follow(db, self._root, feed, backfill)
+
+    def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:
+        """Put rows, and drop those of the files at some paths, in one transaction."""
+        rows = [schema.values(row) for row in put]
+        gone = list(drop)
+
+        def write(db: sqlite3.Connection) -> None:
+            schema.drop(db, gone)
+            for table in schema.TABLES:
+                schema.put(db, table, [(*values, None) for kind, values in rows if kind == table])
+
+        self._file.write(write)
+
+    def versions(self, model_id: str, name: str, type: str | None = None) -> list[VersionRow]:  # noqa: A002
+        """Return all versions of an item, also one that is kept as deleted."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        return self._read(lambda db: list(versions(db, where)))
+
+    def highest(self, model_id: str, name: str, type: str | None = None) -> int:  # noqa: A002
+        """Return the highest number that a version of an item has, deleted or not; 0 if there is none."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        where.add("version <= ?", limits.VERSION_MAX)  # an older Bayou took more for versions
+        statement = f"SELECT coalesce(max(version), 0) FROM version {where.sql}"
+        return self._read(lambda db: int(db.execute(statement, where.parameters).fetchone()[0]))
+
+    def latest(self, model_id: str, name: str, type: str | None = None) -> VersionRow | None:  # noqa: A002
+        """Return the highest version of an item that is not deleted."""
+        where = Where()
+        where.equal(model_id=model_id, name=name, type=type)
+        where.add(IS_LATEST)
+        return self._read(lambda db: next(versions(db, where), None))
+
+    def find(
+        self,
+        *,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002
+        tags: Mapping[str, str] | None = None,
+        model: str | None = None,
+        type: str | None = None,  # noqa: A002
+        run: str | None = None,
+        all_versions: bool = False,
+    ) -> list[VersionRow]:
+        """Return the latest version, or all versions, of items that fit; `model` is a name or an id."""
+        where = Where()
+        where.equal(name=name, id=id, type=type, run=run)
+        where.tags(tags)
+        if model is not None:
+            where.add("(model = ? OR model_id = ?)", model, model)
+        if all_versions:
+            where.add("NOT deleted")
+        else:
+            where.add(IS_LATEST if where.conditions else ALL_LATEST)
+        return self.select(where)
+
+    def select(self, where: Where, limit: int | None = None) -> list[VersionRow]:
+        """Return the versions for which some conditions hold."""
+        return self._read(lambda db: list(versions(db, where, limit)))
+
+    def count_versions(self) -> int:
+        """Return how many versions there are rows of, marks of deleted ones included."""
+        return self._read(lambda db: count(db, "version", Where()))
+
+    def runs_of_lifetimes(self) -> set[str]:
+        """Return the ids of the workflow runs for whose sake versions are kept."""
+        statement = "SELECT DISTINCT run FROM version WHERE lifetime = 'run' AND NOT deleted AND run IS NOT NULL"
+        return self._read(lambda db: {str(run) for (run,) in db.execute(statement)})
+
+    def mark(self) -> tuple[int, int] | None:
+        """Return what is equal as long as nobody else writes to the catalog; None where only this process sees it."""
+        return self._read(self._file.mark)
+
+    @property
+    def path(self) -> Path:
+        """The file, for those who read it by themselves."""
+        return self._file.path
+
+    def outputs(self, model_id: str, limit: int | None = None) -> list[OutputRow]:
+        """Return what a model's methods put out, the newest first."""
+        where = Where()
+        where.equal(model_id=model_id)
+        return self._read(lambda db: outputs(db, where, limit))
+
+    def output(self, output_id: str) -> OutputRow | None:
+        """Return one output."""
+        where = Where()
+        where.equal(id=output_id)
+        return self._read(lambda db: next(iter(outputs(db, where, 1)), None))
+
+    def runs(
+        self,
+        *,
+        text: str | None = None,
+        status: str | None = None,
+        since: str | None = None,
+        workflow: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[list[RunRow], int]:
+        """Return the workflow runs that fit, the newest first, at most `limit`; and how many fit in all.
+
+        `text` stands somewhere in a run's id, workflow, inputs, tags, steps or errors; `workflow` is a name or an
+        id; `since` a time as records have it.
+        """
+        where = Where()
+        where.equal(status=status)
+        where.tags(tags)
+        if text:
+            where.add("(instr(words, ?) OR instr(lower(run_id), ?))", text.casefold(), text.casefold())
+        if since is not None:
+            where.add("started_at >= ?", since)
+        if workflow is not None:
+            where.add("(workflow = ? OR workflow_id = ?)", workflow, workflow)
+        return self._read(lambda db: (runs(db, where, limit), count(db, "run", where)))
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return one workflow run."""
+        where = Where()
+        where.equal(run_id=run_id)
+        return self._read(lambda db: next(iter(runs(db, where, 1)), None))
+
+    def bad(self) -> list[BadFile]:
+        """Return the records that cannot be read."""
+        return self._read(lambda db: [BadFile(*row) for row in db.execute("SELECT path, why FROM bad ORDER BY path")])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask the catalog; one that was made anew since the last refresh is filled first."""
+        if self._file.read(lambda db: schema.told(db, "position")) is None:
+            self.refresh()
+        return self._file.read(work)

@@ -1,0 +1,119 @@
+"""Catch up with the cache of a store: follow its feed, or look at everything that is here.
+
+All in one transaction, which begins before the feed's position is taken: rows and position change together, two who
+refresh take turns, and the row of a writer, which comes after its file, is either seen here or written later.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+
+from bayou.data.catalog.backfill import Backfill, records_of
+from bayou.data.catalog.derive import ROOTS, Gone, Refreshed, apply, empty, is_record, read_all, settle, stamp_of
+from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
+from bayou.state.change_feed import ChangeFeed, Cursor, Kept, Pending
+from bayou.worktree.scan import Found, scan
+
+
+def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+    """Bring the catalog up to the feed's position."""
+    old = Cursor.load(told(db, "position") or "")
+    changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
+    if changes is None:
+        return _rebuild(db, root, feed, backfill)
+    named = partial(feed.gone, named=True)
+    count = apply(db, read_all(root, _records(changes.paths | _fresh(db))), named)
+    for directory in changes.below:
+        count += apply(db, read_all(root, _touched(db, root, directory)), named)
+    if feed.complete:
+        count += _drop_unseen(db, feed)
+    db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
+    _keep(db, changes.added, changes.recent)
+    return settle(db, feed.position.place, feed.position.dump(), None, count)
+
+
+def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+    """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
+    why = told(db, "why") or "had lost track of the tree"
+    former = Cursor.load(told(db, "former") or "")
+    place = told(db, "place") or (former.place if former is not None else None)
+    if place is not None and place != feed.position.place:
+        empty(db)
+        why = "was of another datastore"
+    changes = feed.changed_since(former, Kept) if former is not None else None
+    changed = _records(changes.paths) if changes is not None else ()
+    count = apply(db, read_all(root, changed), partial(feed.gone, named=True))
+    for table in TABLES:
+        db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
+    db.execute("DELETE FROM bad")
+    count += _read_everything(db, root, partial(feed.gone, named=False), backfill)
+    count += _drop_unseen(db, feed)
+    db.execute("DELETE FROM pending")
+    kept = feed.kept()
+    _keep(db, kept.pending, kept.recent)
+    tell(db, "former", None)
+    return settle(db, feed.position.place, feed.position.dump(), why, count)
+
+
+def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
+    """Read every record that is here: in this process, or on Spark once the walk has met too many for it."""
+    here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
+    limit = backfill.limit
+    some = list(islice(here, 0 if limit is None else limit + 1))
+    if limit is not None and len(some) > limit:
+        count = backfill.cache(db, root, lambda told: apply(db, records_of(told), gone))
+        if count is not None:
+            return count
+    return apply(db, read_all(root, chain(some, here)), gone)
+
+
+def _records(paths: Iterable[str]) -> Iterator[str]:
+    return filter(is_record, paths)
+
+
+def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
+    """Return the records in a directory (the empty path: anywhere) whose files are not as they were, or are gone."""
+    prefix = f"{directory}/" if directory else ""
+    stamps: dict[str, str | None] = {}
+    for table, path in PATHS.items():
+        known = f"SELECT {path} AS path, stamp FROM {table} WHERE substr({path}, 1, ?) = ?"
+        stamps.update(db.execute(known, (len(prefix), prefix)).fetchall())
+    tops = [directory] if directory else ROOTS
+    here = {found.path: found.stat for top in tops for found in scan(root, top) if isinstance(found, Found)}
+    changed = {path for path, stat in here.items() if is_record(path) and stamps.get(path) != stamp_of(stat)}
+    return changed | (stamps.keys() - here.keys())
+
+
+def _fresh(db: sqlite3.Connection) -> set[str]:
+    """Return the records whose rows came from a writer: a file may have come and gone between two positions."""
+    return {
+        str(one)
+        for table, path in PATHS.items()
+        for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
+    }
+
+
+def _drop_unseen(db: sqlite3.Connection, feed: ChangeFeed) -> int:
+    """Drop rows that only an earlier catalog knew, where the journal or a complete base says that they are gone."""
+    count = 0
+    for table, path in PATHS.items():
+        unseen = [str(one) for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
+        if unseen:
+            count += drop(db, feed.gone(unseen, named=False))
+    return count
+
+
+def _kept(db: sqlite3.Connection) -> Kept:
+    pending = [Pending(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
+    return Kept(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
+
+
+def _keep(db: sqlite3.Connection, pending: Iterable[Pending], recent: Iterable[str] | None) -> None:
+    db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", [(row.id, row.kind, row.path) for row in pending])
+    if recent is not None:
+        db.execute("DELETE FROM recent")
+        db.executemany("INSERT OR IGNORE INTO recent VALUES (?)", [(path,) for path in recent])

@@ -1,0 +1,151 @@
+"""Outputs: what came of running a model's methods, one file each.
+
+`outputs/<type…>/<model-id>/<id>.yaml`. Lists are answered by the catalog, without a look at any file.
+
+Evaluated definitions: what a model or a workflow really was when it ran.
+
+`definitions-evaluated/<type…>/<model-id>/<output-id>.yaml`, `workflows-evaluated/<workflow-id>/<run-id>.yaml` (or
+`evaluated.yaml`, without a run). That a model was deleted on purpose is recorded beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
+from bayou.core.clock import now
+from bayou.core.errors import RecordNotFound
+from bayou.data import document
+from bayou.data.catalog.derive import derive, output_row
+from bayou.data.catalog.rows import Made, OutputRow
+from bayou.data.context import DataContext
+from bayou.data.layout import (
+    ModelRef,
+    check_id,
+    check_tags,
+    deleted_model_path,
+    evaluated_definition_path,
+    evaluated_workflow_path,
+    output_path,
+)
+
+
+class Output(Struct, frozen=True):
+    """One run of a method. `data` is what it saved; `run` to `step` say for which workflow, if for one.
+
+    `model`, `model_id` and `type` are those of the model that it is saved for.
+    """
+
+    id: str
+    method: str
+    status: str
+    started_at: str
+    finished_at: str | None = None
+    duration_s: float | None = None
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    data: tuple[Made, ...] = ()
+    error: str | None = None
+    run: str | None = None
+    workflow: str | None = None
+    job: str | None = None
+    step: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    model_id: str = ""
+    type: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the fields of the output's file."""
+        return {**asdict(self), "data": [asdict(made) for made in self.data]}
+
+    @classmethod
+    def from_document(cls, fields: Mapping[str, Any], path: str) -> Output:
+        """Check the fields of an output's file; `RecordDamaged` names it, and what is wrong with it."""
+        row = output_row(path, fields)
+        inputs = fields.get("inputs") or {}
+        if not isinstance(inputs, dict):
+            raise document.damaged(path, "its inputs are no mapping")
+        return cls(inputs=inputs, **asdict(row) | {"data": row.data})
+
+
+class OutputRepository:
+    """The outputs of one datastore."""
+
+    def __init__(self, context: DataContext) -> None:
+        self._context = context
+
+    def save(self, model: ModelRef, output: Output) -> Output:
+        """Write an output, or write it again with what is known by now; return it as it is kept."""
+        check_id(output.id, "an output")
+        check_tags(output.tags)
+        kept = replace(output, model=model.name, model_id=model.id, type=model.type)
+        path = output_path(model.type, model.id, output.id)
+        data = document.dump(kept.to_document())
+        row = derive(path, data)
+        self._context.tree.write(path, data)
+        self._context.tell([row])
+        return kept
+
+    def get(self, output_id: str) -> Output:
+        """Return an output, whosever it is; `RecordNotFound` if there is none."""
+        self._context.catalog.refresh()
+        row = self._context.catalog.output(output_id)
+        data = self._context.load(row.path) if row is not None else None
+        if row is None or data is None:
+            raise RecordNotFound(
+                f"there is no output {output_id}", hint="bayou datastore sync --pull brings what others made"
+            )
+        return Output.from_document(document.load(data, row.path), row.path)
+
+    def list(self, model: ModelRef) -> list[OutputRow]:
+        """Return the outputs of a model in short, the newest first."""
+        self._context.catalog.refresh()
+        return self._context.catalog.outputs(model.id)
+
+
+class EvaluatedRepository:
+    """The evaluated definitions of one datastore."""
+
+    def __init__(self, context: DataContext) -> None:
+        self._context = context
+
+    def save_definition(self, model: ModelRef, output_id: str, evaluated: Mapping[str, object]) -> None:
+        """Keep what a model was when it made an output."""
+        path = evaluated_definition_path(model.type, model.id, check_id(output_id, "an output"))
+        self._context.tree.write(path, document.dump(evaluated))
+
+    def get_definition(self, model: ModelRef, output_id: str) -> dict[str, Any]:
+        """Return what a model was when it made an output; `RecordNotFound` if nobody kept it."""
+        path = evaluated_definition_path(model.type, model.id, check_id(output_id, "an output"))
+        return self._load(path, f"evaluated definition of {model.name} for output {output_id}")
+
+    def save_workflow(self, workflow_id: str, run_id: str | None, evaluated: Mapping[str, object]) -> None:
+        """Keep what a workflow was when it ran, or (None) what it was evaluated to without a run."""
+        self._context.tree.write(_workflow_path(workflow_id, run_id), document.dump(evaluated))
+
+    def get_workflow(self, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
+        """Return what a workflow was when it ran, or was last evaluated to; `RecordNotFound` if nobody kept it."""
+        return self._load(_workflow_path(workflow_id, run_id), f"evaluated workflow {workflow_id}")
+
+    def record_deleted(self, model: ModelRef) -> None:
+        """Record that a model was deleted on purpose: then its data is nobody's, wherever it is (F118)."""
+        fields = {"id": model.id, "name": model.name, "type": model.type, "deleted_at": now()}
+        self._context.tree.write(deleted_model_path(model.type, model.id), document.dump(fields))
+
+    def was_deleted(self, kind: str, model_id: str) -> bool:
+        """Say whether it is recorded that a model was deleted."""
+        return self._context.tree.exists(deleted_model_path(kind, model_id))
+
+    def _load(self, path: str, what: str) -> dict[str, Any]:
+        data = self._context.load(path)
+        if data is None:
+            raise RecordNotFound(f"there is no {what}", hint="bayou datastore sync --pull brings what others made")
+        return document.load(data, path)
+
+
+def _workflow_path(workflow_id: str, run_id: str | None) -> str:
+    check_id(workflow_id, "a workflow")
+    return evaluated_workflow_path(workflow_id, run_id if run_id is None else check_id(run_id, "a run"))

@@ -1,0 +1,256 @@
+"""One CEL expression over the fields of a version: checked before any row is looked at.
+
+What an expression can ask of a version, and how the catalog's columns tell it.
+
+Times as people write them in an expression.
+
+What an expression sees of content, and what comes out of one, as JSON has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from bayou.core import limits
+from bayou.core.clock import format_utc, parse_utc
+from bayou.core.errors import QueryInvalid, RecordError
+from bayou.core.text import did_you_mean
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.query.cost import FUNCTIONS, MACROS, Token, key_order, tokens
+from bayou.data.query.evaluator import BoundedProgram
+
+Kind = Literal["text", "number", "truth", "time", "other"]
+
+
+class Field(Struct, frozen=True):
+    """One field. `nullable`: it may be null, which CEL neither orders nor calls functions on."""
+
+    kind: Kind
+    value: Callable[[VersionRow], Any]
+    nullable: bool = False
+
+
+def time_of(row: VersionRow) -> datetime:
+    """Return when a version was made, as CEL compares it."""
+    return datetime.fromisoformat(row.created_at)
+
+
+def _owner(row: VersionRow) -> Mapping[str, str | None]:
+    names = ("model", "model_id", "type", "repo", "output", "run", "workflow", "job", "step")
+    return {name: getattr(row, name) for name in names}
+
+
+FIELDS: Mapping[str, Field] = {
+    "model": Field("text", lambda row: row.model),
+    "model_id": Field("text", lambda row: row.model_id),
+    "type": Field("text", lambda row: row.type),
+    "name": Field("text", lambda row: row.name),
+    "version": Field("number", lambda row: row.version),
+    "latest": Field("truth", lambda row: row.latest),
+    "size": Field("number", lambda row: row.size),
+    "content_type": Field("text", lambda row: row.content_type),
+    "tags": Field("other", lambda row: dict(row.tags)),
+    "created_at": Field("time", time_of),
+    "lifetime": Field("text", lambda row: row.lifetime, nullable=True),
+    "owner": Field("other", _owner),
+    "run": Field("text", lambda row: row.run, nullable=True),
+    "workflow": Field("text", lambda row: row.workflow, nullable=True),
+    "job": Field("text", lambda row: row.job, nullable=True),
+    "step": Field("text", lambda row: row.step, nullable=True),
+}
+"""What the catalog alone can tell."""
+
+CONTENT = ("content", "attributes")
+"""What has to be read: the content as text (or bytes), and the JSON object that it is (else an empty one)."""
+
+KNOWN = (*FIELDS, *CONTENT)
+
+
+_PART = re.compile(r"(\d{4})(?:-(\d{2}))?")
+
+
+def parse_time(text: str) -> datetime | None:
+    """Return the moment that a text names: a year, a month, a day or a time, in UTC unless it says otherwise."""
+    part = _PART.fullmatch(text)
+    try:
+        return parse_utc(f"{part[1]}-{part[2] or '01'}-01" if part is not None else text)
+    except ValueError:
+        return None
+
+
+def as_record(moment: datetime) -> str | None:
+    """Return a moment as records have it; None if they cannot tell it exactly."""
+    if moment.microsecond % 1000:
+        return None
+    return format_utc(moment)
+
+
+COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_ENDS = ("&&", "||", ")", "]", "}", ",", "?", ":")
+_BEGINS = ("&&", "||", "(", "[", "{", ",", "?", ":")
+_OF_TEXT = ("startsWith", "endsWith", "contains", "matches")
+TYPES = ("bool", "bytes", "double", "int", "list", "map", "null_type", "optional", "string", "uint")
+_TIME_AS_TEXT = "__created_at"
+
+
+class Expression:
+    """A compiled expression. `what` names it in errors."""
+
+    def __init__(self, source: str, what: str) -> None:
+        self.words = tokens(source) or []
+        self._program = BoundedProgram(_rewritten(source, self.words), what)
+        bound = set(bound_names(self.words))
+        used = [name for name in self._program.variables() if name not in bound and name not in TYPES]
+        for name in used:
+            if name not in KNOWN and name != _TIME_AS_TEXT:
+                raise _unknown("field", name, KNOWN)
+        for name in self._program.functions():
+            if name.isidentifier() and not name.startswith("_") and name not in FUNCTIONS:
+                raise _unknown("function", name, FUNCTIONS)
+        self._fields = {name: FIELDS[name].value for name in used if name in FIELDS}
+        if _TIME_AS_TEXT in used:
+            self._fields[_TIME_AS_TEXT] = lambda row: row.created_at
+        self.content = tuple(name for name in used if name in CONTENT)
+        """What has to be read of a version's content, if anything."""
+        self.order = key_order(self.words)
+        """In which order the keys of maps are shown: the one in which the expression names them."""
+        self.tags = _asked_tags(self.words)
+        """The tags that are asked for by name; None where it matters which there are. Missing ones are null."""
+
+    def evaluate(self, row: VersionRow, content: Mapping[str, Any]) -> Any:
+        """Return what the expression comes to; one of `FAILURES` if it comes to nothing."""
+        values: dict[str, Any] = {name: value(row) for name, value in self._fields.items()}
+        if self.tags and "tags" in values:
+            values["tags"] = dict.fromkeys(self.tags) | values["tags"]
+        return self._program.execute({**values, **{name: content[name] for name in self.content}})
+
+
+def _rewritten(source: str, words: Sequence[Token]) -> str:
+    """Let times be compared with plain texts: what CEL sees are timestamps, or, for functions of texts, a text."""
+    changes: dict[int, tuple[Token, str]] = {}
+    for at, word in enumerate(words):
+        before, after = [*reversed(words[max(0, at - 3) : at])], words[at + 1 : at + 4]
+        if word.named("timestamp") and len(after) > 2 and after[0].sign("(") and after[2].sign(")"):
+            moment = parse_time(after[1].string or "")
+            if moment is not None:
+                changes[after[1].at] = after[1], f'"{moment.isoformat()}"'
+        elif word.named("created_at") and not (before and before[0].sign(".")):
+            if len(after) > 1 and after[0].sign(".") and after[1].named(*_OF_TEXT):
+                changes[word.at] = word, _TIME_AS_TEXT
+            for text in _compared(before, after):
+                changes[text.at] = text, _timestamp(text)
+    for at in sorted(changes, reverse=True):
+        token, meant = changes[at]
+        source = source[:at] + meant + source[at + len(token.text) :]
+    return source
+
+
+def _compared(before: Sequence[Token], after: Sequence[Token]) -> Iterator[Token]:
+    """Yield the texts that a word is directly compared with, on either side."""
+    for near, ends in ((after, _ENDS), (before, _BEGINS)):
+        compared = len(near) > 1 and near[0].sign(*COMPARISONS) and near[1].string is not None
+        if compared and (len(near) == 2 or near[2].sign(*ends)):
+            yield near[1]
+
+
+def _timestamp(token: Token) -> str:
+    moment = parse_time(token.string or "")
+    if moment is None:
+        raise QueryInvalid(
+            f"created_at is compared with {token.text}, which is no time",
+            hint='write it like "2026-01-31" or "2026-01-31T12:00:00Z"',
+        )
+    return f'timestamp("{moment.isoformat()}")'
+
+
+def bound_names(words: Sequence[Token]) -> Iterator[str]:
+    """Yield the names that macros bind: `x` in `tags.exists(x, x == "a")`."""
+    for dot, macro, open_, name, comma in zip(words, words[1:], words[2:], words[3:], words[4:], strict=False):
+        if dot.sign(".") and macro.named(*MACROS) and open_.sign("(") and name.kind == "name" and comma.sign(","):
+            yield name.text
+
+
+def _asked_tags(words: Sequence[Token]) -> frozenset[str] | None:
+    asked: set[str] = set()
+    for at, word in enumerate(words):
+        if not word.named("tags") or (at and words[at - 1].sign(".")):
+            continue
+        key = tag_key(words[at:])
+        if key is None or (at > 1 and words[at - 2].named("has")):
+            return None
+        asked.add(key)
+    return frozenset(asked)
+
+
+def tag_key(words: Sequence[Token]) -> str | None:
+    """Return the tag that `tags.key` or `tags["key"]` asks for; None if the words begin otherwise."""
+    if len(words) > 2 and words[1].sign(".") and words[2].kind == "name":
+        return None if len(words) > 3 and words[3].sign("(") else words[2].text
+    if len(words) > 3 and words[1].sign("[") and words[3].sign("]"):
+        return words[2].string
+    return None
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> QueryInvalid:
+    near = did_you_mean(name, known, "")
+    return QueryInvalid(f"there is no {what} {name}", hint=f"{near} {what}s are {', '.join(known)}".lstrip())
+
+
+def content_of(data: bytes) -> Mapping[str, Any]:
+    """Return the content, as text if it is text, and the JSON object that it is, if it is one."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return {"content": data, "attributes": {}}
+    return {"content": text, "attributes": _attributes(text)}
+
+
+def check_size(size: int) -> None:
+    """Raise `RecordError` if content is too large for an expression to ask for."""
+    if size > limits.CONTENT_BYTES:
+        raise RecordError(f"its content has {size} bytes, more than an expression can ask for")
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    if len(text) > limits.ATTRIBUTES_BYTES or not text.lstrip().startswith("{"):
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def as_json(value: Any, order: Mapping[str, int] | None = None) -> Any:
+    """Return a value as JSON can tell it: times as records have them, durations in seconds, bytes in base 64.
+
+    A map of CEL has its keys in an order that is another one in every process. Here they come as `order` ranks them,
+    the others after those, by their names.
+    """
+    match value:
+        case datetime():
+            return as_record(value) or value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            told = {str(key): as_json(one, order) for key, one in value.items()}
+            rank = order or {}
+            return dict(sorted(told.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
+        case list() | tuple():
+            return [as_json(one, order) for one in value]
+        case None | bool() | int() | str():
+            return value
+        case _:  # an optional value
+            return as_json(value.value(), order) if value.has_value() else None

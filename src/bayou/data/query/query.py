@@ -1,0 +1,101 @@
+"""Ask the catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from bayou.core import limits
+from bayou.core.documents import read_at_most
+from bayou.core.errors import QueryInvalid, RecordError
+from bayou.data.catalog.rows import VersionRow
+from bayou.data.query.evaluator import FAILURES, TooCostly
+from bayou.data.query.expression import Expression, as_json, check_size, content_of
+from bayou.data.query.pushdown import push_down
+
+if TYPE_CHECKING:
+    from bayou.data.records import Records
+
+Load = Callable[[VersionRow], bytes]
+_MOST_COSTLY = 5
+"""Versions for which an expression takes too long, before the whole query ends: each takes its time."""
+
+_LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
+
+
+class QueryResult(Struct, frozen=True):
+    """The first results, how many versions match in all, and a sentence for each that could not be judged or shown."""
+
+    results: list[Any]
+    total: int
+    failed: list[str]
+
+
+def query(records: Records, predicate: str, select: str | None = None, limit: int | None = None) -> QueryResult:
+    """Return the versions for which `predicate` is true, or what `select` makes of each; at most `limit` of them.
+
+    Content is read, and fetched if it is not here, only if an expression asks for it. `QueryInvalid` before any row
+    is looked at. The caller has refreshed the catalog.
+    """
+    from bayou.data.items import Item, metadata_of  # noqa: PLC0415  (only for content)
+
+    def load(row: VersionRow) -> bytes:
+        check_size(row.size)
+        with records.data.open(Item(metadata_of(row))) as file:
+            return read_at_most(file, limits.CONTENT_BYTES)
+
+    wanted = Expression(predicate, "the predicate")
+    shown = Expression(select, "the selection") if select is not None else None
+    return judge(records.catalog.select(push_down(wanted)), wanted, shown, limit, load)
+
+
+def judge(
+    rows: Iterable[VersionRow], wanted: Expression, shown: Expression | None, limit: int | None, load: Load
+) -> QueryResult:
+    """Evaluate the predicate for each row, and the selection for those that are shown."""
+    results: list[Any] = []
+    failed: list[str] = []
+    total = costly = 0
+    for row in rows:
+        content: Mapping[str, Any] = {}
+        try:
+            if wanted.content:
+                content = content_of(load(row))
+            if not _truth(wanted.evaluate(row, content)):
+                continue
+            total += 1
+            if limit is not None and len(results) >= limit:
+                continue
+            if shown is not None and shown.content and not content:
+                content = content_of(load(row))
+            results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content), shown.order))
+        except (*FAILURES, RecordError) as error:
+            failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
+            costly += isinstance(error, TooCostly)
+            if costly >= _MOST_COSTLY:
+                raise QueryInvalid(
+                    f"the expression is too costly for {costly} versions, the last of them {failed[-1]}",
+                    hint="ask first for what is cheap to tell, as name == ... && ...",
+                ) from None
+    return QueryResult(results, total, failed)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"the predicate comes to {json.dumps(as_json(value))}, which is neither true nor false")
+    return value
+
+
+def _listed(row: VersionRow) -> dict[str, Any]:
+    """Return a version as a list shows it."""
+    return {name: dict(row.tags) if name == "tags" else getattr(row, name) for name in _LISTED}
+
+
+def _reason(error: Exception) -> str:
+    """Put what went wrong into one line."""
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]}"
+    return " ".join(str(error).partition(". ")[0].split())
