@@ -22,7 +22,7 @@ from pathlib import Path
 from bayou.core.ids import ulid
 from bayou.maintenance import api
 from bayou.maintenance.setup import setup
-from bayou.model import create_model
+from bayou.models import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef

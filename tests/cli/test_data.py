@@ -11,7 +11,7 @@ import sys
 import pytest
 from tests.cli.terminal import at_terminal
 
-from bayou.model import create_model
+from bayou.models import create_model
 
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"

@@ -19,7 +19,7 @@ from bayou.data.layout import Owner
 from bayou.data.records import Records
 from bayou.data.runs import Run
 from bayou.leases import STORE, model_key, open_leases
-from bayou.model import find_model
+from bayou.models import find_model
 from bayou.state.database import Database
 from bayou.testing.faulty import Fault
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from bayou.data.records import Records
-from bayou.model import create_model
+from bayou.models import create_model
 from bayou.repo import init_repo, open_repo
 
 HEAVY = {
@@ -129,7 +129,7 @@ def test_data_is_listed_and_read_without_a_parser_or_an_engine(imports, with_dat
 def test_a_type_of_spark_is_told_of_without_spark(imports, with_data, args):
     modules = imports("-m", "bayou", *args)
 
-    assert "bayou.model.types.sql" in modules
+    assert "bayou.models.types.sql" in modules
     assert not {name for name in modules if name.startswith(("bayou.pipeline", "pyspark", "pyarrow", "pandas", "grpc"))}
 
 

@@ -14,7 +14,7 @@ from tests.trusting import trust
 
 from bayou.core.errors import AccessDenied
 from bayou.leases import model_key
-from bayou.model import find_model
+from bayou.models import find_model
 from bayou.testing.faulty import Fault
 
 

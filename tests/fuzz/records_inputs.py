@@ -39,9 +39,9 @@ from bayou.data.outputs import Output
 from bayou.data.query.expression import FIELDS
 from bayou.data.retention.rules import judge
 from bayou.data.runs import Run
-from bayou.model.definition import load_definition
-from bayou.model.expressions import check, inputs_used
-from bayou.model.types.validation import unusable
+from bayou.models.definition import load_definition
+from bayou.models.expressions import check, inputs_used
+from bayou.models.types.validation import unusable
 from bayou.repo import init_repo
 from bayou.workflow.graph import check_graph
 from bayou.workflow.read import read_workflow

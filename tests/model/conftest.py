@@ -13,8 +13,8 @@ import yaml
 
 from bayou.data.outputs import Output
 from bayou.data.records import Records
-from bayou.model import Definition, load_definition
-from bayou.model.run import RunRequest, prepare, run_method
+from bayou.models import Definition, load_definition
+from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo, init_repo
 from bayou.session import write_session
 from tests.sync.conftest import proxy, s3_env, s3_team, team  # noqa: F401

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayou.model.types import Method
-from bayou.model.work import Work
+from bayou.models.method_context import MethodContext
+from bayou.models.types import Method
 
 
 class Words:
@@ -29,7 +29,7 @@ class _Whole:
     description = "as it is"
     methods: Mapping[str, Method] = {"go": Method("go", "", {"type": "object"})}
 
-    def run(self, method: str, arguments: Mapping[str, Any], work: Work) -> None:
+    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         arguments["then"](work)
 
 

@@ -21,8 +21,8 @@ from bayou.data.query.cost import cost_of
 from bayou.data.query.evaluator import BoundedProgram, TooCostly
 from bayou.data.query.expression import Expression
 from bayou.data.query.query import judge
-from bayou.model.expressions import EvaluationScope, evaluate
-from bayou.model.expressions.scan import Code, parse
+from bayou.models.expressions import EvaluationScope, evaluate
+from bayou.models.expressions.scan import Code, parse
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]
 

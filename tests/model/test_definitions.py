@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bayou.core.errors import ModelAmbiguous, ModelExists, ModelInvalid, ModelNotFound
-from bayou.model import create_model, defined, find_model, list_models, load_definition
+from bayou.models import create_model, defined, find_model, list_models, load_definition
 from bayou.repo import Repo, init_repo
 
 

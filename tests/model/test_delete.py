@@ -7,7 +7,7 @@ import pytest
 from bayou.core.errors import ModelAmbiguous, ModelHasData, ModelNotFound
 from bayou.data.layout import ModelRef
 from bayou.data.records import Records
-from bayou.model import create_model, delete_model, find_model, list_models, resolve_model
+from bayou.models import create_model, delete_model, find_model, list_models, resolve_model
 from bayou.repo import Repo, init_repo
 
 

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from bayou.core.errors import ExpressionInvalid
 from bayou.core.redaction import SHORTEST
 from bayou.data.records import Records
-from bayou.model.expressions import (
-    DataLookup,
-    EvaluationScope,
-    check,
-    evaluate,
-    has_expression,
-    inputs_used,
-    redact,
-    uses,
-)
+from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, has_expression, inputs_used, uses
 
 
 def where(path) -> str:
@@ -138,7 +129,7 @@ def test_values_of_the_environment_are_told_apart():
 
     assert evaluated.value == {"a": "Bearer s3cret"}
     assert evaluated.secrets == {"s3cret"}
-    assert redact(evaluated.value, evaluated.secrets) == {"a": "Bearer ***"}
+    assert evaluate(evaluated.value, evaluated.secrets) == {"a": "Bearer ***"}
 
 
 def test_an_environment_that_is_asked_for_at_a_distance_is_secret_as_a_whole():
@@ -161,7 +152,7 @@ def test_a_number_made_of_a_secret_is_redacted():
     evaluated = evaluate({"port": "${{ int(env.PIN) }}"}, EvaluationScope(env={"PIN": "4711"}), where)
 
     assert evaluated.value == {"port": 4711}
-    assert redact(evaluated.value, evaluated.secrets) == {"port": "***"}
+    assert evaluate(evaluated.value, evaluated.secrets) == {"port": "***"}
 
 
 _NESTED = st.recursive(
@@ -172,7 +163,7 @@ _NESTED = st.recursive(
 
 @given(_NESTED, st.text(min_size=SHORTEST).filter(lambda text: "*" not in text and len(text.strip()) >= SHORTEST))
 def test_no_text_that_is_redacted_still_has_the_secret(nested, secret):
-    redacted = redact({"value": nested, "text": f"<{secret}>"}, {secret})
+    redacted = evaluate({"value": nested, "text": f"<{secret}>"}, {secret})
 
     assert all(secret not in text for text in _texts(redacted))
 
@@ -236,7 +227,7 @@ def test_data_that_is_not_there_is_said_with_the_place(repo, define, text, said,
 
 def test_the_evaluator_is_loaded_only_where_an_expression_occurs():
     script = (
-        "import sys; from bayou.model.expressions import EvaluationScope, evaluate;"
+        "import sys; from bayou.models.expressions import EvaluationScope, evaluate;"
         "evaluate({'a': ['x', 1]}, EvaluationScope(), str); print('cel.cel' in sys.modules);"
         "evaluate('${{ 1 }}', EvaluationScope(), str); print('cel.cel' in sys.modules)"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from bayou.core.errors import TypeNotFound
 from bayou.data.records import Records
-from bayou.model.types import find_type, load_types
+from bayou.models.types import find_type, load_types
 from bayou.repo import Repo
 from tests.trusting import trust
 

@@ -12,10 +12,10 @@ import yaml
 import bayou
 from bayou.core.errors import ArgumentsInvalid, BayouError, LeaseLost, MethodFailed
 from bayou.data.records import Records
-from bayou.model import find_model
-from bayou.model.prepare import Prepared
-from bayou.model.run import RunRequest, prepare, run_method
-from bayou.model.types import Method, OutputSpec
+from bayou.models import find_model
+from bayou.models.prepare import Prepared
+from bayou.models.run import RunRequest, prepare, run_method
+from bayou.models.types import Method, OutputSpec
 from bayou.session import write_session
 from tests.model.conftest import define_in, files
 
@@ -418,7 +418,7 @@ def test_a_method_that_is_cancelled_says_so_and_leaves_no_data(own, names):
 
 
 def test_a_method_that_does_not_stop_is_left_behind_and_saves_nothing_more(own, names, monkeypatch):
-    monkeypatch.setattr("bayou.model.run.STOP_S", 0.05)
+    monkeypatch.setattr("bayou.models.run.STOP_S", 0.05)
     cancel, go_on, refused = threading.Event(), threading.Event(), threading.Event()
 
     def then(work):

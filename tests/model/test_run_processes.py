@@ -18,8 +18,10 @@ import bayou
 from bayou.core.errors import Cancelled
 from bayou.data.records import Records
 from bayou.leases import open_leases
-from bayou.model.process import Excerpt, excerpt, run_process, tree
-from bayou.model.run import RunRequest, prepare, run_method
+from bayou.models import process as excerpt
+from bayou.models import process as tree
+from bayou.models.process import Excerpt, run_process
+from bayou.models.run import RunRequest, prepare, run_method
 from bayou.session import write_session
 from tests.model.conftest import define_in
 
@@ -124,7 +126,7 @@ def test_what_a_command_leaves_behind_is_ended_and_not_waited_for(repo, define, 
 
 
 def test_the_last_words_of_what_a_command_leaves_behind_are_heard(define, go, read, monkeypatch):
-    monkeypatch.setattr("bayou.model.process.run.LINGER_S", UNTIL_S)  # it ends with the last words, not with the time
+    monkeypatch.setattr("bayou.models.process.LINGER_S", UNTIL_S)  # it ends with the last words, not with the time
     model = define("command/shell", "m", {"run": "(sleep 0.3; echo late) & echo early"})
 
     go(model, "execute")

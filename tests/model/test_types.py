@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.errors import ArgumentsInvalid, ExpressionInvalid, MethodNotFound, TypeInvalid, TypeNotFound
-from bayou.model.run import RunRequest, prepare
-from bayou.model.types import Method, coerce, find_type, load_types, problems
-from bayou.model.types.schema import schema_of
+from bayou.models.run import RunRequest, prepare
+from bayou.models.types import Method, coerce, find_type, load_types, problems
+from bayou.models.types.schema import schema_of
 from tests.model.conftest import files
 
 

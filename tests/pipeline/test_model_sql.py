@@ -13,8 +13,8 @@ from pyarrow import parquet as pq
 
 from bayou.data.outputs import Output
 from bayou.data.records import Records
-from bayou.model import create_model, find_model
-from bayou.model.run import RunRequest, prepare, run_method
+from bayou.models import create_model, find_model
+from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo, init_repo
 from bayou.session import write_session
 from tests.sync.conftest import Team
@@ -178,7 +178,7 @@ def test_a_query_that_takes_too_long_is_stopped(repo):
 @pytest.mark.usefixtures("warm")
 def test_a_query_that_is_cancelled_stops_on_the_server_and_says_so(repo, monkeypatch):
     """The method ends only when the server has given up what it was asked: nothing here waits for less."""
-    monkeypatch.setattr("bayou.model.run.STOP_S", 120.0)
+    monkeypatch.setattr("bayou.models.run.STOP_S", 120.0)
     cancel, came_of = threading.Event(), []
     asking = threading.Thread(target=lambda: came_of.append(ask(repo, FOREVER, cancel)))
     asking.start()

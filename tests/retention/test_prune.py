@@ -7,8 +7,8 @@ import pytest
 from bayou.core.errors import ModelInvalid, ModelNotFound, UsageError
 from bayou.data.layout import ModelRef
 from bayou.data.records import Records
-from bayou.model import create_model, delete_model, find_model
-from bayou.records.retention.prune import PrunePlan, plan_prune, run_prune
+from bayou.models import create_model, delete_model, find_model
+from bayou.models.prune import PrunePlan, plan_prune, run_prune
 from bayou.repo import Repo, init_repo
 from tests.retention.conftest import Team, put, size, versions
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import bayou
 from bayou.leases import open_leases
-from bayou.model import create_model
+from bayou.models import create_model
 from bayou.sync.plan.policy import ModelRef
 from tests.sync.conftest import Clone, Team
 

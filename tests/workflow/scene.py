@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from bayou.model import Definition, create_model
+from bayou.models import Definition, create_model
 from bayou.repo import Repo
 from bayou.workflow.definition import Workflow
 from bayou.workflow.read import Problem, read_workflow

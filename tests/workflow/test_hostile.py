@@ -17,8 +17,8 @@ import pytest
 from bayou.core import limits
 from bayou.core.errors import InputInvalid, ModelInvalid, WorkflowInvalid
 from bayou.data.query import evaluator
-from bayou.model import create_model
-from bayou.model.find import find_model, list_models
+from bayou.models import create_model
+from bayou.models.find import find_model, list_models
 from bayou.repo import Repo, init_repo
 from bayou.workflow.check import validate_workflows
 from bayou.workflow.create import create_workflow

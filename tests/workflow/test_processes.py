@@ -13,7 +13,7 @@ import pytest
 
 from bayou.data.records import Records
 from bayou.leases import open_leases
-from bayou.model import find_model
+from bayou.models import find_model
 from bayou.session import write_session
 from bayou.workflow.find import find_workflow
 from tests.session.commands import SOURCE, Commands, held

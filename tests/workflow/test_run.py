@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import InputInvalid, Unavailable, WorkflowInvalid
 from bayou.data.records import Records
-from bayou.model import find_model
+from bayou.models import find_model
 from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.workflow.run import new_run

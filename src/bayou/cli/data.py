@@ -68,7 +68,7 @@ def put(
     repo = common.open_repo()
     from bayou.data.content import type_by_name  # noqa: PLC0415
     from bayou.data.metadata import Options, Terms  # noqa: PLC0415
-    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
@@ -96,7 +96,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     """
     repo = common.open_repo()
     from bayou.data.layout import check_place  # noqa: PLC0415
-    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
@@ -130,7 +130,7 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
     it is JSON or text.
     """
     with reading(common) as (records, told):
-        from bayou.model import resolve_model  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
 
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
         told += records_sentences.forwarded(item.forwarded, item.metadata.name)
@@ -161,7 +161,7 @@ def list_(
     with reading(common) as (records, told):
         owner = None
         if model is not None:
-            from bayou.model import resolve_model  # noqa: PLC0415
+            from bayou.models import resolve_model  # noqa: PLC0415
 
             owner = resolve_model(records.repo, model, records)
         rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions, refresh=False)
@@ -176,7 +176,7 @@ def list_(
 def versions(common: Common, model: str, name: str) -> None:
     """List the versions of data."""
     with reading(common) as (records, told):
-        from bayou.model import resolve_model  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.data.versions(resolve_model(records.repo, model, records), name, refresh=False)
     common.output.emit(annotated(records_documents.versions(rows), told), [*records_sentences.versions(rows), *told])
@@ -212,7 +212,7 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
     """Give data another name; the old one leads to it."""
     repo = common.open_repo()
     from bayou.data.layout import check_place  # noqa: PLC0415
-    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     for name in (old, new):
@@ -239,7 +239,7 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
     """
     repo = common.open_repo()
     from bayou.data.layout import check_place  # noqa: PLC0415
-    from bayou.model import resolve_model  # noqa: PLC0415
+    from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bayou.data.engine import Choice
     from bayou.data.records import Records
     from bayou.data.retention import GcPlan
-    from bayou.records.retention.prune import PrunePlan
+    from bayou.models.prune import PrunePlan
 
 P = TypeVar("P", "GcPlan", "PrunePlan")
 
@@ -74,7 +74,7 @@ def prune(common: Common, model_ids: tuple[str, ...], dry_run: bool, yes: bool) 
     Gone is a model that `bayou model delete` has deleted, here or elsewhere, or whose MODEL_ID you give. Data of a
     model that is merely not defined here may be another clone's: it is mentioned, and stays.
     """
-    from bayou.records.retention.prune import plan_prune, run_prune  # noqa: PLC0415
+    from bayou.models.prune import plan_prune, run_prune  # noqa: PLC0415
 
     def rendered(plan: PrunePlan, *, dry: bool = False) -> Rendered:
         parts = list(records_sentences.prune(plan, dry_run=dry, verbose=common.verbose > 0))

@@ -15,7 +15,7 @@ from bayou.cli.writing import Rendered, write
 from bayou.core.errors import TypeNotFound
 
 if TYPE_CHECKING:
-    from bayou.model.types import ModelType
+    from bayou.models.types import ModelType
     from bayou.repo import Repo
 
 _FAILED = 1
@@ -42,7 +42,7 @@ def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str
     """
     given = parameters.named_once("--arg", arguments)
     repo = common.open_repo()
-    from bayou.model import create_model  # noqa: PLC0415
+    from bayou.models import create_model  # noqa: PLC0415
 
     found = _type(repo, kind)
     made = create_model(repo, kind, name, _as_wanted(found, given))
@@ -52,7 +52,7 @@ def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str
 
 def _type(repo: Repo, kind: str) -> ModelType | None:
     """Return a type, if there is one: models that merely own data need none."""
-    from bayou.model.types import find_type  # noqa: PLC0415
+    from bayou.models.types import find_type  # noqa: PLC0415
 
     try:
         return find_type(repo, kind)
@@ -64,7 +64,7 @@ def _as_wanted(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str
     """Return arguments as the type's methods want them: a number where they want one."""
     if not given:
         return given
-    from bayou.model.types import coerce  # noqa: PLC0415
+    from bayou.models.types import coerce  # noqa: PLC0415
 
     wanted: dict[str, object] = {}
     for method in found.methods.values() if found is not None else ():
@@ -77,7 +77,7 @@ def _as_wanted(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str
 def list_(common: Common) -> int:
     """List the models that are defined here."""
     repo = common.open_repo()
-    from bayou.model import list_models  # noqa: PLC0415
+    from bayou.models import list_models  # noqa: PLC0415
 
     found = list_models(repo)
     document = records_documents.models(found)
@@ -94,7 +94,7 @@ def get(common: Common, name: str) -> None:
     MODEL is its name or id.
     """
     repo = common.open_repo()
-    from bayou.model import find_model  # noqa: PLC0415
+    from bayou.models import find_model  # noqa: PLC0415
 
     document = records_documents.model(find_model(repo, name))
     common.output.emit(document, records_sentences.fields(document))
@@ -111,7 +111,7 @@ def delete(common: Common, name: str, with_data: bool, yes: bool) -> int:
     MODEL is its name or id. While it has data, that takes --data.
     """
     repo = common.open_repo()
-    from bayou.model import DeletedModel, delete_model, find_model  # noqa: PLC0415
+    from bayou.models import DeletedModel, delete_model, find_model  # noqa: PLC0415
 
     definition = find_model(repo, name)
     confirm(common, f"delete the model {definition.name}{' and all its data' if with_data else ''}?", yes=yes)

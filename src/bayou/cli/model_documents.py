@@ -12,7 +12,7 @@ from bayou.cli.documents import Document
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import OutputRow
     from bayou.data.outputs import Output
-    from bayou.model.types import ModelType, Types
+    from bayou.models.types import ModelType, Types
 
 
 def types(found: Types) -> Document:

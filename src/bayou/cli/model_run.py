@@ -29,7 +29,7 @@ def types(common: Common) -> int:
     Those that are built in, those of extensions/models/*.py, and those of installed packages.
     """
     repo = common.open_repo()
-    from bayou.model.types import load_types  # noqa: PLC0415
+    from bayou.models.types import load_types  # noqa: PLC0415
 
     found = load_types(repo)
     common.output.emit(model_documents.types(found), model_sentences.types(found))
@@ -42,7 +42,7 @@ def types(common: Common) -> int:
 def describe(common: Common, kind: str) -> None:
     """Show what a type's methods take, and what they make."""
     repo = common.open_repo()
-    from bayou.model.types import find_type  # noqa: PLC0415
+    from bayou.models.types import find_type  # noqa: PLC0415
 
     found = find_type(repo, kind)
     common.output.emit(model_documents.type_(found), model_sentences.type_(found))
@@ -62,10 +62,10 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     given, named = read_file(file), parameters.named_once("--input", texts)
     repo = common.open_repo()
     from bayou.core.deadline import stop_event  # noqa: PLC0415
-    from bayou.model import find_model  # noqa: PLC0415
-    from bayou.model.run import SUCCEEDED, RunRequest, prepare, run_method  # noqa: PLC0415
-    from bayou.model.types import coerce, find_type  # noqa: PLC0415
-    from bayou.model.types.spec import find_method  # noqa: PLC0415
+    from bayou.models import find_model  # noqa: PLC0415
+    from bayou.models.run import SUCCEEDED, RunRequest, prepare, run_method  # noqa: PLC0415
+    from bayou.models.types import coerce, find_type  # noqa: PLC0415
+    from bayou.models.types.schema import find_method  # noqa: PLC0415
 
     model = find_model(repo, name)
     wanted = find_method(find_type(repo.running(), model.type), method)
@@ -97,7 +97,7 @@ def outputs(common: Common, name: str) -> None:
     MODEL is its name or id.
     """
     with reading(common) as (records, told):
-        from bayou.model import resolve_model  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.outputs.list(resolve_model(records.repo, name, records))
     common.output.emit(annotated(model_documents.outputs(rows), told), [*model_sentences.outputs(rows), *told])

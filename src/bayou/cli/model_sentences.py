@@ -12,7 +12,7 @@ from bayou.cli.units import first_line, moment, size
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import OutputRow
     from bayou.data.outputs import Output
-    from bayou.model.types import ModelType, OutputSpec, Types
+    from bayou.models.types import ModelType, OutputSpec, Types
 
 
 def types(found: Types) -> Iterator[Part]:

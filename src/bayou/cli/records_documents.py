@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from bayou.data.metadata import Metadata
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
-    from bayou.model import Definition, DeletedModel, ModelListing
-    from bayou.records.retention.prune import PrunePlan
+    from bayou.models import Definition, DeletedModel, ModelListing
+    from bayou.models.prune import PrunePlan
 
 
 def put(model: str, saved: Metadata) -> Document:

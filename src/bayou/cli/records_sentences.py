@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from bayou.data.catalog import VersionRow
     from bayou.data.metadata import Metadata
     from bayou.data.retention import GcPlan
-    from bayou.model import Definition, DeletedModel, ModelListing
-    from bayou.records.retention.prune import PrunePlan
+    from bayou.models import Definition, DeletedModel, ModelListing
+    from bayou.models.prune import PrunePlan
 
 _FEW = 10
 _SHORT_HASH = 12

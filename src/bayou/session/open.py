@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
     from bayou.data.records import Records
     from bayou.data.runs import RunRepository
-    from bayou.model import Definition, ModelListing
+    from bayou.models import Definition, ModelListing
     from bayou.pipeline.sql.query import ArrowTable, PandasFrame
     from bayou.session.data import Data, DataItem, ModelData
     from bayou.sync.report import SyncReport
@@ -42,19 +42,19 @@ class Models:
 
     def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
         """Define a new model; `ModelExists` if there is one of that type and name."""
-        from bayou.model import create_model  # noqa: PLC0415
+        from bayou.models import create_model  # noqa: PLC0415
 
         return create_model(self._repo, kind, name, arguments)
 
     def get(self, text: str) -> Definition:
         """Return the definition of this name or id."""
-        from bayou.model import find_model  # noqa: PLC0415
+        from bayou.models import find_model  # noqa: PLC0415
 
         return find_model(self._repo, text)
 
     def list(self) -> ModelListing:
         """Return every definition that can be read, and an error for each that cannot."""
-        from bayou.model import list_models  # noqa: PLC0415
+        from bayou.models import list_models  # noqa: PLC0415
 
         return list_models(self._repo)
 
@@ -64,7 +64,7 @@ class Models:
         A method that fails is an output that says so.
         """
         from bayou.core.deadline import stop_event  # noqa: PLC0415
-        from bayou.model.run import RunRequest, prepare, run_method  # noqa: PLC0415
+        from bayou.models.run import RunRequest, prepare, run_method  # noqa: PLC0415
 
         prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
         models = [prepared.request.model.ref]
@@ -73,7 +73,7 @@ class Models:
 
     def resolve(self, text: str) -> ModelRef:
         """Return the model of this name or id, defined here or known by its data."""
-        from bayou.model import resolve_model  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
 
         return resolve_model(self._repo, text, connection=self._connection)
 

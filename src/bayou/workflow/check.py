@@ -7,10 +7,10 @@ from typing import Any
 
 from bayou.core.documents import Place
 from bayou.core.errors import BayouError, WorkflowInvalid
-from bayou.model import Definition, find_model
-from bayou.model.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
-from bayou.model.expressions.check import asked_of
-from bayou.model.prepare import RunRequest, request_problems
+from bayou.models import Definition, find_model
+from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
+from bayou.models.expressions.check import asked_of
+from bayou.models.prepare import RunRequest, request_problems
 from bayou.repo import Repo
 from bayou.workflow.definition import Job, Step, Workflow
 from bayou.workflow.each import elements

@@ -6,7 +6,7 @@ import uuid
 
 from bayou.config import write_file
 from bayou.core.errors import ModelInvalid, WorkflowExists, WorkflowInvalid
-from bayou.model.names import check_name
+from bayou.models.definition import check_name
 from bayou.repo import Repo, leads_out
 from bayou.workflow.definition import FOLDER, SUFFIX, Workflow
 from bayou.workflow.find import load_workflow

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from bayou.core.errors import WorkflowInvalid
-from bayou.model.expressions.redact import redact
+from bayou.models.expressions.evaluate import redact
 
 _LONGEST = 80
 

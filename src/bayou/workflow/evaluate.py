@@ -7,9 +7,9 @@ from typing import Any
 
 from bayou.core.documents import Place
 from bayou.core.errors import ExpressionInvalid
-from bayou.model.expressions import EvaluationScope, evaluate, has_expression, uses
-from bayou.model.expressions.check import Where, compiled
-from bayou.model.expressions.redact import redact
+from bayou.models.expressions import EvaluationScope, evaluate, has_expression, uses
+from bayou.models.expressions.check import Where, compiled
+from bayou.models.expressions.evaluate import redact
 from bayou.workflow.definition import Workflow
 
 _LATER = frozenset({"steps", "each", "data"})

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bayou.core.errors import InputInvalid
-from bayou.model.expressions import has_expression
-from bayou.model.types import coerce, problems
-from bayou.model.types.validation import schema_findings
+from bayou.models.expressions import has_expression
+from bayou.models.types import coerce, problems
+from bayou.models.types.validation import schema_findings
 from bayou.workflow.definition import Workflow
 from bayou.workflow.read import Problem
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bayou.core.documents import Place, Source
 from bayou.core.text import did_you_mean
-from bayou.model.names import is_id
+from bayou.models.definition import is_id
 from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from bayou.core.errors import BayouError, WorkflowInvalid
 from bayou.data.runs import StepRecord as Record
-from bayou.model import Definition, find_model
-from bayou.model.expressions import EvaluationScope, has_expression
+from bayou.models import Definition, find_model
+from bayou.models.expressions import EvaluationScope, has_expression
 from bayou.repo import Repo
 from bayou.workflow.definition import Job, Step
 from bayou.workflow.each import Each, elements, names

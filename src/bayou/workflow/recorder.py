@@ -16,7 +16,7 @@ from bayou.core.errors import BayouError
 from bayou.data.records import Records
 from bayou.data.runs import Job, Run
 from bayou.data.runs import StepRecord as Record
-from bayou.model.expressions.redact import redact
+from bayou.models.expressions.evaluate import redact
 from bayou.sync.report import SyncReport
 from bayou.workflow.state import RUNNING, Key, State
 

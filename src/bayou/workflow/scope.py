@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from bayou.core.documents import Place
 from bayou.data.runs import StepRecord as Record
-from bayou.model.expressions import DataLookup, EvaluationScope, evaluate, uses
-from bayou.model.expressions.check import asked_of
+from bayou.models.expressions import DataLookup, EvaluationScope, evaluate, uses
+from bayou.models.expressions.check import asked_of
 from bayou.state.connection import Connection
 from bayou.workflow.definition import Job, Step, Workflow
 from bayou.workflow.each import Each

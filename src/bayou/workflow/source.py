@@ -7,7 +7,7 @@ from pathlib import Path
 from bayou.core import documents
 from bayou.core.documents import Source, Unreadable
 from bayou.core.errors import WorkflowInvalid
-from bayou.model.definition import read_definition
+from bayou.models.definition import read_definition
 
 
 def read_source(root: Path, path: str) -> Source:

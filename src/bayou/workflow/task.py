@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bayou.model import Definition
+from bayou.models import Definition
 from bayou.workflow.definition import Job, Step
 from bayou.workflow.each import Each
 from bayou.workflow.state import Key

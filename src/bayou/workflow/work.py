@@ -15,8 +15,8 @@ from bayou.core.errors import AssertionFailed, BayouError, Cancelled
 from bayou.data.outputs import Output
 from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
-from bayou.model.prepare import Prepared, RunRequest, prepare
-from bayou.model.run import WriteSession, run_method
+from bayou.models.prepare import Prepared, RunRequest, prepare
+from bayou.models.run import WriteSession, run_method
 from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.report import SyncReport

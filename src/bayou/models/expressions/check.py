@@ -10,8 +10,7 @@ from msgspec import Struct
 from bayou.core.errors import ExpressionInvalid, QueryInvalid
 from bayou.core.text import did_you_mean
 from bayou.data.query.cost import Token, tokens
-from bayou.model.expressions.scan import Code, Path, parse, texts
-from bayou.model.expressions.scope import NAMES
+from bayou.models.expressions.scan import NAMES, Code, Path, parse, texts
 
 if TYPE_CHECKING:
     from bayou.data.query.evaluator import BoundedProgram

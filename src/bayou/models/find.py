@@ -1,19 +1,35 @@
-"""Finding definitions: by name, by id, all of them."""
+"""Finding definitions: by name, by id, all of them.
+
+Who is meant by MODEL on a command line.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from bayou.core.errors import ModelAmbiguous, ModelInvalid, ModelNotFound
 from bayou.core.text import did_you_mean
-from bayou.model.definition import Definition, checked_place, load_definition, place, read_definition
-from bayou.model.names import FOLDER, SUFFIX, is_id
+from bayou.models.definition import (
+    FOLDER,
+    SUFFIX,
+    Definition,
+    checked_place,
+    is_id,
+    load_definition,
+    place,
+    read_definition,
+)
 from bayou.repo import Repo
 from bayou.sync.plan.policy import ModelRef
+
+if TYPE_CHECKING:
+    from bayou.data.records import Records
+    from bayou.state.connection import Connection
 
 # A key at the edge of a YAML file is one of its top keys; anything less plain is left to the YAML parser.
 _ID_LINE = re.compile(rb"""^id:[ \t]+(["']?)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\1[ \t]*\r?$""", re.MULTILINE)
@@ -115,3 +131,29 @@ def _paths(repo: Repo) -> Iterator[str]:
         inside = os.path.relpath(directory, repo.root)
         found += [f"{inside}/{name}" for name in files if name.endswith(SUFFIX) and not name.startswith(".")]
     yield from sorted(found)
+
+
+def resolve_model(
+    repo: Repo, text: str, records: Records | None = None, connection: Connection | None = None
+) -> ModelRef:
+    """Return the model of this name or id: one that is defined here, else one that has data here.
+
+    Data of a model that only another clone defines, or that is gone, can be read and deleted like any other.
+    """
+    found = defined(repo, text)
+    if found is not None:
+        return found
+    if records is None:
+        from bayou.data.records import Records  # noqa: PLC0415  (most models are defined)
+
+        with Records(repo, connection=connection) as opened:
+            return _with_data(opened, text)
+    return _with_data(records, text)
+
+
+def _with_data(records: Records, text: str) -> ModelRef:
+    rows = records.data.find(model=text, all_versions=True)
+    found = {ModelRef(row.type, row.model_id, row.model) for row in rows}
+    if not found:
+        raise not_found(records.repo, text)
+    return only(found, text)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from bayou.core.errors import ModelNotFound, UsageError
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.retention.rules import Weighed, bytes_freed, remove
-from bayou.model.find import defined_ids
+from bayou.models.find import defined_ids
 from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Types that others write: plain classes in `extensions/models/*.py`, and whatever entry points name."""
+"""Which types there are.
+
+Types that others write: plain classes in `extensions/models/*.py`, and whatever entry points name.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,91 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.config.trust import is_plain_directory
-from bayou.core.errors import TypeInvalid
-from bayou.model.types.plain import Origin, PlainType
-from bayou.model.types.spec import ModelType
+from bayou.config.trust import EXTENSIONS, is_plain_directory
+from bayou.core.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
+from bayou.core.text import did_you_mean
+from bayou.models.types.python import Origin, PlainType, PythonCall
+from bayou.models.types.schema import ModelType
+from bayou.models.types.shell import Shell
+from bayou.models.types.sql import SparkSql
+
+if TYPE_CHECKING:
+    from bayou.repo import Repo
+
+BUILT_IN: Mapping[str, ModelType] = {kind.name: kind for kind in (Shell(), PythonCall(), SparkSql())}
+
+
+class Types(Mapping[str, ModelType]):
+    """The types of a repo, by name; `bad` has an error for each file or entry point that offers none it should."""
+
+    def __init__(self, found: Mapping[str, ModelType], bad: tuple[TypeInvalid, ...]) -> None:
+        self._found = found
+        self.bad = bad
+
+    def __getitem__(self, name: str) -> ModelType:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def load_types(repo: Repo) -> Types:
+    """Return every type, by name. One that is broken hides no other."""
+
+    found: dict[str, ModelType] = dict(BUILT_IN)
+    bad: list[TypeInvalid] = []
+    try:
+        repo.require_extensions()
+        own = from_extensions(repo.root)
+    except TrustNeeded as error:
+        own = iter([TypeInvalid(f"types of {EXTENSIONS}/ are not shown: {error.message}", hint=error.hint)])
+    for offered in (own, from_entry_points()):
+        for one in offered:
+            if isinstance(one, TypeInvalid):
+                bad.append(one)
+            elif one.kind.name in found:
+                bad.append(TypeInvalid(f"{one.source}: there is a type {one.kind.name} already", hint="rename one"))
+            else:
+                found[one.kind.name] = one.kind
+    return Types(dict(sorted(found.items())), tuple(bad))
+
+
+def find_type(repo: Repo, name: str) -> ModelType:
+    """Return a type; `TypeNotFound` if there is none. Looks no further than to where it is found.
+
+    `TrustNeeded` where code would be loaded that this user neither asked to run nor allows (V23).
+    """
+
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    repo.require_extensions()
+    for one in from_extensions(repo.root):
+        if isinstance(one, Offered) and one.kind.name == name:
+            return one.kind
+    types = load_types(repo)
+    if name in types:
+        return types[name]
+    raise not_found(types, name)
+
+
+def not_found(types: Types, name: str) -> BayouError:
+    """Return the error for a type that nobody offers; it may be one that could not be loaded."""
+    if types.bad:
+        broken = "; ".join(error.message for error in types.bad)
+        return TypeNotFound(f"there is no type {name}, but some could not be loaded: {broken}", hint=types.bad[0].hint)
+    hint = did_you_mean(name, types, "list the types with `bayou model types`")
+    return TypeNotFound(f"there is no type {name}, so it has no methods", hint=hint)
+
 
 FOLDER = "extensions/models"
 ENTRY_POINTS = "bayou.models"

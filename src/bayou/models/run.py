@@ -16,9 +16,9 @@ from bayou.data.catalog.rows import Made
 from bayou.data.layout import Owner
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
-from bayou.model.expressions.redact import redact
-from bayou.model.prepare import Prepared, RunRequest, prepare
-from bayou.model.work import Work
+from bayou.models.expressions.evaluate import redact
+from bayou.models.method_context import MethodContext
+from bayou.models.prepare import Prepared, RunRequest, prepare
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
@@ -33,7 +33,7 @@ STOP_S = 3.0
 _LOOK_S = 0.1
 
 
-class Held(Protocol):
+class HeldData(Protocol):
     """Leases; `lost` once one of them is somebody else's."""
 
     @property
@@ -47,7 +47,7 @@ class WriteSession(Protocol):
     def records(self) -> Records: ...
 
     @property
-    def leases(self) -> Held: ...
+    def leases(self) -> HeldData: ...
 
     @property
     def environment(self) -> Mapping[str, str]: ...
@@ -82,7 +82,7 @@ def run_method(
     tags = {**request.model.tags, **request.tags}
     begun = _Begun(output_id, now(), time.monotonic())
     stop = threading.Event()  # of this method alone: a lease that is lost ends no other
-    with Work(
+    with MethodContext(
         records,
         model,
         prepared.method,
@@ -117,14 +117,14 @@ class _Outcome(Struct, frozen=True):
 class _Running:
     """A method in a thread of its own, so that whoever waits for it can be interrupted, and it cannot."""
 
-    def __init__(self, prepared: Prepared, work: Work) -> None:
+    def __init__(self, prepared: Prepared, work: MethodContext) -> None:
         self._prepared = prepared
         self._work = work
         self._over = threading.Event()
         self.outcome = _Outcome(CANCELLED, "cancelled, and did not stop")
         threading.Thread(target=self._run, name="bayou-method", daemon=True).start()
 
-    def wait(self, cancel: threading.Event, leases: Held) -> None:
+    def wait(self, cancel: threading.Event, leases: HeldData) -> None:
         """Wait until the method has ended, or has been told to and does not."""
         while not self._over.wait(_LOOK_S):
             if cancel.is_set() or leases.lost:  # V13: the tree's guard refuses what is written without the lease

@@ -3,11 +3,9 @@
 Nothing here talks to a store, and only `delete_model` touches data (F094).
 """
 
-from bayou.model.create import create_model
-from bayou.model.definition import Definition, load_definition
-from bayou.model.delete import DeletedModel, delete_model
-from bayou.model.find import ModelListing, defined, find_model, list_models
-from bayou.model.resolve import resolve_model
+from bayou.models.definition import Definition, load_definition
+from bayou.models.edit import DeletedModel, create_model, delete_model
+from bayou.models.find import ModelListing, defined, find_model, list_models, resolve_model
 
 __all__ = [
     "Definition",

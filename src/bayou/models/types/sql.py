@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
-from bayou.model.types.spec import Method, OutputSpec
-from bayou.model.work import Work
+from bayou.models.method_context import MethodContext
+from bayou.models.types.schema import Method, OutputSpec
 
 if TYPE_CHECKING:
     from bayou.pipeline.sql.result import Saved
@@ -56,7 +56,7 @@ class SparkSql:
         )
     }
 
-    def run(self, method: str, arguments: Mapping[str, Any], work: Work) -> None:
+    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         begun = time.monotonic()
         sql: str = arguments["sql"]
         saved = _save(sql, arguments.get("parameters", {}), arguments.get("timeout"), work)
@@ -70,7 +70,7 @@ class SparkSql:
         work.save(SUMMARY, json.dumps(summary, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
-def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: Work) -> Saved:
+def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> Saved:
     """Let Spark write the rows of a query; say what is wrong with it together with what to do about that."""
     from bayou.pipeline.sql.result import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
 

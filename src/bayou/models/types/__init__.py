@@ -4,15 +4,15 @@ Built in are `command/shell`, `python/call` and `spark/sql`. Others come from en
 `extensions/models/*.py` of the repo: plain classes with typed methods.
 """
 
-from bayou.model.types.arguments import Problem, coerce, problems
-from bayou.model.types.registry import Types, find_type, load_types
-from bayou.model.types.spec import Method, ModelType, OutputSpec
+from bayou.models.types.registry import Types, find_type, load_types
+from bayou.models.types.schema import Method, ModelType, OutputSpec
+from bayou.models.types.validation import ArgumentProblem, coerce, problems
 
 __all__ = [
+    "ArgumentProblem",
     "Method",
     "ModelType",
     "OutputSpec",
-    "Problem",
     "Types",
     "coerce",
     "find_type",

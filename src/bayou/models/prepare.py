@@ -12,13 +12,13 @@ from bayou.core.documents import Unusable, check_plain
 from bayou.core.errors import ArgumentsInvalid, MethodNotFound
 from bayou.core.text import did_you_mean
 from bayou.data.layout import check_tags
-from bayou.model.definition import Definition
-from bayou.model.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
-from bayou.model.expressions.check import Where
-from bayou.model.expressions.scan import Path
-from bayou.model.types.arguments import Problem, problems
-from bayou.model.types.registry import find_type
-from bayou.model.types.spec import Method, ModelType, find_method, method_not_found
+from bayou.models.definition import Definition
+from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used
+from bayou.models.expressions.check import Where
+from bayou.models.expressions.scan import Path
+from bayou.models.types.registry import find_type
+from bayou.models.types.schema import Method, ModelType, find_method, method_not_found
+from bayou.models.types.validation import ArgumentProblem, problems
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 
@@ -55,7 +55,7 @@ class Prepared(Struct, frozen=True):
     @property
     def inputs(self) -> Mapping[str, Any]:
         """The inputs as they may be recorded."""
-        found: dict[str, Any] = redact(dict(self.request.inputs), self.secrets)
+        found: dict[str, Any] = evaluate(dict(self.request.inputs), self.secrets)
         return found
 
     def to_document(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Prepared(Struct, frozen=True):
             "name": model.name,
             "type": model.type,
             "method": self.method.name,
-            "arguments": redact(dict(self.arguments), self.secrets),
+            "arguments": evaluate(dict(self.arguments), self.secrets),
             "inputs": self.inputs,
             "tags": {**model.tags, **self.request.tags},
         }
@@ -113,7 +113,7 @@ def check_definition(model: Definition, kind: ModelType) -> None:
             raise _invalid(problem, model.where((*path, *problem.path)), kind)
 
 
-def request_problems(repo: Repo, request: RunRequest) -> list[Problem]:
+def request_problems(repo: Repo, request: RunRequest) -> list[ArgumentProblem]:
     """Return what can be told of a request before it is evaluated: here, inputs may be expressions.
 
     The path of a problem is one in the inputs; it is empty for what is missing, and for what the definition says.
@@ -127,7 +127,7 @@ def request_problems(repo: Repo, request: RunRequest) -> list[Problem]:
     return [
         problem
         if problem.path and problem.path[0] in request.inputs
-        else Problem((), f"{_place(problem, request, said)}: {problem.message}", problem.hint)
+        else ArgumentProblem((), f"{_place(problem, request, said)}: {problem.message}", problem.hint)
         for problem in problems(method.arguments, arguments, evaluated=False)
     ]
 
@@ -196,14 +196,16 @@ def _check_inputs(request: RunRequest, method: Method, said: _Said) -> None:
             raise ArgumentsInvalid(f"{request.model.name} {method.name}: there is no input {name}", hint=hint)
 
 
-def _place(problem: Problem, request: RunRequest, said: _Said) -> str:
+def _place(problem: ArgumentProblem, request: RunRequest, said: _Said) -> str:
     if problem.path and problem.path[0] in request.inputs:
         return f"input {problem.path[0]}"
     return said.where(problem.path) if problem.path else f"{request.model.path}, {request.method}"
 
 
-def _invalid(problem: Problem, where: str, kind: ModelType, secrets: frozenset[str] = frozenset()) -> ArgumentsInvalid:
+def _invalid(
+    problem: ArgumentProblem, where: str, kind: ModelType, secrets: frozenset[str] = frozenset()
+) -> ArgumentsInvalid:
     return ArgumentsInvalid(
-        f"{where}: {redact(problem.message, secrets)}",
+        f"{where}: {evaluate(problem.message, secrets)}",
         hint=problem.hint or f"see what it takes with `bayou model describe {kind.name}`",
     )

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayou.core.errors import MethodFailed
-from bayou.model.process import Excerpt, run_process
-from bayou.model.types.printed import Redacted
-from bayou.model.types.spec import Method, OutputSpec
-from bayou.model.work import Work
+from bayou.models.method_context import MethodContext
+from bayou.models.process import Excerpt, Redacted, run_process
+from bayou.models.types.schema import Method, OutputSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ARGUMENTS = {
@@ -55,7 +54,7 @@ class Shell:
         )
     }
 
-    def run(self, method: str, arguments: Mapping[str, Any], work: Work) -> None:
+    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         command: str = arguments["run"]
         kept = {"stdout": Excerpt(), "stderr": Excerpt()}
         with work.stream("log", redacted=True) as log:

@@ -1,4 +1,7 @@
-"""A JSON schema, from the annotations of a Python function."""
+"""What a type says about itself.
+
+A JSON schema, from the annotations of a Python function.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,88 @@ import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
-from bayou.core.errors import TypeInvalid
-from bayou.model.types.spec import Schema
+from msgspec import Struct
+
+from bayou.core.errors import MethodNotFound, TypeInvalid
+from bayou.core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from bayou.models.method_context import MethodContext
+
+Schema = Mapping[str, Any]
+"""A JSON schema."""
+
+
+class OutputSpec(Struct, frozen=True):
+    """Data that a method makes, and how it is kept unless the method says otherwise (None: as records do).
+
+    `streaming`: it grows, and can be read, while the method runs.
+    """
+
+    name: str
+    content_type: str | None = None
+    lifetime: str | None = None
+    keep: str | None = None
+    streaming: bool = False
+
+
+class Method(Struct, frozen=True):
+    """A method: its arguments as a JSON schema of an object, and what it makes.
+
+    `keep_failed`: what it has saved stays also if it fails; otherwise data becomes visible only when it has succeeded,
+    all of it together.
+    """
+
+    name: str
+    description: str
+    arguments: Schema
+    outputs: tuple[OutputSpec, ...] = ()
+    keep_failed: bool = False
+
+    def output(self, name: str) -> OutputSpec:
+        """Return what is declared about data of this name; nothing, if nothing is."""
+        return next((one for one in self.outputs if one.name == name), OutputSpec(name))
+
+
+@runtime_checkable
+class ModelType(Protocol):
+    """A type. `name` is what definitions call it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def methods(self) -> Mapping[str, Method]: ...
+
+    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
+        """Run a method, with arguments that fit its schema; save what it makes with `work`.
+
+        Raise `MethodFailed` to say why it failed; any other exception is a failure too. Return, or raise anything, soon
+        after `work.cancelled` is set. Called in a thread of its own, also several times at once.
+        """
+        ...
+
+
+def find_method(kind: ModelType, name: str) -> Method:
+    """Return a method of a type; `MethodNotFound` names the nearest."""
+    found = kind.methods.get(name)
+    if found is None:
+        raise method_not_found(kind, name)
+    return found
+
+
+def method_not_found(kind: ModelType, name: str) -> MethodNotFound:
+    """Return the error for a method that a type does not have."""
+    return MethodNotFound(
+        f"{kind.name} has no method {name}",
+        hint=did_you_mean(name, kind.methods, f"see `bayou model describe {kind.name}`"),
+    )
+
 
 WORK = "work"
 """The parameter that is not an argument: what a method saves data with."""

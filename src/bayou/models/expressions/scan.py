@@ -1,14 +1,23 @@
-"""Where expressions stand: in a text, and in a value that has texts in it."""
+"""Where expressions stand: in a text, and in a value that has texts in it.
+
+What an expression can ask for.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bayou.core import limits
 from bayou.core.errors import ExpressionInvalid
+from bayou.core.structs import SelectiveStruct
 from bayou.data.query.cost import token_at
+
+if TYPE_CHECKING:
+    from bayou.models.expressions.evaluate import DataLookup
 
 OPEN, CLOSE = "${{", "}}"
 
@@ -80,3 +89,30 @@ def _end(text: str, begin: int) -> int:
         depth += (word == "{") - (word == "}")
         at += len(word)
     return first  # no expression at all: its error is for the evaluator to tell
+
+
+NAMES = ("inputs", "env", "run", "data", "steps")
+
+
+def _environment() -> Mapping[str, str]:
+    return dict(os.environ)
+
+
+class EvaluationScope(SelectiveStruct, frozen=True):
+    """The values behind the names. `more` has names of the caller's own, as a loop's item.
+
+    `data` answers `data.latest` and the like; None where there is nothing to be asked.
+    """
+
+    unshown: ClassVar[tuple[str, ...]] = ("env",)
+
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=_environment)
+    run: Mapping[str, object] = field(default_factory=dict)
+    steps: Mapping[str, object] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
+    data: DataLookup | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*NAMES, *self.more)

@@ -1,0 +1,344 @@
+"""Processes that methods start: run to their end, or ended, with all that they have started.
+
+Ending a process together with all that it has started.
+
+It is the leader of a session, and a process group, of its own, so one signal reaches whoever has not left the group.
+Whoever did leave (a daemon, a nested `bayou`, whose commands have groups of their own) is known by a mark in its
+environment, where the system shows it (`/proc`).
+
+Running a process to its end.
+
+What is remembered of an output that may be longer than memory: its beginning and its end.
+
+What a process prints, without secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from msgspec import Struct
+
+from bayou.core.errors import Cancelled, MethodFailed
+from bayou.models.method_context import MethodContext
+
+GRACE_S = 2.0
+"""From SIGTERM to SIGKILL: time to clean up, and short enough to be over before a signalled command must end."""
+
+VARIABLE = "BAYOU_OUTPUT_ID"
+"""The mark: the ids of the outputs that a process works for, the innermost last."""
+
+_PROC = Path("/proc")
+_LOOK_S = 0.02
+_ROUNDS = 10
+
+
+def marked_environment(environment: dict[str, str], mark: str) -> dict[str, str]:
+    """Return an environment with the mark in it, beside those that are there already."""
+    outer = environment.get(VARIABLE)
+    return {**environment, VARIABLE: f"{outer}:{mark}" if outer else mark}
+
+
+def end_tree(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End a process and whatever bears its mark: asked first, killed after the grace. Returns when they are gone.
+
+    What a nested `bayou` has started is for that one to ask: it knows that this is no failure of theirs.
+    """
+    _signal_group(process, signal.SIGTERM)
+    _signal_marked(mark, signal.SIGTERM, process.pid)
+    _wait(lambda: process.poll() is not None and not _group_is_alive(process) and not any(_marked(mark)))
+    for _ in range(_ROUNDS):  # whoever was forked between a look and a signal is found by the next look
+        _signal_group(process, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is left to it
+            process.wait(GRACE_S)
+        if not _signal_marked(mark, signal.SIGKILL, process.pid):
+            return
+        time.sleep(_LOOK_S)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what a process, which has ended itself, left running in its group."""
+    if _group_is_alive(process):
+        _signal_group(process, signal.SIGTERM)
+        _wait(lambda: not _group_is_alive(process))
+        _signal_group(process, signal.SIGKILL)
+
+
+def _wait(over: Callable[[], bool]) -> None:
+    until = time.monotonic() + GRACE_S
+    while not over() and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+
+
+def _group_is_alive(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the group has members; its number is not used again as long as it has."""
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's by now: the last of ours became another user
+        return False
+    return True
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _signal_marked(mark: str, number: signal.Signals, leader: int) -> int:
+    """Signal whoever bears the mark: to be killed all, to be asked those out of the group; say how many there were."""
+    asked = number != signal.SIGKILL
+    count = 0
+    for pid in _marked(mark, innermost=asked):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not asked or os.getpgid(pid) != leader:
+                os.kill(pid, number)
+                count += 1
+    return count
+
+
+def _marked(mark: str, *, innermost: bool = False) -> Iterator[int]:
+    """Yield the processes that bear the mark (`innermost`: and none inside of it).
+
+    A process that has ended, but was not waited for, shows none.
+    """
+    wanted = mark.encode()
+    try:
+        names = os.listdir(_PROC)
+    except OSError:
+        return  # no such thing on this system: the group has to do
+    for name in names:
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                environment = (_PROC / name / "environ").read_bytes()
+                start = environment.find(f"{VARIABLE}=".encode())
+                marks = environment[start:].partition(b"\0")[0] if start >= 0 else b""
+                if marks.endswith(wanted) if innermost else wanted in marks:
+                    yield int(name)
+
+
+_CHUNK = 1 << 16
+_TICK_S = 0.1
+LINGER_S = 1.0
+"""How long what a command left behind may still say something: `>(tee log)` ends a moment after its shell."""
+
+
+class Ended(Struct, frozen=True):
+    """How a process ended. `why` says what was wrong with that, if anything; `exited`: by itself, with that code.
+
+    The exit code of one that a signal ended is that of a shell: 128 and the signal's number.
+    """
+
+    exit_code: int
+    exited: bool
+    why: str | None
+    duration_s: float
+
+
+def run_process(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    mark: str,
+    timeout: float | None,
+    cancelled: threading.Event,
+    printed: Callable[[str, bytes], None],
+    waiting: Callable[[], None],
+) -> Ended:
+    """Run a process in a session of its own, with no input, and hand on what it prints (`stdout` or `stderr`).
+
+    However this ends, nothing stays that it has started: after `timeout`, when `cancelled` is set (`Cancelled`), and
+    when `printed` or `waiting`, which is called now and then, raises. What it leaves in its group when it ends is ended
+    too. `MethodFailed` if it cannot be started.
+    """
+    begun = time.monotonic()
+    process = _start(arguments, cwd, marked_environment(dict(environment), mark))
+    try:
+        timed_out = _follow(process, begun, timeout, cancelled, printed, waiting)
+        if timed_out or cancelled.is_set():
+            end_tree(process, mark)
+            _drain(process, printed)
+        else:
+            process.wait()
+            end_group(process)
+    except BaseException:
+        end_tree(process, mark)
+        raise
+    finally:
+        _close(process)
+    if cancelled.is_set():
+        raise Cancelled("cancelled")
+    code = -signal.SIGKILL if process.returncode is None else process.returncode
+    return _ended(code, timeout if timed_out else None, time.monotonic() - begun)
+
+
+def _start(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        what = f" ({error.filename})" if error.filename else ""
+        raise MethodFailed(f"the command cannot be started: {os.strerror(error.errno or 0)}{what}") from None
+    except ValueError as error:  # a NUL in it
+        raise MethodFailed(f"the command cannot be started: {error}") from None
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    begun: float,
+    timeout: float | None,
+    cancelled: threading.Event,
+    printed: Callable[[str, bytes], None],
+    waiting: Callable[[], None],
+) -> bool:
+    """Hand on what is printed until the process has ended and said all; say whether its time was over before."""
+    left: float | None = None
+    with selectors.DefaultSelector() as pipes:
+        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+            assert pipe is not None  # both were asked for
+            pipes.register(pipe, selectors.EVENT_READ, name)
+        while pipes.get_map() or left is None:
+            for key, _ in pipes.select(_TICK_S):
+                data = os.read(key.fd, _CHUNK)
+                if data:
+                    printed(key.data, data)
+                else:
+                    pipes.unregister(key.fileobj)
+            waiting()
+            now = time.monotonic()
+            if cancelled.is_set():
+                return False
+            if left is None and timeout is not None and now - begun >= timeout:
+                return True
+            if left is None and (process.poll() if pipes.get_map() else _reap(process)) is not None:
+                left = now + LINGER_S
+            if left is not None and now >= left:
+                break
+    return False
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int | None:
+    """Look whether a process that has nothing more to say has ended; wait a moment, since most have."""
+    try:
+        return process.wait(_TICK_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _drain(process: subprocess.Popen[bytes], printed: Callable[[str, bytes], None]) -> None:
+    """Hand on the last words of a process that was ended, without waiting for more."""
+    for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+        assert pipe is not None  # both were asked for
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(pipe.fileno(), _CHUNK):
+                printed(name, data)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _ended(code: int, limit: float | None, duration_s: float) -> Ended:
+    killed = -code if code < 0 else None
+    exit_code = 128 + killed if killed is not None else code
+    if limit is not None:
+        return Ended(exit_code, False, f"took longer than {limit:g} s, and was killed", duration_s)
+    if killed is not None:
+        return Ended(exit_code, False, f"was killed by {_signal_name(killed)}", duration_s)
+    return Ended(exit_code, True, None if code == 0 else f"ended with exit code {code}", duration_s)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+HEAD = TAIL = 128 << 10
+
+
+class Excerpt:
+    """The first and the last bytes of an output; in between stands how much was left out."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def add(self, data: bytes) -> None:
+        room = HEAD - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room < len(data) else b""
+        beyond = len(self._tail) - TAIL
+        if beyond > 0:
+            del self._tail[:beyond]
+            self._left_out += beyond
+
+    def text(self) -> str:
+        """Return it as text; what is none shows as \\x.. ."""
+        if not self._left_out:
+            return _text(self._head + self._tail)
+        marker = f"\n[… {self._left_out:,} bytes left out: the log has them …]\n"
+        return f"{_text(self._head)}{marker}{_text(self._tail)}"
+
+    def last_line(self, longest: int) -> str:
+        """Return the last line that says something, for a message of one line."""
+        lines = _text(self._tail or self._head)[-4 * longest :].split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), "")
+        return " ".join(said.split())[:longest]
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode(errors="backslashreplace")
+
+
+__all__ = ["Ended", "Excerpt", "run_process"]
+
+
+class Redacted:
+    """Hands on what a process prints (`stdout` or `stderr`) once it is redacted; what was held back when it ends.
+
+    V26: each stream is redacted by itself and before anything else happens to it: whoever cuts it, or mixes it with the
+    other one, cuts and mixes what can be told.
+    """
+
+    def __init__(self, work: MethodContext, hand_on: Callable[[str, bytes], None]) -> None:
+        self._streams = {"stdout": work.redacting(), "stderr": work.redacting()}
+        self._hand_on = hand_on
+
+    def printed(self, stream: str, data: bytes) -> None:
+        """Take what a process has printed."""
+        if told := self._streams[stream].add(data):
+            self._hand_on(stream, told)
+
+    def __enter__(self) -> Redacted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, stream in self._streams.items():
+            if told := stream.close():
+                self._hand_on(name, told)
