@@ -26,7 +26,7 @@ from bayou.models import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
-from bayou.workflow.run import Outcome, new_run
+from bayou.workflows.run import Outcome, new_run
 
 
 def lay(repo: Repo, options: argparse.Namespace) -> None:

@@ -43,9 +43,8 @@ from bayou.models.definition import load_definition
 from bayou.models.expressions import check, inputs_used
 from bayou.models.types.validation import unusable
 from bayou.repo import init_repo
-from bayou.workflow.graph import check_graph
-from bayou.workflow.read import read_workflow
-from bayou.workflow.source import parse_source
+from bayou.workflows.definition import parse_source
+from bayou.workflows.read import check_graph, read_workflow
 from tests.records.hostile import NUMBERS, UNPARSABLE
 
 MEMORY = 3 << 30

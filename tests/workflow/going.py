@@ -11,8 +11,8 @@ from bayou.data.runs import Run, StepRecord
 from bayou.maintenance import api
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
-from bayou.workflow.definition import WorkflowRef
-from bayou.workflow.run import Outcome, new_run, resumed_run
+from bayou.workflows.definition import WorkflowRef
+from bayou.workflows.run import Outcome, new_run, resumed_run
 from tests.sync.conftest import Clone
 from tests.workflow.scene import ID
 

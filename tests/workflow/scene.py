@@ -7,9 +7,8 @@ from pathlib import Path
 
 from bayou.models import Definition, create_model
 from bayou.repo import Repo
-from bayou.workflow.definition import Workflow
-from bayou.workflow.read import Problem, read_workflow
-from bayou.workflow.source import parse_source
+from bayou.workflows.definition import Workflow, parse_source
+from bayou.workflows.read import WorkflowProblem, read_workflow
 
 ID = "7f3c0000-0000-4000-8000-000000000000"
 
@@ -27,7 +26,7 @@ def lay(repo: Repo, jobs: str, head: str = "", name: str = "nightly", workflow_i
     return file
 
 
-def read(jobs: str, head: str = "") -> tuple[Workflow | None, list[Problem]]:
+def read(jobs: str, head: str = "") -> tuple[Workflow | None, list[WorkflowProblem]]:
     return read_workflow(parse_source(text(jobs, head).encode(), "workflows/nightly.yaml"), "nightly")
 
 

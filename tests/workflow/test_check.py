@@ -6,9 +6,7 @@ import pytest
 
 from bayou.core.errors import InputInvalid
 from bayou.repo import Repo, init_repo
-from bayou.workflow.check import validate_workflows
-from bayou.workflow.evaluate import evaluated_workflow
-from bayou.workflow.inputs import resolve_inputs
+from bayou.workflows.check import evaluated_workflow, resolve_inputs, validate_workflows
 from tests.workflow.scene import lay, shell, workflow
 
 

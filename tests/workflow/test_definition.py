@@ -6,11 +6,9 @@ import pytest
 
 from bayou.core.errors import WorkflowExists, WorkflowInvalid, WorkflowNotFound
 from bayou.repo import Repo, init_repo
-from bayou.workflow.create import create_workflow
-from bayou.workflow.definition import Edge
-from bayou.workflow.find import find_workflow, list_workflows
-from bayou.workflow.graph import before, check_graph
-from bayou.workflow.source import parse_source
+from bayou.workflows.definition import Edge, parse_source
+from bayou.workflows.find import create_workflow, find_workflow, list_workflows
+from bayou.workflows.read import before, check_graph
 from tests.workflow.scene import ID, lay, read, workflow
 
 ISSUE = """

@@ -20,12 +20,9 @@ from bayou.data.query import evaluator
 from bayou.models import create_model
 from bayou.models.find import find_model, list_models
 from bayou.repo import Repo, init_repo
-from bayou.workflow.check import validate_workflows
-from bayou.workflow.create import create_workflow
-from bayou.workflow.definition import Workflow
-from bayou.workflow.find import find_workflow, list_workflows
-from bayou.workflow.inputs import check_schemas, resolve_inputs
-from bayou.workflow.source import parse_source
+from bayou.workflows.check import check_schemas, resolve_inputs, validate_workflows
+from bayou.workflows.definition import Workflow, parse_source
+from bayou.workflows.find import create_workflow, find_workflow, list_workflows
 from tests.records.hostile import NUMBERS, UNPARSABLE
 
 ID = "3f0e7bd2-62cf-4c59-9d0f-36d0a2f3e0b1"

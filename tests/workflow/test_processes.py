@@ -15,7 +15,7 @@ from bayou.data.records import Records
 from bayou.leases import open_leases
 from bayou.models import find_model
 from bayou.session import write_session
-from bayou.workflow.find import find_workflow
+from bayou.workflows.find import find_workflow
 from tests.session.commands import SOURCE, Commands, held
 from tests.sync.conftest import Clone, Team
 from tests.workflow.going import recorded, statuses, step

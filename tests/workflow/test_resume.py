@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bayou.core.errors import NothingToResume
 from bayou.data.records import Records
 from bayou.session import write_session
-from bayou.workflow.run import resumed_run, run_owner
+from bayou.workflows.run import resumed_run, run_owner
 from tests.sync.conftest import Clone, Team
 from tests.workflow.going import go, recorded, resume, statuses
 from tests.workflow.scene import lay, shell

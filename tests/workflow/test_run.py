@@ -14,7 +14,7 @@ from bayou.data.records import Records
 from bayou.models import find_model
 from bayou.repo import init_repo
 from bayou.session import write_session
-from bayou.workflow.run import new_run
+from bayou.workflows.run import new_run
 from tests.secrets import PEM, leaked
 from tests.sync.conftest import Clone, Team
 from tests.workflow.going import NEVER_S, commits, go, payload, recorded, sessions, statuses, step

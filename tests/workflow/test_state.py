@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
 from bayou.data.runs import Job, Run, StepRecord
-from bayou.workflow.each import Each, elements, names
-from bayou.workflow.state import State
+from bayou.workflows.state import Each, State, elements, names
 from tests.workflow.scene import ID, workflow
 
 PLAIN = "model: m, method: x"

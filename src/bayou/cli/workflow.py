@@ -16,7 +16,7 @@ from bayou.cli.writing import Rendered, write
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
-    from bayou.workflow.delete import DeletedWorkflow
+    from bayou.workflows.find import DeletedWorkflow
 
 _FAILED = 1
 
@@ -38,7 +38,7 @@ def create(common: Common, name: str) -> None:
     It is workflows/NAME.yaml, and runs as it is; fill in its steps, and commit it.
     """
     repo = common.open_repo()
-    from bayou.workflow.create import create_workflow  # noqa: PLC0415
+    from bayou.workflows.find import create_workflow  # noqa: PLC0415
 
     made = create_workflow(repo, name)
     common.output.emit(workflow_documents.made(made), workflow_sentences.made(made))
@@ -49,7 +49,7 @@ def create(common: Common, name: str) -> None:
 def list_(common: Common) -> int:
     """List the workflows that are defined here."""
     repo = common.open_repo()
-    from bayou.workflow.find import list_workflows  # noqa: PLC0415
+    from bayou.workflows.find import list_workflows  # noqa: PLC0415
 
     found = list_workflows(repo)
     common.output.emit(workflow_documents.workflows(found), workflow_sentences.workflows(found))
@@ -65,7 +65,7 @@ def get(common: Common, name: str) -> None:
     NAME is its name or id.
     """
     repo = common.open_repo()
-    from bayou.workflow.find import find_workflow  # noqa: PLC0415
+    from bayou.workflows.find import find_workflow  # noqa: PLC0415
 
     found = find_workflow(repo, name)
     common.output.emit(workflow_documents.workflow(found), workflow_sentences.evaluated(found.source.value))
@@ -80,7 +80,7 @@ def validate(common: Common, name: str | None) -> int:
     Nothing is run, nothing written, and no request sent.
     """
     repo = common.open_repo()
-    from bayou.workflow.check import validate_workflows  # noqa: PLC0415
+    from bayou.workflows.check import validate_workflows  # noqa: PLC0415
 
     names, problems = validate_workflows(repo, name)
     common.output.emit(workflow_documents.validated(problems), workflow_sentences.validated(names, problems))
@@ -98,7 +98,7 @@ def resume(common: Common, run_id: str, abandoned: bool) -> int:
     """
     repo = common.open_repo()
     from bayou.session import write_session  # noqa: PLC0415
-    from bayou.workflow.run import resumed_run, run_owner  # noqa: PLC0415
+    from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
     connection = common.connect(repo)
     owner = run_owner(repo, run_id, connection)
@@ -119,10 +119,8 @@ def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file
     """
     given, named = read_file(file), parameters.named_once("--input", texts)
     repo = common.open_repo()
-    from bayou.workflow.check import check_workflow  # noqa: PLC0415
-    from bayou.workflow.evaluate import evaluated_workflow  # noqa: PLC0415
-    from bayou.workflow.find import find_workflow  # noqa: PLC0415
-    from bayou.workflow.inputs import resolve_inputs  # noqa: PLC0415
+    from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_inputs  # noqa: PLC0415
+    from bayou.workflows.find import find_workflow  # noqa: PLC0415
 
     found = find_workflow(repo, name)
     check_workflow(repo, found)
@@ -149,8 +147,7 @@ def delete(common: Common, name: str, yes: bool) -> int:
     NAME is its name or id.
     """
     repo = common.open_repo()
-    from bayou.workflow.delete import delete_workflow  # noqa: PLC0415
-    from bayou.workflow.find import find_workflow  # noqa: PLC0415
+    from bayou.workflows.find import delete_workflow, find_workflow  # noqa: PLC0415
 
     found = find_workflow(repo, name)
     confirm(common, f"delete the workflow {found.name} and the records of its runs?", yes=yes)

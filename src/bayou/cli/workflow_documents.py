@@ -11,10 +11,9 @@ from bayou.cli.documents import Document
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import RunRow
     from bayou.data.runs import Run
-    from bayou.workflow.definition import Workflow
-    from bayou.workflow.delete import DeletedWorkflow
-    from bayou.workflow.find import WorkflowListing
-    from bayou.workflow.read import Problem
+    from bayou.workflows.definition import Workflow
+    from bayou.workflows.find import DeletedWorkflow, WorkflowListing
+    from bayou.workflows.read import WorkflowProblem
 
 
 def made(workflow: Workflow) -> Document:
@@ -32,7 +31,7 @@ def workflow(found: Workflow) -> Document:
     return {**made(found), "definition": found.source.value}
 
 
-def validated(problems: Sequence[Problem]) -> Document:
+def validated(problems: Sequence[WorkflowProblem]) -> Document:
     told = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems]
     return {"valid": not problems, "problems": told}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
     from bayou.sync.report import SyncReport
-    from bayou.workflow.run import WorkflowRun
+    from bayou.workflows.run import WorkflowRun
 
 _START = "NAME"
 """What the command that runs a workflow is called inside: nobody types it."""
@@ -76,7 +76,7 @@ def start(
     given, named = read_file(file), parameters.named_once("--input", texts)
     labels = parameters.named_once("--tag", tags)
     repo = common.open_repo()
-    from bayou.workflow.run import new_run  # noqa: PLC0415
+    from bayou.workflows.run import new_run  # noqa: PLC0415
 
     return carry_out(common, repo, new_run(repo, name, given, named, labels))
 

@@ -11,10 +11,9 @@ from bayou.cli.units import count, first_line, moment, size
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import RunRow
     from bayou.data.runs import Run, StepRecord
-    from bayou.workflow.definition import Workflow
-    from bayou.workflow.delete import DeletedWorkflow
-    from bayou.workflow.find import WorkflowListing
-    from bayou.workflow.read import Problem
+    from bayou.workflows.definition import Workflow
+    from bayou.workflows.find import DeletedWorkflow, WorkflowListing
+    from bayou.workflows.read import WorkflowProblem
 
 _MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
 
@@ -40,7 +39,7 @@ def workflows(found: WorkflowListing) -> Iterator[Part]:
             yield hint(error.hint)
 
 
-def validated(names: Sequence[str], problems: Sequence[Problem]) -> Iterator[Part]:
+def validated(names: Sequence[str], problems: Sequence[WorkflowProblem]) -> Iterator[Part]:
     for problem in problems:
         yield fail(f"{problem.where}: {problem.message}")
         if problem.hint:

@@ -11,9 +11,9 @@ from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
 
 if TYPE_CHECKING:
-    from bayou.workflow.definition import Workflow
-    from bayou.workflow.find import WorkflowListing
-    from bayou.workflow.run import Outcome
+    from bayou.workflows.definition import Workflow
+    from bayou.workflows.find import WorkflowListing
+    from bayou.workflows.run import Outcome
 
 
 class Workflows:
@@ -25,13 +25,13 @@ class Workflows:
 
     def get(self, text: str) -> Workflow:
         """Return the workflow of this name or id."""
-        from bayou.workflow.find import find_workflow  # noqa: PLC0415
+        from bayou.workflows.find import find_workflow  # noqa: PLC0415
 
         return find_workflow(self._repo, text)
 
     def list(self) -> WorkflowListing:
         """Return every workflow that can be read, and an error for each that cannot."""
-        from bayou.workflow.find import list_workflows  # noqa: PLC0415
+        from bayou.workflows.find import list_workflows  # noqa: PLC0415
 
         return list_workflows(self._repo)
 
@@ -43,13 +43,13 @@ class Workflows:
         What is wrong beforehand is raised, and nothing is run then. A run that fails is an outcome that says so, and
         has in `unpushed` why something of it could not be pushed.
         """
-        from bayou.workflow.run import new_run  # noqa: PLC0415
+        from bayou.workflows.run import new_run  # noqa: PLC0415
 
         return new_run(self._repo, text, inputs, tags=tags).go(self._session, connection=self._connection)
 
     def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
         """Go on with a run that failed or was cancelled; `abandoned`: its process is known to be gone."""
-        from bayou.workflow.run import resumed_run, run_owner  # noqa: PLC0415
+        from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
         owner = run_owner(self._repo, run_id, self._connection)
         with write_session(self._repo, models=[owner], connection=self._connection) as session:

@@ -1,17 +1,25 @@
-"""How far a run has come: what each step has come to, and what may begin now. Nothing here runs anything."""
+"""How far a run has come: what each step has come to, and what may begin now. Nothing here runs anything.
+
+`for_each`: one step, run for each element of a list or of a mapping.
+
+One time that a step runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from bayou.core.errors import WorkflowInvalid
 from bayou.data.runs import Job as JobRecord
 from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
-from bayou.workflow.definition import Edge, Job, Step, Workflow
+from bayou.models import Definition
+from bayou.models.expressions.evaluate import redact
+from bayou.workflows.definition import Edge, Job, Step, Workflow
 
 PENDING, RUNNING = "pending", "running"
 SUCCEEDED, FAILED, SKIPPED, CANCELLED = "succeeded", "failed", "skipped", "cancelled"
@@ -183,3 +191,54 @@ def _opens(edge: Edge, status: str, allowed: bool) -> bool:
             return status == FAILED
         case "succeeded":
             return status == SUCCEEDED or (status == FAILED and allowed)
+
+
+_LONGEST = 80
+
+
+class Each(Struct, frozen=True):
+    """One element: its key (of a list: its index, from 0), and its value."""
+
+    key: str | int
+    value: Any
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return what `each` is in expressions."""
+        return {"key": self.key, "value": self.value}
+
+
+def elements(found: Any, where: str) -> list[Each]:
+    """Return the elements of what a `for_each` has come to; `WorkflowInvalid` if that is neither list nor mapping."""
+    if isinstance(found, Mapping):
+        return [Each(str(key), value) for key, value in found.items()]
+    if isinstance(found, list | tuple):
+        return [Each(at, value) for at, value in enumerate(found)]
+    raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
+
+
+def names(step: str, found: list[Each], secrets: Collection[str] = ()) -> list[str]:
+    """Name each time that a step runs, `step[key]`: short plain texts of a list name themselves, if they differ.
+
+    Where a name would tell a secret, they are numbered.
+    """
+    labels = [str(one.key) for one in found]
+    plain = [one.value for one in found if isinstance(one.value, str) and 0 < len(one.value) <= _LONGEST]
+    if found and isinstance(found[0].key, int) and len(set(plain)) == len(found) and all(map(str.isprintable, plain)):
+        labels = plain
+    if redact(labels, secrets) != labels:
+        labels = [str(at) for at in range(len(found))]
+    return [f"{step}[{label}]" for label in labels]
+
+
+class Task(Struct, frozen=True, eq=False):
+    """A step, one of the times that its `for_each` makes of it, and the model whose method it is (None: it asserts)."""
+
+    job: Job
+    step: Step
+    name: str
+    each: Each | None
+    model: Definition | None
+
+    @property
+    def key(self) -> Key:
+        return self.job.name, self.step.name

@@ -18,17 +18,13 @@ from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.sync.context import identity
 from bayou.sync.report import SyncReport
-from bayou.workflow.check import check_workflow
-from bayou.workflow.definition import Workflow, WorkflowRef
-from bayou.workflow.engine import Engine
-from bayou.workflow.evaluate import evaluated_workflow
-from bayou.workflow.find import find_workflow
-from bayou.workflow.inputs import resolve_inputs
-from bayou.workflow.ready import Ready
-from bayou.workflow.recorder import EVERY_S, OnStep, Recorder
-from bayou.workflow.scope import Scopes
-from bayou.workflow.state import RUNNING, SUCCEEDED, State
-from bayou.workflow.work import OpenSession, Worker
+from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_inputs
+from bayou.workflows.definition import Workflow, WorkflowRef
+from bayou.workflows.find import find_workflow
+from bayou.workflows.recorder import EVERY_S, OnStep, Recorder
+from bayou.workflows.schedule import Ready, Scheduler
+from bayou.workflows.state import RUNNING, SUCCEEDED, State
+from bayou.workflows.step_run import OpenSession, Scopes, Worker
 
 
 class Outcome(Struct, frozen=True):
@@ -92,7 +88,7 @@ class WorkflowRun:
             try:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
-                Engine(Ready(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
+                Scheduler(Ready(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
                 recorder.finish()
             except BaseException:
                 recorder.cancel()

@@ -18,7 +18,7 @@ from bayou.data.runs import Job, Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models.expressions.evaluate import redact
 from bayou.sync.report import SyncReport
-from bayou.workflow.state import RUNNING, Key, State
+from bayou.workflows.state import RUNNING, Key, State
 
 EVERY_S = 3.0
 """How long a change may wait for a step's push to carry it."""

@@ -1,8 +1,11 @@
-"""From a file to a workflow: every key and value is checked, and everything that is wrong is told at once."""
+"""From a file to a workflow: every key and value is checked, and everything that is wrong is told at once.
+
+What waits for what: unknown names, cycles, and what has ended before a step begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -10,7 +13,7 @@ from msgspec import Struct
 from bayou.core.documents import Place, Source
 from bayou.core.text import did_you_mean
 from bayou.models.definition import is_id
-from bayou.workflow.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
+from bayou.workflows.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
 
 T = TypeVar("T")
 
@@ -22,7 +25,7 @@ STEP = (
 )
 
 
-class Problem(Struct, frozen=True):
+class WorkflowProblem(Struct, frozen=True):
     """One thing that is wrong with a workflow, and where."""
 
     where: str
@@ -33,7 +36,7 @@ class Problem(Struct, frozen=True):
         return f"{self.where}: {self.message}"
 
 
-def read_workflow(source: Source, name: str) -> tuple[Workflow | None, list[Problem]]:
+def read_workflow(source: Source, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
     """Return the workflow, and what is wrong with it; None where too little is right to go on."""
     reader = _Reader(source, [])
     workflow = reader.workflow(name)
@@ -43,7 +46,7 @@ def read_workflow(source: Source, name: str) -> tuple[Workflow | None, list[Prob
 class _Reader:
     """Reads one file. What is wrong is noted, and reading goes on with a value that is harmless."""
 
-    def __init__(self, source: Source, problems: list[Problem]) -> None:
+    def __init__(self, source: Source, problems: list[WorkflowProblem]) -> None:
         self._source = source
         self.problems = problems
 
@@ -256,7 +259,7 @@ class _Reader:
         return found
 
     def _wrong(self, place: Place, message: str, hint: str | None) -> None:
-        self.problems.append(Problem(self._source.where(place), message, hint))
+        self.problems.append(WorkflowProblem(self._source.where(place), message, hint))
 
 
 def nearest(word: str, known: Iterable[str], what: str) -> str:
@@ -267,3 +270,71 @@ def nearest(word: str, known: Iterable[str], what: str) -> str:
 
 def _has_expression(value: object) -> bool:
     return isinstance(value, str) and "${{" in value
+
+
+def check_graph(workflow: Workflow) -> list[WorkflowProblem]:
+    """Return the edges that lead nowhere, and those that lead in a circle."""
+    problems = list(_check(workflow.source, workflow.jobs, "job"))
+    for job in workflow.jobs:
+        problems += _check(workflow.source, job.steps, "step")
+    return problems
+
+
+def before(workflow: Workflow, job: Job, step: Step) -> list[tuple[Job, Step]]:
+    """Return the steps that have surely ended when a step begins: those it waits for, through others too.
+
+    They are in the order of the file; those of the step's own job come last.
+    """
+    jobs = ancestors(job.name, {one.name: one.depends_on for one in workflow.jobs})
+    steps = ancestors(step.name, {one.name: one.depends_on for one in job.steps})
+    earlier = [(one, each) for one in workflow.jobs if one.name in jobs for each in one.steps]
+    return earlier + [(job, one) for one in job.steps if one.name in steps]
+
+
+def ancestors(name: str, edges: Mapping[str, Sequence[Edge]]) -> set[str]:
+    """Return all that comes before `name`, near or far."""
+    found: set[str] = set()
+    waiting = [edge.on for edge in edges.get(name, ())]
+    while waiting:
+        one = waiting.pop()
+        if one not in found and one in edges:
+            found.add(one)
+            waiting += [edge.on for edge in edges[one]]
+    return found
+
+
+def _check(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iterator[WorkflowProblem]:
+    names = {node.name for node in nodes}
+    for node in nodes:
+        for edge in node.depends_on:
+            if edge.on not in names:
+                known = nearest(edge.on, sorted(names - {node.name}), f"{kind}s here")
+                yield WorkflowProblem(
+                    source.where(edge.place), f"{node.name} depends on a {kind} {edge.on}: none here", known
+                )
+    edges = {node.name: node.depends_on for node in nodes}
+    told: set[str] = set()
+    for node in nodes:
+        circle = _circle(node.name, edges)
+        if circle and not told & set(circle):
+            told |= set(circle)
+            where = next(edge for edge in node.depends_on if edge.on == circle[1])
+            yield WorkflowProblem(
+                source.where(where.place),
+                f"{kind}s wait for each other: {' → '.join(circle)}",
+                "take one of these dependencies out",
+            )
+
+
+def _circle(name: str, edges: Mapping[str, Sequence[Edge]]) -> list[str] | None:
+    """Return a way from a node back to itself, shortest first."""
+    ways = [[name]]
+    seen = {name}
+    for way in ways:
+        for edge in edges.get(way[-1], ()):
+            if edge.on == name:
+                return [*way, name]
+            if edge.on not in seen:
+                seen.add(edge.on)
+                ways.append([*way, edge.on])
+    return None

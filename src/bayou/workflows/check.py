@@ -1,0 +1,284 @@
+"""Everything that can be told of a workflow before it runs. Nothing is run, nothing written, no request sent (F094).
+
+What a workflow is given: defaults, texts of a command line, and a schema for each.
+
+What a workflow comes to: its inputs, and every expression that does not wait for data or for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bayou.core.documents import Place
+from bayou.core.errors import BayouError, ExpressionInvalid, InputInvalid, WorkflowInvalid
+from bayou.models import Definition, find_model
+from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
+from bayou.models.expressions.check import Where, asked_of, compiled
+from bayou.models.expressions.evaluate import redact
+from bayou.models.prepare import RunRequest, request_problems
+from bayou.models.types import coerce, problems
+from bayou.models.types.validation import schema_findings
+from bayou.repo import Repo
+from bayou.workflows.definition import Job, Step, Workflow
+from bayou.workflows.find import examine, find_workflow, invalid, workflow_names
+from bayou.workflows.read import WorkflowProblem, before, nearest
+from bayou.workflows.state import elements
+
+
+def check_schemas(workflow: Workflow) -> Iterator[WorkflowProblem]:
+    """Yield what is wrong with the schemas of inputs, and with their defaults."""
+    if not workflow.inputs:
+        return
+    example = "like {type: string, default: localhost}"
+    for name, schema in workflow.inputs.items():
+        wrong_schema = schema_findings(schema)
+        if wrong_schema:
+            place, message = wrong_schema[0]
+            where = workflow.source.where(("inputs", name, *place))
+            yield WorkflowProblem(where, f"{name} is no JSON schema: {message}", example)
+            continue
+        if "default" not in schema:
+            continue
+        where = workflow.source.where(("inputs", name, "default"))
+        if has_expression(schema["default"]):
+            yield WorkflowProblem(
+                where, f"the default of {name} is an expression", "inputs are given; steps may compute"
+            )
+            continue
+        wrong = problems(_schema({name: schema}), {name: schema["default"]})
+        if wrong:
+            yield WorkflowProblem(where, f"the default does not fit: {wrong[0].message}", wrong[0].hint)
+
+
+def resolve_inputs(
+    workflow: Workflow, given: Mapping[str, Any], texts: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the value of every input: of `texts` (a command line's) or `given`, else its default.
+
+    A text stands for the number, truth value, list or mapping that its schema asks for. `InputInvalid` names an input
+    that is missing, unknown, or of the wrong type. Values are never evaluated.
+    """
+    if not (workflow.inputs or given or texts):
+        return {}
+    schema = _schema(workflow.inputs)
+    defaults = {name: one["default"] for name, one in workflow.inputs.items() if "default" in one}
+    values = {**defaults, **given, **coerce(texts or {}, schema)}
+    wrong = problems(schema, values)
+    if wrong:
+        place = workflow.source.where(("inputs", *wrong[0].path))
+        hint = wrong[0].hint or f"see {place}; give it with --input NAME=VALUE"
+        raise InputInvalid(f"inputs of {workflow.name}: {wrong[0].message}", hint=hint)
+    return values
+
+
+def _schema(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    required = [name for name, schema in inputs.items() if "default" not in schema]
+    return {"type": "object", "properties": dict(inputs), "required": required, "additionalProperties": False}
+
+
+def validate_workflows(repo: Repo, name: str | None = None) -> tuple[list[str], list[WorkflowProblem]]:
+    """Return the names of the workflows that were looked at (one, or all), and everything that is wrong with them."""
+    names = workflow_names(repo)
+    if name is not None and name not in names:
+        names = [find_workflow(repo, name).name]  # by its id; or it raises
+    elif name is not None:
+        names = [name]
+    return names, [problem for one in names for problem in _problems(repo, one)]
+
+
+def check_workflow(repo: Repo, workflow: Workflow) -> None:
+    """Raise `WorkflowInvalid` with the first thing that is wrong with a workflow that could be read."""
+    problems = list(problems_of(repo, workflow))
+    if problems:
+        raise invalid(workflow.name, problems)
+
+
+def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
+    """Yield what is wrong with the inputs, expressions, models, methods and arguments of a workflow."""
+    yield from check_schemas(workflow)
+    models: dict[str, Definition] = {}
+    for job in workflow.jobs:
+        nobody = Step("", job.name, job.place)
+        yield from _expressions(workflow, job, nobody, {("guard",): job.guard}, each=False)
+        for step in job.steps:
+            yield from _step(repo, workflow, job, step, models)
+
+
+def _problems(repo: Repo, name: str) -> list[WorkflowProblem]:
+    try:
+        workflow, problems = examine(repo, name)
+    except WorkflowInvalid as error:
+        where, _, message = error.message.partition(": ")
+        return [WorkflowProblem(where, message, error.hint)]
+    if problems or workflow is None:
+        return problems
+    return list(problems_of(repo, workflow))
+
+
+def _step(
+    repo: Repo, workflow: Workflow, job: Job, step: Step, models: dict[str, Definition]
+) -> Iterator[WorkflowProblem]:
+    outside: dict[Place, Any] = {("for_each",): step.for_each}
+    inside: dict[Place, Any] = {
+        ("guard",): step.guard,
+        ("model",): step.model,
+        ("inputs",): step.inputs,
+        ("assert",): list(step.asserts),
+        ("message",): step.message,
+    }
+    wrong = list(_expressions(workflow, job, step, outside, each=False))
+    wrong += _expressions(workflow, job, step, inside, each=step.for_each is not None)
+    yield from wrong
+    if step.model is None or wrong:
+        return
+    place = (*step.place, "model")
+    try:
+        names = _model_names(workflow, step)
+    except BayouError as error:  # an expression that comes to nothing, or takes too long
+        yield WorkflowProblem(
+            workflow.source.where(place), error.message.partition(": ")[2] or error.message, error.hint
+        )
+        return
+    for name in names:
+        try:
+            if name not in models:
+                models[name] = find_model(repo, name)
+            model = models[name]
+        except BayouError as error:
+            yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
+            continue
+        yield from _arguments(repo, workflow, step, model)
+
+
+def _model_names(workflow: Workflow, step: Step) -> list[str]:
+    """Return the models that a step is known to name: where a loop is not written out, that shows when it runs."""
+    assert step.model is not None  # whoever has none is not asked
+    if not has_expression(step.model):
+        return [step.model]
+    asked = [asked_of(name, found.source) for found in uses(step.model, str) for name in NAMES]
+    if step.for_each is None or has_expression(step.for_each) or any(names != frozenset() for names in asked):
+        return []
+    found = set()
+    for each in elements(step.for_each, ""):
+        scope = EvaluationScope(env={}, more={"each": each.fields()})
+        found.add(evaluate(step.model, scope, lambda _: workflow.source.where((*step.place, "model"))).value)
+    return sorted(name for name in found if isinstance(name, str))
+
+
+def _arguments(repo: Repo, workflow: Workflow, step: Step, model: Definition) -> Iterator[WorkflowProblem]:
+    """Yield what is wrong with a step's method and its arguments, where its file says so."""
+    place = (*step.place, "method")
+    try:
+        found = request_problems(repo, RunRequest(model=model, method=step.method or "", inputs=step.inputs))
+    except BayouError as error:
+        yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
+        return
+    for one in found:
+        where = (*step.place, "inputs", *one.path) if one.path else place
+        yield WorkflowProblem(workflow.source.where(where), one.message, one.hint)
+
+
+def _expressions(
+    workflow: Workflow, job: Job, step: Step, values: Mapping[Place, Any], *, each: bool
+) -> Iterator[WorkflowProblem]:
+    """Yield the expressions that cannot be read, or that ask for inputs or steps that are not there."""
+    names = (*NAMES, "each") if each else NAMES
+    for place, value in values.items():
+        if not has_expression(value):
+            continue
+        at: Place = (*(step.place if step.name else job.place), *place)
+
+        def where(inner: Place, at: Place = at) -> str:
+            return workflow.source.where((*at, *inner))
+
+        try:
+            check(value, where, names)
+        except BayouError as error:
+            said, _, message = error.message.partition(": ")
+            yield WorkflowProblem(said, message, error.hint)
+            continue
+        for found in uses(value, where):
+            yield from _inputs_asked(workflow, found.source, where(found.path))
+            yield from _steps_asked(workflow, job, step, found.source, where(found.path))
+
+
+def _inputs_asked(workflow: Workflow, source: str, where: str) -> Iterator[WorkflowProblem]:
+    for name in sorted(asked_of("inputs", source) or ()):
+        if name not in workflow.inputs:
+            yield WorkflowProblem(where, f"there is no input {name}", nearest(name, workflow.inputs, "inputs are"))
+
+
+def _steps_asked(workflow: Workflow, job: Job, step: Step, source: str, where: str) -> Iterator[WorkflowProblem]:
+    earlier = before(workflow, job, step)
+    for name in sorted(asked_of("steps", source) or ()):
+        owners = [one.name for one, each in earlier if each.name == name]
+        if not owners:
+            known = any(one.name == name for _, one in workflow.steps())
+            hint = "name it in depends_on" if known else nearest(name, [one.name for _, one in earlier], "before it")
+            message = f"{name} need not have ended by then" if known else f"there is no step {name}"
+            yield WorkflowProblem(where, message, hint)
+        elif len(owners) > 1 and job.name not in owners:
+            yield WorkflowProblem(where, f"{name} is a step of {' and of '.join(owners)}", "rename one of them")
+
+
+_LATER = frozenset({"steps", "each", "data"})
+_NAMES = ("inputs", "env", "run", "data", "steps", "each")
+
+
+def evaluated_workflow(
+    workflow: Workflow, inputs: Mapping[str, Any], run: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a workflow as it is to run, with what comes from the environment redacted.
+
+    What is known only when a step begins stays an expression; what that came to is kept with the step's output. Without
+    a run, so does what asks for `run`; and an expression that comes to nothing is an error then. In a run it is that of
+    its step, if that begins at all.
+    """
+    walk = _Walk(workflow.source.where, EvaluationScope(inputs=inputs, run=run or {}), in_run=run is not None)
+    jobs = walk.value(workflow.source.value["jobs"], ("jobs",))
+    found = {
+        "id": workflow.id,
+        "name": workflow.name,
+        "inputs": dict(inputs),
+        "tags": dict(workflow.tags),
+        "concurrency": workflow.concurrency,
+        "jobs": jobs,
+    }
+    hidden: dict[str, Any] = redact(found, walk.secrets)
+    return hidden
+
+
+class _Walk:
+    """One way through a workflow's values."""
+
+    def __init__(self, where: Where, scope: EvaluationScope, *, in_run: bool) -> None:
+        self._where = where
+        self._scope = scope
+        self._in_run = in_run
+        self.secrets: set[str] = set()
+
+    def value(self, value: Any, place: Place) -> Any:
+        match value:
+            case dict():
+                return {key: self.value(one, (*place, key)) for key, one in value.items()}
+            case list():
+                return [self.value(one, (*place, at)) for at, one in enumerate(value)]
+            case str() if has_expression(value):
+                return self._text(value, self._where(place))
+        return value
+
+    def _text(self, text: str, where: str) -> Any:
+        asked = {
+            name for found in uses(text, lambda _: where) for name in compiled(found.source, where, _NAMES).variables()
+        }
+        if asked & _LATER or ("run" in asked and not self._in_run):
+            return text
+        try:
+            found = evaluate(text, self._scope, lambda _: where)
+        except ExpressionInvalid:
+            if self._in_run:
+                return text
+            raise
+        self.secrets |= found.secrets
+        return found.value

@@ -1,0 +1,150 @@
+"""Finding workflows: by name, by id, all of them. No request is sent, and nothing but definitions is read.
+
+Making a workflow.
+
+Deleting a workflow.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from msgspec import Struct
+
+from bayou.config import write_file
+from bayou.core.errors import ModelInvalid, WorkflowExists, WorkflowInvalid, WorkflowNotFound
+from bayou.data.layout import evaluated_workflow_path
+from bayou.data.records import Records
+from bayou.models.definition import check_name
+from bayou.repo import Repo, leads_out
+from bayou.workflows.definition import FOLDER, SUFFIX, Workflow, read_source
+from bayou.workflows.read import WorkflowProblem, check_graph, nearest, read_workflow
+
+
+class WorkflowListing(Struct, frozen=True):
+    """Every workflow that can be read, and an error for each that cannot."""
+
+    workflows: tuple[Workflow, ...]
+    bad: tuple[WorkflowInvalid, ...]
+
+
+def list_workflows(repo: Repo) -> WorkflowListing:
+    """Read every workflow, by name. One that is damaged hides no other."""
+    good, bad = [], []
+    for name in workflow_names(repo):
+        try:
+            good.append(load_workflow(repo, name))
+        except WorkflowInvalid as error:
+            bad.append(error)
+    return WorkflowListing(tuple(good), tuple(bad))
+
+
+def find_workflow(repo: Repo, text: str) -> Workflow:
+    """Return the workflow of this name or id; `WorkflowNotFound`, or `WorkflowInvalid` with the place."""
+    names = workflow_names(repo)
+    if text in names:
+        return load_workflow(repo, text)
+    for workflow in list_workflows(repo).workflows:
+        if workflow.id == text:
+            return workflow
+    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create`"
+    raise WorkflowNotFound(f"there is no workflow {text}", hint=hint)
+
+
+def load_workflow(repo: Repo, name: str) -> Workflow:
+    """Read one workflow; `WorkflowInvalid` tells the first thing that is wrong with it, and how many more are."""
+    workflow, problems = examine(repo, name)
+    if problems:
+        raise invalid(name, problems)
+    assert workflow is not None  # what is not one has a problem
+    return workflow
+
+
+def examine(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
+    """Read one workflow, and tell everything that is wrong with its file by itself; `WorkflowInvalid` for no YAML."""
+    workflow, problems = read_workflow(read_source(repo.root, f"{FOLDER}/{name}{SUFFIX}"), name)
+    return workflow, problems or (check_graph(workflow) if workflow is not None else [])
+
+
+def invalid(name: str, problems: list[WorkflowProblem]) -> WorkflowInvalid:
+    """Make one error of what is wrong with a workflow."""
+    first, *others = problems
+    if others:
+        many = f"there is more to it ({len(others)})" if first.hint is None else first.hint
+        return WorkflowInvalid(
+            f"{first} (and {len(others)} more)", hint=f"{many}; `bayou workflow validate {name}` tells all"
+        )
+    return WorkflowInvalid(str(first), hint=first.hint)
+
+
+def workflow_names(repo: Repo) -> list[str]:
+    """Return the names of all workflows here, in order. What begins with a dot is an editor's or a file system's."""
+    folder = repo.root / FOLDER
+    if not folder.is_dir():
+        return []
+    return sorted(
+        file.name.removesuffix(SUFFIX)
+        for file in folder.iterdir()
+        if file.name.endswith(SUFFIX) and not file.name.startswith(".") and file.is_file()
+    )
+
+
+_TEMPLATE = """\
+id: {id}
+name: {name}
+# inputs:
+#   host: {{type: string, default: localhost}}
+jobs:
+  - name: main
+    steps:
+      # A step is a method of a model, or an assertion. With a model that `bayou model create command/shell NAME` made:
+      #   - {{name: usage, model: NAME, method: execute, inputs: {{run: "df -k ."}}}}
+      - name: ready
+        assert: ${{{{ 1 + 1 == 2 }}}}
+"""
+
+
+def create_workflow(repo: Repo, name: str) -> Workflow:
+    """Write a new workflow that runs as it is, whole or not at all; `WorkflowExists` if there is one."""
+    try:
+        check_name(name)
+    except ModelInvalid as error:
+        raise WorkflowInvalid(error.message.replace("a model", "a workflow"), hint=error.hint) from None
+    file = repo.root / FOLDER / f"{name}{SUFFIX}"
+    if leads_out(repo.root, f"{FOLDER}/{name}{SUFFIX}"):
+        raise WorkflowInvalid(f"{FOLDER}/{name}{SUFFIX} leads out of the repo, through a link", hint="remove the link")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    import yaml  # noqa: PLC0415
+
+    quoted = yaml.safe_dump(name, allow_unicode=True, width=1000).splitlines()[0]
+    try:
+        write_file(file, _TEMPLATE.format(id=uuid.uuid4(), name=quoted), create=True)
+    except FileExistsError:
+        raise WorkflowExists(
+            f"there is a workflow {name} already: {FOLDER}/{name}{SUFFIX}",
+            hint="see it with `bayou workflow get NAME`",
+        ) from None
+    return load_workflow(repo, name)
+
+
+class DeletedWorkflow(Struct, frozen=True):
+    """What went with a workflow: records of its runs. Data and outputs are their models', and stay."""
+
+    id: str
+    runs_deleted: int
+
+
+def delete_workflow(records: Records, workflow: Workflow) -> DeletedWorkflow:
+    """Delete a workflow with the records of its runs and all that it was evaluated to.
+
+    V19: its file goes last, so that a call which was killed can be repeated.
+    """
+    records.catalog.refresh()
+    rows, _ = records.catalog.runs(workflow=workflow.id)
+    runs = [row for row in rows if row.workflow_id == workflow.id]
+    evaluated = [evaluated_workflow_path(workflow.id, run_id) for run_id in (None, *(row.run_id for row in runs))]
+    paths = [row.path for row in runs]
+    records.tree.delete_many([*paths, *filter(records.tree.exists, evaluated)])
+    records.context.tell([], paths)
+    (records.repo.root / workflow.path).unlink(missing_ok=True)
+    return DeletedWorkflow(workflow.id, len(runs))
