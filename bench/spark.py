@@ -46,18 +46,18 @@ from bayou.index.node_store import NodeFiles, StoreSink
 from bayou.maintenance import api
 from bayou.maintenance.verify_job import VerifyJob
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.discover import discover
-from bayou.pipeline.executor import SparkExecutor
-from bayou.pipeline.server.control import Warm
-from bayou.pipeline.session import spark_session
-from bayou.pipeline.warm import stop
 from bayou.repo import Repo, init_repo, open_repo
+from bayou.spark.discover import discover
+from bayou.spark.executor import SparkExecutor
+from bayou.spark.server.control import SparkServer
+from bayou.spark.session import spark_session
+from bayou.spark.warm import stop
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 RCLONE = Path(sys.executable).parent / "rclone"
 PICTURE = Path(__file__).parent / "results" / "spark.svg"
@@ -127,7 +127,7 @@ def session_on(master: str, folder: Path) -> Iterator[Session]:
             _large_store.remove(tiny)
             print(f"{master}: session after {start:.1f} s", flush=True)
             yield session
-            server = Warm.of(config).running()
+            server = SparkServer.of(config).running()
             print(f"{master}: the server took {peak_mb(server.pid) if server else 0:.0f} MB at most", flush=True)
     finally:
         stop(config)

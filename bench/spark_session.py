@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bayou.config import SparkConfig
-from bayou.pipeline.java import find_java
-from bayou.pipeline.warm import stop, warm_up
+from bayou.spark.java import find_java
+from bayou.spark.warm import stop, warm_up
 
 WARM_S = 3.0
 COLD = 0.6
@@ -48,7 +48,7 @@ spark.stop()
 """
 OURS = """
 from bayou.config import SparkConfig
-from bayou.pipeline.session import spark_session
+from bayou.spark.session import spark_session
 with spark_session(SparkConfig()) as spark:
     work(spark)
 """

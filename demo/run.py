@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bayou.pipeline.server.place import Place
-from bayou.pipeline.server.watch import dismiss
+from bayou.spark.server.files import ServerFiles
+from bayou.spark.server.watch import dismiss
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
@@ -128,7 +128,7 @@ def tell(work: Path) -> None:
         play(laptop, server, has_java=spark["java"] is not None)
     finally:
         if spark["log"] is not None and not spark["running"]:
-            dismiss(Place(Path(str(spark["log"])).parent))
+            dismiss(ServerFiles(Path(str(spark["log"])).parent))
 
 
 def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:

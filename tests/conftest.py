@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bayou.engine import select
-from bayou.pipeline.engines import SparkEngines
+from bayou.spark.executor import SparkEngines
 
 if TYPE_CHECKING:
     from bayou.testing.gcs import GcsServer

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bayou.pipeline.server.place import Place
-from bayou.pipeline.server.terminate import signal_server
+from bayou.spark.server.files import ServerFiles, signal_server
 
 ROOT = Path(__file__).parents[1]
 DEMO = [sys.executable, str(ROOT / "demo" / "run.py")]
 pytestmark = pytest.mark.timeout(600)
 
-NO_JAVA = "import bayou.pipeline.java\nbayou.pipeline.java.PLACES = ()\n"
+NO_JAVA = "import bayou.spark.java\nbayou.pipeline.java.PLACES = ()\n"
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, 
     yield {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(temporary)}
     told_to_end = not list(classes.parent.glob("*/server.json"))
     for lock in classes.parent.glob("*/server.lock"):
-        signal_server(Place(lock.parent), signal.SIGKILL)  # without a class archive its end would take a while
+        signal_server(ServerFiles(lock.parent), signal.SIGKILL)  # without a class archive its end would take a while
     assert told_to_end, "it leaves no Spark running"
     assert list(temporary.glob("bayou-demo-*")) == [], "it leaves nothing behind"
 

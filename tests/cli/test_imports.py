@@ -122,7 +122,7 @@ def test_data_is_listed_and_read_without_a_parser_or_an_engine(imports, with_dat
     modules = imports("-m", "bayou", *args)
 
     assert {name.partition(".")[0] for name in modules} & RECORDS_NEED_NOT == set()
-    assert not {name for name in modules if name.startswith(("bayou.data.query", "bayou.pipeline"))}
+    assert not {name for name in modules if name.startswith(("bayou.data.query", "bayou.spark"))}
 
 
 @pytest.mark.parametrize("args", [("model", "describe", "spark/sql"), ("model", "types")])
@@ -130,7 +130,7 @@ def test_a_type_of_spark_is_told_of_without_spark(imports, with_data, args):
     modules = imports("-m", "bayou", *args)
 
     assert "bayou.models.types.sql" in modules
-    assert not {name for name in modules if name.startswith(("bayou.pipeline", "pyspark", "pyarrow", "pandas", "grpc"))}
+    assert not {name for name in modules if name.startswith(("bayou.spark", "pyspark", "pyarrow", "pandas", "grpc"))}
 
 
 ASKING_NEEDS_NOT = (

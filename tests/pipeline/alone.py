@@ -14,12 +14,11 @@ import pytest
 from bayou.index.entry import Entry
 from bayou.objectstore import open_store
 from bayou.objectstore.store import Store
-from bayou.pipeline import plan
-from bayou.pipeline.arrow import batch, rows
-from bayou.pipeline.kernels.kept import Kept
-from bayou.pipeline.kernels.look import LookAt
-from bayou.pipeline.sources import entries, said
-from bayou.pipeline.sources.said import Inputs, divide, read, schema_of
+from bayou.spark import plan
+from bayou.spark.arrow import batch, rows
+from bayou.spark.kernels.plan import Kept, LookAt
+from bayou.spark.sources import index_entries, sync_inputs
+from bayou.spark.sources.sync_inputs import Inputs, divide, read, schema_of
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
@@ -35,9 +34,9 @@ def without_spark() -> Iterator[None]:
         patch.setattr(plan, "ended_by", lambda *_: nullcontext())
         patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
         opened: dict[str, Store] = {}
-        for source in (entries, said):
+        for source in (index_entries, sync_inputs):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
-        patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
+        patch.setattr("bayou.spark.session.log_of", lambda _: None)
         patch.setattr("bayou.sync.bulk_pass._moving", moving)
         yield
 

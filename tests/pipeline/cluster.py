@@ -18,10 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from bayou.pipeline.java import find_java
-from bayou.pipeline.server.environment import SOURCE
-from bayou.pipeline.server.options import _JVM
-from bayou.pipeline.server.spark_home import find_spark
+from bayou.spark.java import find_java
+from bayou.spark.server.identity import SOURCE, find_spark
+from bayou.spark.server.options import _JVM
 from bayou.testing.processes import ServerProcess
 
 WORKERS = 2

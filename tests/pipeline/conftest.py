@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bayou.config import SparkConfig
-from bayou.pipeline.server.place import Place
-from bayou.pipeline.server.terminate import terminate
+from bayou.spark.server.files import ServerFiles, terminate
 from tests.cli.conftest import SOURCE, command, processes, proxy, s3_env, s3_team, team  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-    from bayou.pipeline.server.control import Warm
+    from bayou.spark.server.control import SparkServer
 
 SECRET = "the-secret-of-the-first-caller"
 
@@ -47,7 +46,7 @@ def spark_cache(clean_environment: None) -> Iterator[Path]:
 
 def end_servers(cache: Path) -> None:
     for lock in cache.glob("bayou/spark/*/server.lock"):
-        terminate(Place(lock.parent))
+        terminate(ServerFiles(lock.parent))
 
 
 @pytest.fixture(scope="package")
@@ -68,23 +67,23 @@ def classes(spark_cache: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 
 
 @pytest.fixture(scope="package")
-def warm(classes: Path) -> Warm:
+def warm(classes: Path) -> SparkServer:
     """The warm server, started by somebody who has credentials in the environment."""
-    from bayou.pipeline.server.control import Warm
-    from bayou.pipeline.warm import warm_up
+    from bayou.spark.server.control import SparkServer
+    from bayou.spark.warm import warm_up
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_SECRET_ACCESS_KEY", "GOOGLE_BEARER_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY", "MY_TOKEN"):
             patch.setenv(name, SECRET)
         patch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@127.0.0.1:9")
         warm_up(SparkConfig())
-    return Warm.of(SparkConfig())
+    return SparkServer.of(SparkConfig())
 
 
 @pytest.fixture
-def spark(warm: Warm) -> Iterator[SparkSession]:
+def spark(warm: SparkServer) -> Iterator[SparkSession]:
     """A session on the warm server."""
-    from bayou.pipeline.session import spark_session
+    from bayou.spark.session import spark_session
 
     with spark_session(SparkConfig()) as session:
         yield session

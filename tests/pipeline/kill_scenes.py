@@ -29,7 +29,7 @@ ITEMS = [f"item {at}" for at in range(12)]
 
 _WAITS = """
 import os, sys, time
-from bayou.pipeline import {module} as job
+from bayou.spark import {module} as job
 from bayou.cli import main
 
 folder, real = sys.argv.pop(1), job.{kernel}

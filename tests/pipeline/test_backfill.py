@@ -32,9 +32,9 @@ from bayou.data.catalog.backfill import (
 from bayou.data.catalog.derive import Absent, Read, read_all, version_row
 from bayou.data.engine import CatalogEngine
 from bayou.engine.select import LARGE, LARGE_COLD
-from bayou.pipeline.kernels.metadata import Parse, lines
-from bayou.pipeline.sql.query import open_query
 from bayou.repo import Repo
+from bayou.spark.catalog_jobs import Parse, lines
+from bayou.spark.sql.query import open_query
 from bayou.sync.service import Datastore
 from tests.catalog.scene import REPORT, VPC, age, metadata, output_file, run_file, write
 from tests.catalog.test_rebuild import DAMAGES, database, make_older, remove
@@ -157,7 +157,7 @@ def _not_here(root: Path, found: Iterator[str]) -> Iterator[Read | Absent]:
 
 
 def test_few_records_start_no_spark(repo: Repo, monkeypatch) -> None:
-    monkeypatch.setattr("bayou.pipeline.session.open_session", None)
+    monkeypatch.setattr("bayou.spark.session.open_session", None)
     furnish(repo)
 
     assert rebuilt(repo, "auto")[0].rows > 60
@@ -165,7 +165,7 @@ def test_few_records_start_no_spark(repo: Repo, monkeypatch) -> None:
 
 def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("bayou.pipeline.session.open_session", None)
+    monkeypatch.setattr("bayou.spark.session.open_session", None)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     furnish(repo)
 
@@ -193,7 +193,7 @@ def test_without_java_this_process_reads_everything_and_says_so(repo: Repo, monk
     expected = rebuilt(repo, "point")[1]
     remove(database(repo))
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
-    monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
+    monkeypatch.setattr("bayou.spark.session.open_session", missing)
 
     with pytest.raises(JavaMissing), catalog_by(repo, "spark") as catalog:
         catalog.refresh()
@@ -227,8 +227,8 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
         raise SparkFailed("it ends here")
 
     monkeypatch.setattr(CatalogEngine, "run", run)
-    monkeypatch.setattr("bayou.pipeline.backfill.backfill", half)
-    monkeypatch.setattr("bayou.pipeline.stream.tasks_of", lambda spark: 2)
+    monkeypatch.setattr("bayou.spark.catalog_jobs.backfill", half)
+    monkeypatch.setattr("bayou.spark.arrow.tasks_of", lambda spark: 2)
 
     done, rows = rebuilt(_again(repo), "auto")
 

@@ -14,8 +14,8 @@ from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import scan
 from bayou.maintenance import api
 from bayou.objectstore import Store, open_store
-from bayou.pipeline.bound import ended_by
 from bayou.repo import init_repo, open_repo
+from bayou.spark.session import interrupt_at_deadline
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
 
@@ -75,7 +75,7 @@ def test_v15_a_pull_keeps_what_spark_found_to_itself(warm, bucket, bulk, tmp_pat
 
 
 def test_a_short_listing_starts_no_spark(bucket, bulk, tmp_path, monkeypatch):
-    monkeypatch.setattr("bayou.pipeline.session.open_session", None)
+    monkeypatch.setattr("bayou.spark.session.open_session", None)
     for file in list(bucket.rglob("raw"))[:20]:
         file.unlink()
     store = open_store(bucket.as_uri())
@@ -87,7 +87,7 @@ def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warni
     def missing(*_: object, **__: object) -> None:
         raise JavaMissing("there is no Java")
 
-    monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
+    monkeypatch.setattr("bayou.spark.session.open_session", missing)
     store = open_store(bucket.as_uri())
 
     assert paths(remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
@@ -122,5 +122,5 @@ def test_v12_a_job_ends_with_its_deadline(spark):
         time.sleep(300)
         yield from batches
 
-    with pytest.raises(DeadlinePassed), ended_by(spark, Deadline.after(1)):
+    with pytest.raises(DeadlinePassed), interrupt_at_deadline(spark, Deadline.after(1)):
         spark.range(1).mapInArrow(stall, "id long").collect()

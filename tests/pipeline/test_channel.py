@@ -12,10 +12,10 @@ from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkUnavailable, TrustNeeded
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline import session
-from bayou.pipeline.session import is_loopback, require_private_channel
-from bayou.pipeline.sql.grant import grant_for
 from bayou.repo import init_repo, open_repo
+from bayou.spark import session
+from bayou.spark.session import is_loopback, require_private_channel
+from bayou.spark.sql.content import grant_for
 from bayou.sync.bulk import Bulk
 from tests.trusting import trust
 

@@ -16,10 +16,10 @@ from bayou.index.node_store import NodeFiles, StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.maintenance import api
 from bayou.objectstore import Store, keys, open_store
-from bayou.pipeline.server.control import Warm
-from bayou.pipeline.session import spark_session
-from bayou.pipeline.shared import require_shared
-from bayou.pipeline.warm import stop
+from bayou.spark.server.control import SparkServer
+from bayou.spark.session import spark_session
+from bayou.spark.shared_fs import require_shared
+from bayou.spark.warm import stop
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
 from tests.pipeline.cluster import Cluster, can_be_apart, cluster
@@ -102,7 +102,7 @@ def test_17_3_a_cluster_that_authenticates_is_used_as_its_administrator_says(cla
         config = SparkConfig(master=made.url)
         with spark_session(config) as spark:
             assert spark.range(0, 8, 1, 4).mapInArrow(lambda batches: batches, "id long").count() == 8
-            ports = spark_ports(Warm.of(config))
+            ports = spark_ports(SparkServer.of(config))
             assert len(ports) == 2
             for port in ports:
                 with Stranger(port) as stranger:

@@ -16,7 +16,7 @@ from bayou.index.tree import IndexTree, names
 from bayou.maintenance import api
 from bayou.maintenance.gc import ListJob
 from bayou.objectstore import keys
-from bayou.pipeline import executor
+from bayou.spark import executor
 from bayou.sync.commit import commit
 from bayou.sync.report import CollectReport
 from bayou.testing.faults import Fail, Rule

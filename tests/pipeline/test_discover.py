@@ -18,14 +18,11 @@ from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from bayou.objectstore.backends.credentials import StaticCredentials
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline import discover as job
-from bayou.pipeline.arrow import ddl
-from bayou.pipeline.discover import discover
-from bayou.pipeline.kernels import judge
-from bayou.pipeline.kernels.judge import JUDGED, Judge
-from bayou.pipeline.kernels.leaves import Leaves
-from bayou.pipeline.session import log_of
-from bayou.pipeline.sources.listing import judged
+from bayou.spark import discover as job
+from bayou.spark import discover as judge
+from bayou.spark.arrow import ddl
+from bayou.spark.discover import JUDGED, Judge, Leaves, discover, judged
+from bayou.spark.session import log_of
 from tests.index.memory import MemoryStore
 
 pytestmark = pytest.mark.spark

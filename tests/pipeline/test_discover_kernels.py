@@ -12,10 +12,21 @@ from hypothesis import strategies as st
 from bayou.index.build import ChunkParams, build, join_partitions
 from bayou.index.discovery import IN_THE_WAY, discover
 from bayou.index.node_store import LocalNodes, NodeFile
-from bayou.pipeline.arrow import rows
-from bayou.pipeline.kernels import judge
-from bayou.pipeline.kernels.judge import JUDGED, Judge, Verdict, without_others
-from bayou.pipeline.kernels.leaves import FOUND, PIECES, Leaves, Nested, Row, joined, parent_directories
+from bayou.spark import discover as judge
+from bayou.spark.arrow import rows
+from bayou.spark.discover import (
+    FOUND,
+    JUDGED,
+    PIECES,
+    Judge,
+    LeafRow,
+    Leaves,
+    Nested,
+    Verdict,
+    joined,
+    parent_directories,
+    without_others,
+)
 from tests.index.memory import MemoryStore
 
 COMMIT = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
@@ -79,7 +90,7 @@ def tree(payload, shape, cuts, files, *, apart=False):
     sink = LocalNodes(files, COMMIT)
     kernel = Leaves(COMMIT, shape=shape)
     pieces = [
-        Row(*row)
+        LeafRow(*row)
         for lo, hi in pairwise(places)
         for found in kernel([judge._batch(payload[lo:hi])])
         for row in rows(found, PIECES.names)
@@ -144,8 +155,8 @@ def test_a_task_that_runs_twice_writes_the_same_bytes_under_the_same_names():
 @pytest.mark.parametrize("clash", ["data/a/b", "data/a-b"])
 def test_a_path_below_the_last_of_another_part_is_looked_at_closer(clash):
     """`data/a-b` does not lie below `data/a`, but `data/a/b` may still follow it."""
-    ends = [Row("end", "data/a", None, None, 0, None, None)]
-    edge = Row("edge", clash, clash, "n", 1, 1, b"")
+    ends = [LeafRow("end", "data/a", None, None, 0, None, None)]
+    edge = LeafRow("edge", clash, clash, "n", 1, 1, b"")
 
     with pytest.raises(Nested):
         list(joined([*ends, edge], NodeFile))

@@ -21,7 +21,7 @@ from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
 from bayou.objectstore import open_store
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.executor import SparkExecutor, decode, encode, schema_of
+from bayou.spark.executor import SparkExecutor, decode, encode, schema_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from bayou.core.errors import SparkFailed, SparkLost
-from bayou.pipeline.failure import spark_errors
+from bayou.spark.session import spark_errors
 
 ENDED = """<_InactiveRpcError of RPC that terminated with:
 \tstatus = StatusCode.{status}

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from bayou.core.errors import JavaMissing, JavaTooOld
-from bayou.pipeline import java
-from bayou.pipeline.java import Java, find_java
+from bayou.spark import java
+from bayou.spark.java import Java, find_java
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pytest
 from bayou.config import SparkConfig
 from bayou.core.ids import ulid
 from bayou.objectstore import keys
-from bayou.pipeline.server.control import Warm
+from bayou.spark.server.control import SparkServer
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.seaweed import SeaweedServer
 from tests.cli.conftest import Processes, Ran
@@ -57,7 +57,7 @@ def kill_workers() -> None:
 
 
 def server() -> int:
-    found = Warm.of(SparkConfig()).running()
+    found = SparkServer.of(SparkConfig()).running()
     assert found is not None
     return found.pid
 

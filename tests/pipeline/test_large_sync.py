@@ -398,7 +398,7 @@ def test_a_conflict_that_is_to_fail_does_so_before_the_first_window(team: Team, 
 
 
 def test_what_changes_after_the_comparison_is_never_pushed_half_nor_overwritten(team: Team, monkeypatch) -> None:
-    from bayou.pipeline import plan as job
+    from bayou.spark import plan as job
 
     here, there = team.clone("here"), team.clone("there")
     there.write_all({"files/come": b"theirs", "files/go": b"old"})
@@ -492,7 +492,7 @@ def test_without_spark_this_process_does_it_alone_and_says_so(team: Team, monkey
     def missing(*_: object, **__: object) -> None:
         raise JavaMissing("there is no Java")
 
-    monkeypatch.setattr("bayou.pipeline.session.open_session", missing)
+    monkeypatch.setattr("bayou.spark.session.open_session", missing)
     here = limited(team, "here")
     here.write_all(units(20))
 
@@ -560,7 +560,7 @@ def test_v5_what_lies_in_a_directory_that_cannot_be_read_is_not_missing(team: Te
         yield from (one for one in scan(root, under, temporaries) if not one.path.startswith("files/shut/"))
         yield Skipped("files/shut", "permission denied", "unreadable")
 
-    monkeypatch.setattr("bayou.pipeline.sources.files.scan", half_blind)
+    monkeypatch.setattr("bayou.spark.sources.source.scan", half_blind)
     with without_spark():
         report = here.sync(engine="spark")
 
@@ -630,7 +630,7 @@ def test_all_windows_are_one_stage_of_which_everybody_knows_how_much_it_is(team:
         end = staticmethod(lambda: told.append(("end",)))
 
     with without_spark():
-        monkeypatch.setattr("bayou.pipeline.plan.watching", lambda *_: nullcontext())
+        monkeypatch.setattr("bayou.spark.plan.watching", lambda *_: nullcontext())
         api.sync(here.repo, SyncOptions(mode="push", engine="spark"), progress=Watching())
 
     size = sum(map(len, here.files.values()))

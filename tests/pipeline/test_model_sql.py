@@ -148,7 +148,7 @@ def test_a_query_that_fails_says_why_and_leaves_no_data(repo, sql, error):
 
 @pytest.mark.parametrize("sql", ["DROP VIEW data", "FROM data INSERT OVERWRITE DIRECTORY 'x' USING csv SELECT name"])
 def test_what_is_no_question_is_refused_before_spark_is_started(repo, sql, monkeypatch):
-    monkeypatch.setattr("bayou.pipeline.sql.query.spark_session", None)
+    monkeypatch.setattr("bayou.spark.sql.query.spark_session", None)
 
     output = ask(repo, sql)
 
@@ -159,7 +159,7 @@ def test_what_is_no_question_is_refused_before_spark_is_started(repo, sql, monke
 def test_without_java_the_error_says_how_to_get_it(repo, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("bayou.pipeline.java.PLACES", ())
+    monkeypatch.setattr("bayou.spark.java.PLACES", ())
 
     output = ask(repo, "SELECT 1")
 

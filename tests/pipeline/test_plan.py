@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayou.pipeline import plan
+from bayou.spark import plan
 from bayou.sync.report import SyncReport
 from tests.pipeline.alone import without_spark
 from tests.sync.conftest import Clone, Team

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.core.progress import NoProgress
-from bayou.pipeline.progress import watching
+from bayou.spark.progress import watching
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyspark import TaskContext, cloudpickle
 
-import bayou.pipeline.replicate as job
+import bayou.spark.replicate as job
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
@@ -18,7 +18,7 @@ from bayou.index.node_store import LocalNodes, StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.maintenance import api
 from bayou.objectstore import keys, open_store
-from bayou.pipeline.kernels.copies import Copy
+from bayou.spark.replicate import Copy
 from tests.pipeline.test_discover_kernels import Files
 from tests.sync.conftest import Clone, Team
 

@@ -20,10 +20,10 @@ from bayou.maintenance.replica.copy import Age, Pair, copy_push
 from bayou.maintenance.replica.point import PendingCopies
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.arrow import batch, entries_to_batch, rows
-from bayou.pipeline.kernels.copies import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
-from bayou.pipeline.kernels.leaves import PIECES, Row, joined
-from bayou.pipeline.sources.entries import leaf_refs
+from bayou.spark.arrow import batch, entries_to_batch, rows
+from bayou.spark.discover import PIECES, LeafRow, joined
+from bayou.spark.replicate import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
+from bayou.spark.sources.index_entries import leaf_refs
 from bayou.sync.report import Failure
 
 AGE = Age("a-store", 0, doubt=False)
@@ -133,7 +133,9 @@ def test_leaves_that_did_not_change_are_named_and_not_written_again(stores):
     kernel = Written(stores[1], commit, {ref.digest: ref.node for ref in leaf_refs(before)})
     parts = [changed[:1500], changed[1500:1501], changed[1501:]]
 
-    found = [Row(*row) for part in parts for one in kernel([entries_to_batch(part)]) for row in rows(one, PIECES.names)]
+    found = [
+        LeafRow(*row) for part in parts for one in kernel([entries_to_batch(part)]) for row in rows(one, PIECES.names)
+    ]
     sink = StoreSink(store, commit)
     after = IndexTree(StoreNodes(store), join_partitions(joined(found, sink.take, apart=True), sink))
 

@@ -21,11 +21,10 @@ from bayou.data.records import Records
 from bayou.data.retention import plan_gc, run_gc
 from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order, ruling_of
 from bayou.data.runs import Run
-from bayou.pipeline.arrow import batch
-from bayou.pipeline.kernels.retention import Judge, lines
-from bayou.pipeline.sql.catalog import _ARROW
-from bayou.pipeline.sql.tables import VERSION
 from bayou.repo import Repo, open_repo
+from bayou.spark.arrow import batch
+from bayou.spark.catalog_jobs import Judge, retention_lines
+from bayou.spark.sql.views import _ARROW, VERSION
 from tests.records.conftest import directory_repo, repo
 from tests.retention.conftest import LATER, put, size, versions
 from tests.sync.conftest import Team
@@ -86,7 +85,7 @@ def test_the_kernel_rules_as_this_process_does(history, at_once) -> None:
     """However a shuffle cuts the rows of an item into batches."""
     court = court_of(Path("/nowhere"))
 
-    told = [ruling_of(line) for found in Judge(court)(arrow(history, at_once)) for line in lines(found)]
+    told = [ruling_of(line) for found in Judge(court)(arrow(history, at_once)) for line in retention_lines(found)]
 
     assert told == list(court.judge(history))
 
@@ -172,7 +171,7 @@ def without_spark(monkeypatch):
         raise JavaMissing("there is no Java")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bayou.pipeline.session.open_session", missing)
+        patch.setattr("bayou.spark.session.open_session", missing)
         yield
 
 
@@ -203,7 +202,7 @@ def test_v5_what_was_judged_while_others_wrote_is_judged_again(repo: Repo, monke
             put(repo, "n", b"keeps all")
         yield from court([(*values(row)[1], row.latest) for row in rows])
 
-    monkeypatch.setattr("bayou.pipeline.retention.retention", retention)
+    monkeypatch.setattr("bayou.spark.catalog_jobs.retention", retention)
     monkeypatch.setattr(CatalogEngine, "run", lambda self, repo, what, job, warn: job(None, None))
 
     plan = planned(repo, "spark")

@@ -19,18 +19,14 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ConfigInvalid, SparkUnavailable
 from bayou.core.file_lock import FileLock, is_locked
-from bayou.pipeline.java import Java
-from bayou.pipeline.server import identity, launch, machine, options, watch
-from bayou.pipeline.server import terminate as terminate_module
-from bayou.pipeline.server.archive import Archive
-from bayou.pipeline.server.control import Warm, release
-from bayou.pipeline.server.detach import start_detached
-from bayou.pipeline.server.environment import inherited, server_environment
-from bayou.pipeline.server.identity import Identity
-from bayou.pipeline.server.place import Place
-from bayou.pipeline.server.record import ServerRecord, read_record, write_record
-from bayou.pipeline.server.spark_home import SparkHome
-from bayou.pipeline.server.terminate import terminate
+from bayou.spark.java import Java
+from bayou.spark.server import files as terminate_module
+from bayou.spark.server import identity, launch, options, watch
+from bayou.spark.server.class_archive import Archive
+from bayou.spark.server.control import SparkServer, release
+from bayou.spark.server.files import ServerFiles, terminate
+from bayou.spark.server.identity import Identity, SparkHome, inherited, server_environment, start_detached
+from bayou.spark.server.record import ServerRecord, read_record, write_record
 from tests.trusting import trust
 
 RECORD = ServerRecord(1, 2, "key:nonce", "token")
@@ -38,7 +34,7 @@ RECORD = ServerRecord(1, 2, "key:nonce", "token")
 
 @pytest.fixture
 def place(tmp_path):
-    made = Place(tmp_path / "place")
+    made = ServerFiles(tmp_path / "place")
     made.make()
     return made
 
@@ -52,7 +48,7 @@ def eventually(true) -> None:
 class Stand:
     """A process that stands in for a server: it holds the lock `alive`, and ends when it is told to."""
 
-    def __init__(self, place: Place, *, write_pid: bool = True) -> None:
+    def __init__(self, place: ServerFiles, *, write_pid: bool = True) -> None:
         alive = FileLock(place.alive)
         assert alive.acquire(timeout=30)  # a watcher that looks whether somebody has it, has it for that moment
         self.process = subprocess.Popen(
@@ -166,7 +162,7 @@ time.sleep(300)
 """A server that still has to do something for so many seconds once it is told to end."""
 
 
-def archiving(place: Place, seconds: float) -> subprocess.Popen[bytes]:
+def archiving(place: ServerFiles, seconds: float) -> subprocess.Popen[bytes]:
     alive = FileLock(place.alive)
     assert alive.acquire()
     server = subprocess.Popen(
@@ -259,7 +255,7 @@ def test_a_place_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(SparkUnavailable, match="not a folder of yours"):
-        Place(tmp_path / "link").make()
+        ServerFiles(tmp_path / "link").make()
 
 
 # ---- the watcher ----
@@ -417,8 +413,8 @@ def test_an_identity_outdates_only_itself_in_another_version(known, tmp_path):
 @pytest.mark.parametrize("used", [False, True])
 def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_path, known, used):
     mine = known()
-    warm = Warm(tmp_path / "cache", mine, Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
-    old = Place(warm.cache / "older")
+    warm = SparkServer(tmp_path / "cache", mine, Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
+    old = ServerFiles(warm.cache / "older")
     old.make()
     old.identity.write_text(replace(mine, bayou="0.0.9").to_json())
     use = FileLock(old.use)
@@ -444,7 +440,7 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
 
 def environment_of(master: str, environ: dict[str, str], home: Path) -> dict[str, str]:
     taken = inherited(master, environ)
-    scratch = Place(home).scratch(taken.get("SPARK_LOCAL_DIRS", ""))
+    scratch = ServerFiles(home).scratch(taken.get("SPARK_LOCAL_DIRS", ""))
     return server_environment(master, taken, java_home=home, spark_home=home, scratch=scratch)
 
 
@@ -478,7 +474,7 @@ def test_a_cluster_needs_to_know_where_spark_is_and_hadoop_s_configuration(tmp_p
 
 def test_17_3_temporary_files_are_in_a_folder_that_only_this_user_can_read(tmp_path):
     """Wherever somebody wants them: Spark itself makes them readable for everybody."""
-    place, fast = Place(tmp_path / "key"), tmp_path / "fast"
+    place, fast = ServerFiles(tmp_path / "key"), tmp_path / "fast"
     place.make()
     fast.mkdir(mode=0o777)
     told = environment_of("local", {"SPARK_LOCAL_DIRS": f"{fast},/more"}, place.root)["SPARK_LOCAL_DIRS"]
@@ -515,7 +511,7 @@ def test_settings_are_written_for_this_user_alone_and_bind_to_loopback(place):
 
 def test_sockets_are_used_where_their_names_are_not_too_long(tmp_path):
     for name, used in (("short", "true"), ("long" * 30, "false")):
-        place = Place(Path("/tmp") / name)
+        place = ServerFiles(Path("/tmp") / name)
         settings = options._settings(place, "local[*]", "token", "identity")
         assert settings["spark.python.unix.domain.socket.enabled"] == used
 
@@ -529,7 +525,7 @@ def test_a_cluster_reaches_the_driver_where_spark_says_so(place):
 
 
 def test_the_command_line_of_java_survives_spaces_and_quotes(tmp_path):
-    place = Place(tmp_path / 'a "place" of\\mine')
+    place = ServerFiles(tmp_path / 'a "place" of\\mine')
     place.make()
 
     file = options.write_java(place, [Path("/opt/my jars/a.jar"), Path("/b.jar")], ["-Dx=1"])
@@ -544,12 +540,12 @@ def test_the_command_line_of_java_survives_spaces_and_quotes(tmp_path):
     ("gib", "cores", "heap"), [(1, 1, 0.5), (4, 2, 1), (24, 2, 1.5), (64, 16, 5), (16, 64, 4), (256, 64, 17)]
 )
 def test_the_heap_grows_with_the_machine_and_leaves_room_for_python(gib, cores, heap):
-    assert machine.heap(gib << 30, cores) == heap * (1 << 30)
+    assert identity.heap(gib << 30, cores) == heap * (1 << 30)
 
 
 def test_this_machine_has_memory_and_cores():
-    assert machine.memory() > 100 << 20
-    assert machine.cores() >= 1
+    assert identity.memory() > 100 << 20
+    assert identity.cores() >= 1
 
 
 # ---- the class archive ----
@@ -647,7 +643,7 @@ def test_a_remote_is_shown_without_its_token(command, monkeypatch, tmp_path):
 
 def test_without_java_the_status_says_so_and_the_rest_is_one_line(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bayou.pipeline.java.PLACES", ())
+    monkeypatch.setattr("bayou.spark.java.PLACES", ())
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", "")
 
@@ -680,7 +676,7 @@ def test_a_repo_s_own_setting_counts(command, monkeypatch, tmp_path):
 
 
 def test_somebody_who_waits_for_a_turn_too_long_is_told(tmp_path, known):
-    warm = Warm(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
+    warm = SparkServer(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
     warm.place.make()
     turn = FileLock(warm.place.turn)
     assert turn.acquire()
@@ -693,7 +689,7 @@ def test_somebody_who_waits_for_a_turn_too_long_is_told(tmp_path, known):
 
 
 def test_a_server_is_found_for_as_long_as_it_lives(tmp_path, known):
-    warm = Warm(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
+    warm = SparkServer(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
     warm.place.make()
     assert warm.running() is None
     stand = Stand(warm.place)
@@ -706,8 +702,8 @@ def test_a_server_is_found_for_as_long_as_it_lives(tmp_path, known):
 
 
 def test_the_default_is_every_core_with_retries(monkeypatch):
-    assert Warm.of(SparkConfig()).identity.master == "local[*,4]"
-    assert Warm.of(SparkConfig(master="yarn")).identity.master == "yarn"
+    assert SparkServer.of(SparkConfig()).identity.master == "local[*,4]"
+    assert SparkServer.of(SparkConfig(master="yarn")).identity.master == "yarn"
 
 
 @pytest.mark.parametrize(

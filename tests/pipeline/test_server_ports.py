@@ -20,8 +20,8 @@ import pytest
 from bayou.config import SparkConfig
 from bayou.core.errors import SparkFailed
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.server.control import Warm
-from bayou.pipeline.session import spark_session
+from bayou.spark.server.control import SparkServer
+from bayou.spark.session import spark_session
 from tests.pipeline.conftest import SECRET
 from tests.pipeline.test_server import eventually
 
@@ -122,7 +122,7 @@ class Listening:
         return None if self.address.startswith("/") else int(self.address.rpartition(":")[2], 16)
 
 
-def processes_of(warm: Warm) -> list[int]:
+def processes_of(warm: SparkServer) -> list[int]:
     """Return the server, its Python daemons and workers: every process that works in its folder or is told of it."""
     found, root = [], os.fsencode(warm.place.root)
     for folder in Path("/proc").glob("[0-9]*"):
@@ -136,7 +136,7 @@ def processes_of(warm: Warm) -> list[int]:
     return found
 
 
-def sockets_of(warm: Warm) -> list[Listening]:
+def sockets_of(warm: SparkServer) -> list[Listening]:
     """Return every socket on which a process of the server listens."""
     found, tables = [], Path("/proc/self/net")  # a process may end while it is looked at; all have the same network
     for process in processes_of(warm):
@@ -158,7 +158,7 @@ def sockets_of(warm: Warm) -> list[Listening]:
 
 
 @pytest.fixture
-def working(warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
+def working(warm: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkServer]:
     """A server in the middle of a job whose kernel holds credentials."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
@@ -189,7 +189,7 @@ def working(warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     assert counted == [8], "the job itself works"
 
 
-def spark_ports(warm: Warm) -> list[int]:
+def spark_ports(warm: SparkServer) -> list[int]:
     """Return the ports of the JVM that speak Spark's transport: all but that of Connect."""
     record = warm.running()
     assert record is not None
@@ -197,7 +197,7 @@ def spark_ports(warm: Warm) -> list[int]:
     return [port for port in ports if port is not None and port != record.port]
 
 
-def test_17_3_no_socket_but_of_a_known_kind_is_open_and_none_to_the_network(working: Warm) -> None:
+def test_17_3_no_socket_but_of_a_known_kind_is_open_and_none_to_the_network(working: SparkServer) -> None:
     found = sockets_of(working)
     over_tcp = [one for one in found if one.port is not None]
     record = working.running()
@@ -216,7 +216,7 @@ def test_17_3_no_socket_but_of_a_known_kind_is_open_and_none_to_the_network(work
             assert stat.S_IMODE(found_stat.st_mode) == 0o700
 
 
-def test_17_3_a_stranger_reads_no_block_of_a_running_job(working: Warm) -> None:
+def test_17_3_a_stranger_reads_no_block_of_a_running_job(working: SparkServer) -> None:
     """Before Spark authenticated its callers, a kernel came back, and the key of its recipe in it."""
     for port in spark_ports(working):
         with Stranger(port) as stranger:
@@ -227,7 +227,7 @@ def test_17_3_a_stranger_reads_no_block_of_a_running_job(working: Warm) -> None:
             assert stranger.ask(open_blocks())[0] not in GIVEN
 
 
-def test_17_3_a_stranger_s_request_is_refused_before_it_is_read(working: Warm) -> None:
+def test_17_3_a_stranger_s_request_is_refused_before_it_is_read(working: SparkServer) -> None:
     """Spark's requests are serialised Java objects: to read one is to obey it."""
     ports = spark_ports(working)
     assert len(ports) == 2
@@ -243,7 +243,7 @@ def test_17_3_a_stranger_s_request_is_refused_before_it_is_read(working: Warm) -
             assert kind not in GIVEN
 
 
-def test_17_3_the_file_server_has_nothing_to_give(warm: Warm) -> None:
+def test_17_3_the_file_server_has_nothing_to_give(warm: SparkServer) -> None:
     """Spark answers requests for files before it knows who asks. So there must be none, nor a way to others."""
     up = "../" * 20
     names = ["/files/a", "/jars/a", "/artifacts/a", f"/artifacts/{up}etc/passwd", "/artifacts/../../server.json"]
@@ -262,7 +262,9 @@ def test_17_3_the_file_server_has_nothing_to_give(warm: Warm) -> None:
 
 
 @pytest.mark.parametrize("headers", [(), (("authorization", "Bearer guessed"),), (("authorization", "Bearer "),)])
-def test_17_3_connect_answers_nobody_without_the_token(working: Warm, headers: tuple[tuple[str, str], ...]) -> None:
+def test_17_3_connect_answers_nobody_without_the_token(
+    working: SparkServer, headers: tuple[tuple[str, str], ...]
+) -> None:
     import grpc
 
     record = working.running()
@@ -287,7 +289,7 @@ def test_17_3_connect_answers_nobody_without_the_token(working: Warm, headers: t
             assert refused.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED)
 
 
-def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: Warm) -> None:
+def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: SparkServer) -> None:
     record = working.running()
     assert record is not None
     with spark_session(SparkConfig()) as spark:
@@ -313,7 +315,7 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: W
             assert not [secret for secret in secrets if secret in data], file
 
 
-def test_17_3_a_job_that_fails_logs_no_credential(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_17_3_a_job_that_fails_logs_no_credential(warm: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
     recipe = StoreSpec.of("s3://bucket", None, {})

@@ -16,13 +16,12 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, SparkError, SparkFailed, SparkLost, SparkUnavailable
 from bayou.core.file_lock import is_locked
-from bayou.pipeline.failure import spark_errors
-from bayou.pipeline.server import identity
-from bayou.pipeline.server.control import Warm
-from bayou.pipeline.server.options import IDENTITY
-from bayou.pipeline.server.place import Place
-from bayou.pipeline.server.record import read_record, write_record
-from bayou.pipeline.session import _connect, close_session, log_of, open_session, spark_session
+from bayou.spark.server import identity
+from bayou.spark.server.control import SparkServer
+from bayou.spark.server.files import ServerFiles
+from bayou.spark.server.options import IDENTITY
+from bayou.spark.server.record import read_record, write_record
+from bayou.spark.session import _connect, close_session, log_of, open_session, spark_errors, spark_session
 from tests.pipeline.conftest import SECRET, end_servers
 from tests.pipeline.test_server import eventually
 
@@ -31,12 +30,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 LOOK = '''
 import os
 from bayou.config import SparkConfig
-from bayou.pipeline.session import spark_session
+from bayou.spark.session import spark_session
 
 def look(batches):
     import os
     import pyarrow
-    import bayou.pipeline.session
+    import bayou.spark.session
     for _ in batches:
         told = [f"{name}={value}" for name, value in os.environ.items()]
         yield pyarrow.RecordBatch.from_pydict({"told": told})
@@ -54,7 +53,7 @@ HOLD = """
 import sys
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
-from bayou.pipeline.server.control import Warm
+from bayou.spark.server.control import Warm
 warm, deadline = Warm.of(SparkConfig()), Deadline.after(250)
 with warm.using(deadline):
     print(warm.find_or_start(deadline).pid, flush=True)
@@ -139,8 +138,8 @@ def test_a_server_that_is_not_the_one_looked_for_is_not_used(warm):
 def test_another_version_does_not_find_this_server(warm, monkeypatch):
     monkeypatch.setattr(identity, "_bayou_version", lambda: "9.9.9")
 
-    assert Warm.of(SparkConfig()).running() is None
-    assert Warm.of(SparkConfig()).place != warm.place
+    assert SparkServer.of(SparkConfig()).running() is None
+    assert SparkServer.of(SparkConfig()).place != warm.place
 
 
 def test_status_says_that_it_runs_and_where(warm, command, monkeypatch, tmp_path):
@@ -293,7 +292,7 @@ def test_two_who_start_at_once_get_one_server_which_stops_when_both_are_gone(cla
             for _ in range(2)
         ]
         pids = {process.stdout.readline() for process in both}
-        (place,) = [Place(file.parent) for file in folder.glob("*/server.lock")]
+        (place,) = [ServerFiles(file.parent) for file in folder.glob("*/server.lock")]
         first, second = both
 
         assert len(pids) == 1
@@ -315,7 +314,7 @@ def test_a_server_that_does_not_start_says_why_and_names_its_log():
     with pytest.raises(SparkUnavailable, match=r"Spark did not start: .*nonsense") as caught:
         open_session(SparkConfig(master="local[nonsense]"))
 
-    log = Warm.of(SparkConfig(master="local[nonsense]")).place.log
+    log = SparkServer.of(SparkConfig(master="local[nonsense]")).place.log
     assert caught.value.hint == f"its log says more: {log}"
     assert "nonsense" in log.read_text()
 
@@ -326,14 +325,14 @@ def test_a_server_that_does_not_start_in_time_is_not_left_behind():
     with pytest.raises(DeadlinePassed) as caught:
         open_session(config, deadline=Deadline.after(1.0))
 
-    place = Warm.of(config).place
+    place = SparkServer.of(config).place
     assert str(place.log) in caught.value.__notes__[0]
     eventually(lambda: not is_locked(place.alive))
     assert read_record(place) is None
 
 
 def test_a_remote_that_is_not_there_is_one_line(monkeypatch):
-    monkeypatch.setattr("bayou.pipeline.session._REMOTE_RETRIES", 1)
+    monkeypatch.setattr("bayou.spark.session._REMOTE_RETRIES", 1)
 
     with pytest.raises(SparkUnavailable, match=r"no Spark Connect server answers at sc://127\.0\.0\.1:1") as caught:
         open_session(SparkConfig(remote="sc://127.0.0.1:1/;user_id=me"))

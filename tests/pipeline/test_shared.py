@@ -14,11 +14,11 @@ import pytest
 
 from bayou.config import SparkConfig
 from bayou.core.errors import SparkNotShared
-from bayou.pipeline import shared
-from bayou.pipeline.arrow import batch
-from bayou.pipeline.server.control import Warm
-from bayou.pipeline.session import spark_session
-from bayou.pipeline.shared import (
+from bayou.spark import shared_fs
+from bayou.spark.arrow import batch
+from bayou.spark.server.control import SparkServer
+from bayou.spark.session import spark_session
+from bayou.spark.shared_fs import (
     ANSWERS,
     QUESTIONS,
     ReadMarker,
@@ -119,8 +119,8 @@ def test_17_1_whatever_is_not_a_proof_of_every_task_proves_nothing(answers: list
 def test_a_store_is_known_by_its_numbers(tmp_path: Path) -> None:
     for name in ("files", "more"):
         (tmp_path / name).mkdir()
-    names = shared._directories(tmp_path)
-    mine = shared._numbers(tmp_path, names)
+    names = shared_fs._directories(tmp_path)
+    mine = shared_fs._numbers(tmp_path, names)
     assert names == ("files", "more")
 
     assert unproved(ask(ReadNumbers(str(tmp_path), names, NONCE)), mine, NONCE) is None
@@ -133,7 +133,7 @@ def test_a_store_is_known_by_its_numbers(tmp_path: Path) -> None:
 def test_an_empty_store_is_not_taken_for_any_other_empty_directory(tmp_path: Path) -> None:
     for name in ("mine", "other"):
         (tmp_path / name).mkdir()
-    mine = shared._numbers(tmp_path / "mine", ())
+    mine = shared_fs._numbers(tmp_path / "mine", ())
 
     assert unproved(ask(ReadNumbers(str(tmp_path / "mine"), (), NONCE)), mine, NONCE) is None
     assert unproved(ask(ReadNumbers(str(tmp_path / "other"), (), NONCE)), mine, NONCE)
@@ -162,8 +162,8 @@ class Server:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "batches", lambda spark, _: iter(spark.answers))
-    monkeypatch.setattr(shared, "log_of", lambda _: None)
+    monkeypatch.setattr(shared_fs, "batches", lambda spark, _: iter(spark.answers))
+    monkeypatch.setattr(shared_fs, "log_of", lambda _: None)
 
 
 @pytest.mark.parametrize("answers", FAKES.values(), ids=FAKES)
@@ -212,7 +212,7 @@ def test_every_executor_has_a_task(asked: None, tmp_path: Path, settings: dict[s
 
 @pytest.mark.spark
 def test_the_workers_of_a_real_server_prove_what_they_see(
-    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As somebody else's server: of our own it is known."""
     (tmp_path / "store" / "files").mkdir(parents=True)
@@ -222,16 +222,16 @@ def test_the_workers_of_a_real_server_prove_what_they_see(
         assert server is not None
         monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", server.token)
         with spark_session(SparkConfig(remote=server.url)) as spark:
-            assert not shared.on_this_machine(spark)
+            assert not shared_fs.on_this_machine(spark)
 
             require_shared(spark, tmp_path, "the tree")
             for name in ("store", "empty", "missing"):
                 require_store(spark, (tmp_path / name).as_uri())
             require_store(spark, (tmp_path / "store").as_uri(), writes=True)
 
-            monkeypatch.setattr(shared, "_numbers", lambda *_: b"of another directory")
+            monkeypatch.setattr(shared_fs, "_numbers", lambda *_: b"of another directory")
             with pytest.raises(SparkNotShared, match=r"on \S+ do not see the store"):
                 require_store(spark, (tmp_path / "store").as_uri())
             with pytest.raises(SparkNotShared, match=r"on \S+ do not see the tree"):
-                shared._require(spark, ReadMarker(str(tmp_path / "marker"), NONCE), WORD, tmp_path, "the tree")
+                shared_fs._require(spark, ReadMarker(str(tmp_path / "marker"), NONCE), WORD, tmp_path, "the tree")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "store"]

@@ -15,10 +15,10 @@ from bayou.index.build import build
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.arrow import batch_to_entries, entries_to_batch
-from bayou.pipeline.sources.entries import entries, leaf_refs
-from bayou.pipeline.sources.files import files, places, read
-from bayou.pipeline.sources.listing import listed
+from bayou.spark.arrow import batch_to_entries, entries_to_batch
+from bayou.spark.discover import listed
+from bayou.spark.sources.index_entries import entries, leaf_refs
+from bayou.spark.sources.source import files, places, read
 from bayou.worktree.scan import Found, scan
 from tests.index.reference import entry, some
 

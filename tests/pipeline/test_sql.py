@@ -16,8 +16,8 @@ from bayou.data.catalog.rows import Made
 from bayou.data.outputs import Output
 from bayou.data.records import Records
 from bayou.data.runs import Run
-from bayou.pipeline.sql.query import open_query
 from bayou.repo import init_repo
+from bayou.spark.sql.query import open_query
 from tests.records.models import MODEL, OTHER
 from tests.sync.conftest import Clone, Team
 from tests.test_api_docs import run_page

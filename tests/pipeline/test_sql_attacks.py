@@ -17,18 +17,15 @@ from hypothesis import strategies as st
 from bayou.config import SparkConfig
 from bayou.core.errors import QueryInvalid
 from bayou.data.records import Records
-from bayou.pipeline.session import spark_session
-from bayou.pipeline.sql import plan, query
-from bayou.pipeline.sql.base import base_view
-from bayou.pipeline.sql.content import ContentSource
-from bayou.pipeline.sql.failure import silence
-from bayou.pipeline.sql.grant import Grant
-from bayou.pipeline.sql.plan import require_read_only, restrict_session
-from bayou.pipeline.sql.query import open_query
-from bayou.pipeline.sql.question import Question, check_question
-from bayou.pipeline.sql.tables import VIEWS
-from bayou.pipeline.sql.views import create_views
 from bayou.repo import LOCAL, Repo, init_repo
+from bayou.spark.session import spark_session
+from bayou.spark.sql import plan_check, query
+from bayou.spark.sql.base import base_view
+from bayou.spark.sql.content import ContentSource, Grant
+from bayou.spark.sql.plan_check import require_read_only, restrict_session
+from bayou.spark.sql.query import open_query, silence
+from bayou.spark.sql.read_only import Question, parse_read_only
+from bayou.spark.sql.views import VIEWS, create_views
 from tests.pipeline.sql_grammar import Grammar
 from tests.pipeline.test_model_sql import ask
 from tests.pipeline.test_sql_readonly import documented
@@ -308,9 +305,9 @@ def check_sample(spark, canary: Canary, seed: int) -> None:
     with pytest.raises((QueryInvalid, PySparkException)):
         require_read_only(spark, f"(\n{text}\n)", {})
     with pytest.raises(QueryInvalid):
-        check_question(text)
+        parse_read_only(text)
     made = Grammar(random)
-    sent = check_question(made.spell(made.query()), {"name": "data"}).query
+    sent = parse_read_only(made.spell(made.query()), {"name": "data"}).query
     assert sent is not None
     with suppress(PySparkException):  # its names and types are made up; but it is not refused
         require_read_only(spark, sent, {"name": "data"})
@@ -421,7 +418,7 @@ def test_queries_that_only_read_have_the_rows_and_the_order_that_spark_gives_the
         restrict_session(spark)
         create_views(spark, VIEWS, shelf.root / LOCAL / "catalog.db", content)
         for text in READING:
-            question = check_question(text)
+            question = parse_read_only(text)
             assert question.query is not None
             require_read_only(spark, question.query, {})
             asked, plain = spark.sql(question.statement).toArrow(), spark.sql(text.removesuffix(";")).toArrow()
@@ -438,10 +435,10 @@ def test_every_documented_query_runs(shelf):
 
 
 def test_what_is_set_for_a_session_is_also_set_on_our_own_server(tmp_path):
-    from bayou.pipeline.server.options import write_spark
-    from bayou.pipeline.server.place import Place
+    from bayou.spark.server.files import ServerFiles
+    from bayou.spark.server.options import write_spark
 
-    place = Place(tmp_path)
+    place = ServerFiles(tmp_path)
     written = write_spark(place, "local[1]", token="t", identity="i").read_text().splitlines()
     for name in ("spark.sql.runSQLOnFiles", "spark.sql.variable.substitute"):
-        assert f"{name}={plan._SETTINGS[name]}" in written
+        assert f"{name}={plan_check._SETTINGS[name]}" in written

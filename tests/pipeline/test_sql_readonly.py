@@ -12,10 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bayou.core.errors import QueryInvalid
-from bayou.pipeline.sql.functions import ALLOWED, DENIED
-from bayou.pipeline.sql.lexer import spell, tokenize
-from bayou.pipeline.sql.plan import check_plan
-from bayou.pipeline.sql.question import check_question
+from bayou.spark.sql.lexer import spell, tokenize
+from bayou.spark.sql.plan_check import check_plan
+from bayou.spark.sql.read_only import ALLOWED, DENIED, parse_read_only
 from tests.pipeline.sql_grammar import CALLS, LITERALS, RELATIONS, STATEMENTS, UNCLOSED, Grammar
 
 ROOT = Path(__file__).parents[2]
@@ -127,13 +126,13 @@ def test_there_are_documented_queries():
 
 @pytest.mark.parametrize(("where", "query"), documented())
 def test_every_documented_query_passes(where, query):
-    assert check_question(query).query is not None
+    assert parse_read_only(query).query is not None
 
 
 def check_reading(grammar: Grammar) -> None:
     tokens = grammar.query()
     text = grammar.spell(tokens)
-    question = check_question(text, PARAMETERS)
+    question = parse_read_only(text, PARAMETERS)
     assert question.query is not None
     check_sent(question.query)
     # What was found is what was written, whatever stood between: so nothing of the query is lost, and nothing added.
@@ -143,17 +142,17 @@ def check_reading(grammar: Grammar) -> None:
 def check_poisoned(grammar: Grammar) -> None:
     for tokens in (grammar.poisoned(), grammar.random.choice(STATEMENTS)):
         with pytest.raises(QueryInvalid):
-            check_question(grammar.spell(tokens), PARAMETERS)
+            parse_read_only(grammar.spell(tokens), PARAMETERS)
 
 
 def check_any_text(text: str) -> None:
     try:
-        question = check_question(text, PARAMETERS)
+        question = parse_read_only(text, PARAMETERS)
     except QueryInvalid:
         return
     if question.query is not None:
         check_sent(question.query)
-        assert check_question(question.query, PARAMETERS).query == f"({question.query})"
+        assert parse_read_only(question.query, PARAMETERS).query == f"({question.query})"
 
 
 any_text = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join)
@@ -202,7 +201,7 @@ def test_soak_any_text(text):
 def test_a_function_that_does_more_is_refused(call):
     for text in (["SELECT", *call], ["SELECT", "1", "WHERE", "a", "=", *call], ["VALUES", "(", "1", ",", *call, ")"]):
         with pytest.raises(QueryInvalid):
-            check_question(" ".join(text), PARAMETERS)
+            parse_read_only(" ".join(text), PARAMETERS)
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=" ".join)
@@ -215,13 +214,13 @@ def test_a_relation_that_is_no_view_is_refused(relation):
         "SELECT (SELECT 1 FROM",
     ):
         with pytest.raises(QueryInvalid):
-            check_question(f"{before} {' '.join(relation)}{')' if '(SELECT' in before else ''}", PARAMETERS)
+            parse_read_only(f"{before} {' '.join(relation)}{')' if '(SELECT' in before else ''}", PARAMETERS)
 
 
 @pytest.mark.parametrize("statement", [*map(" ".join, STATEMENTS), *UNCLOSED])
 def test_what_is_no_query_is_refused(statement):
     with pytest.raises(QueryInvalid):
-        check_question(statement, PARAMETERS)
+        parse_read_only(statement, PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -240,23 +239,23 @@ def test_what_is_no_query_is_refused(statement):
     ],
 )
 def test_what_was_checked_is_what_is_sent(text, sent):
-    assert check_question(text).statement == sent
+    assert parse_read_only(text).statement == sent
 
 
 @pytest.mark.parametrize(
     "value", ["text.`/etc/passwd`", "a.b", "reflect(", "", 1, None, ["data"], "data\n", "d\u0430ta"]
 )
 def test_a_name_that_a_parameter_stands_for_is_a_plain_one(value):
-    check_question("SELECT * FROM IDENTIFIER(:view)", {"view": "data"})
+    parse_read_only("SELECT * FROM IDENTIFIER(:view)", {"view": "data"})
     with pytest.raises(QueryInvalid, match="one plain name"):
-        check_question("SELECT * FROM IDENTIFIER(:view)", {"view": value})
+        parse_read_only("SELECT * FROM IDENTIFIER(:view)", {"view": value})
 
 
 def test_a_name_that_a_parameter_stands_for_may_not_be_called_if_it_does_more():
-    assert check_question("SELECT IDENTIFIER(:f)(1)", {"f": "abs"}).query
+    assert parse_read_only("SELECT IDENTIFIER(:f)(1)", {"f": "abs"}).query
     for name in ("reflect", "no_such"):
         with pytest.raises(QueryInvalid, match=name):
-            check_question("SELECT IDENTIFIER(:f)(1)", {"f": name})
+            parse_read_only("SELECT IDENTIFIER(:f)(1)", {"f": name})
 
 
 def test_a_refusal_is_one_line_that_helps():
@@ -270,7 +269,7 @@ def test_a_refusal_is_one_line_that_helps():
         ("SELECT \u00e9 FROM data", "'\u00e9' is not SQL", "backquotes"),
     ]:
         with pytest.raises(QueryInvalid) as refused:
-            check_question(text)
+            parse_read_only(text)
         assert refused.value.message == message
         assert hint in (refused.value.hint or "")
 
@@ -375,4 +374,4 @@ def test_a_plan_that_cannot_be_read_is_refused(text):
 
 @pytest.mark.parametrize("literal", LITERALS)
 def test_a_literal_is_no_attack(literal):
-    check_question(f"SELECT {literal} AS x FROM data WHERE name = {literal}")
+    parse_read_only(f"SELECT {literal} AS x FROM data WHERE name = {literal}")

@@ -19,17 +19,13 @@ from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import TABLES
 from bayou.data.records import Records
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline.sql import catalog, content, parquet
-from bayou.pipeline.sql.base import BaseView, base_view
-from bayou.pipeline.sql.catalog import Rows
-from bayou.pipeline.sql.content import ContentReader, ContentSource, Wanted, groups
-from bayou.pipeline.sql.failure import sentence
-from bayou.pipeline.sql.grant import Grant, grant_for
-from bayou.pipeline.sql.query import Column, _named
-from bayou.pipeline.sql.question import check_question
-from bayou.pipeline.sql.tables import OUTPUT, RUN, VERSION, CatalogTable
-from bayou.pipeline.sql.values import to_rows
 from bayou.repo import Repo, init_repo, open_repo
+from bayou.spark.sql import content, parquet, views
+from bayou.spark.sql.base import BaseView, base_view
+from bayou.spark.sql.content import ContentReader, ContentSource, Grant, Wanted, grant_for, groups
+from bayou.spark.sql.query import Column, _named, sentence, to_rows
+from bayou.spark.sql.read_only import parse_read_only
+from bayou.spark.sql.views import OUTPUT, RUN, VERSION, CatalogTable, Rows
 from tests.records.models import MODEL, OTHER
 
 
@@ -43,8 +39,8 @@ def catalog_of(repo: Repo) -> Path:
 
 
 def read_all(file: Path, table: CatalogTable, size: int, where: str = "TRUE") -> list[dict[str, object]]:
-    parts = catalog.ranges(file, table, size)
-    return [row for part in parts for batch in catalog.read(file, table, part, where) for row in batch.to_pylist()]
+    parts = views.ranges(file, table, size)
+    return [row for part in parts for batch in views.read(file, table, part, where) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(("table", "left_out"), [(VERSION, set()), (OUTPUT, set()), (RUN, {"words"})])
@@ -70,15 +66,15 @@ def test_ranges_hold_every_row_once_also_where_rowids_have_gaps(repo):
 def test_an_empty_table_has_no_range_and_a_catalog_that_is_not_there_says_who_must_see_it(repo, tmp_path):
     with Records(repo) as records:
         records.catalog.refresh()
-        assert catalog.ranges(catalog_of(repo), OUTPUT) == []
+        assert views.ranges(catalog_of(repo), OUTPUT) == []
 
     with pytest.raises(StateError, match="cannot be read") as caught:
-        catalog.ranges(tmp_path / "nowhere.db", OUTPUT)
+        views.ranges(tmp_path / "nowhere.db", OUTPUT)
     assert "share" in caught.value.hint
 
     (tmp_path / "damaged.db").write_bytes(b"this is no database, however long one looks at it" * 100)
     with pytest.raises(StateError, match="not a database"):
-        catalog.ranges(tmp_path / "damaged.db", OUTPUT)
+        views.ranges(tmp_path / "damaged.db", OUTPUT)
 
 
 def test_latest_is_the_highest_that_is_not_deleted(repo):
@@ -110,7 +106,7 @@ def test_readers_read_while_somebody_writes(repo):
     with Records(repo) as records:
         records.data.save(MODEL, "a", b"1")
         records.catalog.refresh()
-        batches = catalog.read(catalog_of(repo), VERSION, Rows(1, 100))
+        batches = views.read(catalog_of(repo), VERSION, Rows(1, 100))
         first = next(batches)
         records.data.save(MODEL, "a", b"2")
         assert first.num_rows + sum(batch.num_rows for batch in batches) == 1
@@ -361,7 +357,7 @@ def test_an_error_of_spark_is_one_sentence(said, told):
     ],
 )
 def test_a_question_is_let_through(text):
-    check_question(text)
+    parse_read_only(text)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +370,7 @@ def test_a_question_is_let_through(text):
 )
 def test_what_is_no_question_is_refused(text):
     with pytest.raises(QueryInvalid):
-        check_question(text)
+        parse_read_only(text)
 
 
 def test_only_named_views_are_made():

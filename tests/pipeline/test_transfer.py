@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
 from bayou.objectstore.spec import StoreSpec
-from bayou.pipeline import transfer
-from bayou.pipeline.transfer import Kernel, SparkMover
+from bayou.spark import transfer
+from bayou.spark.transfer import Kernel, SparkMover
 from bayou.sync.transfer.executor import ThreadTransfer, Upload
 from bayou.worktree.staging import StagingArea
 from tests.pipeline.test_transfer_kernels import Place, entry

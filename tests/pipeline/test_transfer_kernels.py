@@ -21,15 +21,26 @@ from bayou.index.entry import Entry
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests, Stored
-from bayou.pipeline.arrow import entries_to_batch
-from bayou.pipeline.balance import REQUEST
-from bayou.pipeline.kernels import download, handed_out, moved
-from bayou.pipeline.kernels.download import Came, Downloads
-from bayou.pipeline.kernels.kept import Kept
-from bayou.pipeline.kernels.moved import Row, error_of, in_batches, in_rows, outcomes, told
-from bayou.pipeline.kernels.reports import Reports, reporting
-from bayou.pipeline.kernels.upload import Sent, Uploads, to_batch, to_row
-from bayou.pipeline.transfer import divide
+from bayou.spark.arrow import REQUEST, entries_to_batch
+from bayou.spark.kernels import transfer
+from bayou.spark.kernels.plan import Kept
+from bayou.spark.kernels.transfer import (
+    Came,
+    Downloads,
+    Reports,
+    Sent,
+    TransferRow,
+    Uploads,
+    error_of,
+    in_batches,
+    in_rows,
+    outcomes,
+    reporting,
+    to_batch,
+    told,
+    upload_row,
+)
+from bayou.spark.transfer import divide
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
 from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload, unless_down
@@ -61,22 +72,22 @@ class Place:
     def staged(self) -> set[Path]:
         return {path for path in self.staging.rglob("*") if path.is_file()}
 
-    def upload(self, uploads: list[Upload]) -> list[Row]:
+    def upload(self, uploads: list[Upload]) -> list[TransferRow]:
         return rows_of(Uploads(self.recipe, self.tree)([to_batch(uploads)]))
 
-    def download(self, entries: list[Entry]) -> list[Row]:
+    def download(self, entries: list[Entry]) -> list[TransferRow]:
         return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
 
 
-def rows_of(batches) -> list[Row]:
+def rows_of(batches) -> list[TransferRow]:
     return [row for found in batches for row in in_rows(found)]
 
 
-def by_path(rows: list[Row]) -> dict[str, str]:
+def by_path(rows: list[TransferRow]) -> dict[str, str]:
     return {row.path: row.outcome for row in rows if row.path is not None}
 
 
-def sent(rows: list[Row]) -> dict[str, int]:
+def sent(rows: list[TransferRow]) -> dict[str, int]:
     return {row.code: row.requests for row in rows if row.outcome == "sent"}
 
 
@@ -215,7 +226,7 @@ def test_v17_a_task_tells_what_it_sent(place, uploads):
 
 def test_v17_requests_of_tasks_are_counted_with_our_own(place):
     before = place.store.requests
-    rows = [Row("sent", code="put", requests=3), Row("sent", code="bytes_out", requests=500)] * 2
+    rows = [TransferRow("sent", code="put", requests=3), TransferRow("sent", code="bytes_out", requests=500)] * 2
 
     assert list(outcomes(rows, pytest.fail, place.store)) == []
     assert place.store.requests - before == Requests(put=6, bytes_out=1000)
@@ -284,7 +295,7 @@ def test_what_stops_a_task_is_raised_as_what_it_was(place):
         place.store.put(keys.HEAD, b"")
         raise CannotConnect("nothing answers", hint="start it")
 
-    rows = rows_of(in_batches(told(broken(), lambda one: Row("done", one.path, file="staged"), place.store)))
+    rows = rows_of(in_batches(told(broken(), lambda one: TransferRow("done", one.path, file="staged"), place.store)))
     came = []
 
     with pytest.raises(CannotConnect, match="nothing answers") as caught:
@@ -296,21 +307,21 @@ def test_what_stops_a_task_is_raised_as_what_it_was(place):
 
 @pytest.mark.parametrize("kind", [CannotConnect, NotFound, TreeError])
 def test_an_error_keeps_its_class(kind):
-    made = error_of(Row("stopped", code=kind.__name__, message="m", hint="h"))
+    made = error_of(TransferRow("stopped", code=kind.__name__, message="m", hint="h"))
 
     assert (type(made), made.message, made.hint) == (kind, "m", "h")
 
 
 @pytest.mark.parametrize("name", [DeleteFailed.__name__, "annotations", "Mapping", "gone"])
 def test_an_error_that_cannot_be_made_again_is_spark_s(name):
-    assert type(error_of(Row("stopped", code=name, message="m"))) is SparkFailed
+    assert type(error_of(TransferRow("stopped", code=name, message="m"))) is SparkFailed
 
 
 def test_each_path_comes_once_however_often_it_is_told(place):
     rows = [
-        Row("done", "files/a", file="one"),
-        Row("done", "files/b", file="two"),
-        Row("done", "files/a", file="three"),
+        TransferRow("done", "files/a", file="one"),
+        TransferRow("done", "files/b", file="two"),
+        TransferRow("done", "files/a", file="three"),
     ]
 
     assert [one.file.name for one in outcomes(rows, Came(Path("/staging")), place.store)] == ["one", "two"]
@@ -318,7 +329,7 @@ def test_each_path_comes_once_however_often_it_is_told(place):
 
 TEXTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ROWS = st.builds(
-    Row,
+    TransferRow,
     st.sampled_from(["done", "nothing", "failed"]),
     TEXTS,
     st.none() | st.binary(max_size=32),
@@ -335,11 +346,13 @@ ROWS = st.builds(
 @given(st.lists(ROWS, max_size=20))
 def test_rows_cross_as_they_are(some):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moved, "_AT_ONCE", 7)
+        patch.setattr(transfer, "_AT_ONCE", 7)
         assert rows_of(in_batches(some)) == some
 
 
-DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS).map(lambda some: Row("done", *some))
+DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS).map(
+    lambda some: TransferRow("done", *some)
+)
 
 
 @given(st.lists(DONE, max_size=20), st.lists(st.integers(0, 200), max_size=4))
@@ -368,7 +381,7 @@ def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_en
         """The uploads of a task, between which the driver looks."""
 
         def __iter__(self):
-            for row in told(executor.send_all(place.store, place.tree, uploads, len(uploads)), to_row, place.store):
+            for row in told(executor.send_all(place.store, place.tree, uploads, len(uploads)), upload_row, place.store):
                 stored.extend(reports.new())
                 yield row
 
@@ -381,14 +394,19 @@ def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_en
 
 
 def test_only_what_is_done_is_reported_since_another_attempt_may_do_the_rest(tmp_path):
-    rows = [Row("done", "a"), Row("failed", "b", code="c"), Row("nothing", "c"), Row("sent", code="put", requests=1)]
+    rows = [
+        TransferRow("done", "a"),
+        TransferRow("failed", "b", code="c"),
+        TransferRow("nothing", "c"),
+        TransferRow("sent", code="put", requests=1),
+    ]
 
     assert list(reporting(rows, tmp_path)) == rows
-    assert list(Reports(tmp_path).new()) == [Row("done", "a")]
+    assert list(Reports(tmp_path).new()) == [TransferRow("done", "a")]
 
 
 def test_a_record_that_was_written_in_part_hides_no_other(tmp_path):
-    list(reporting([Row("done", "a"), Row("done", "b")], tmp_path))
+    list(reporting([TransferRow("done", "a"), TransferRow("done", "b")], tmp_path))
     (report,) = tmp_path.iterdir()
     (tmp_path / "full").write_bytes(report.read_bytes()[:7] + b"\n" + report.read_bytes())
 
@@ -399,7 +417,7 @@ def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypa
     place.upload(uploads)
     (tmp_path / "reports").mkdir()
     reports, seen = Reports(tmp_path / "reports"), []
-    monkeypatch.setattr(download, "_DURABLE", 10)
+    monkeypatch.setattr(transfer, "_DURABLE", 10)
     monkeypatch.setattr(StagingArea, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
     kernel = Downloads(place.recipe, place.tree, place.staging, reports=tmp_path / "reports")
 
@@ -464,9 +482,9 @@ def test_each_task_finds_its_own_records_in_the_file(tmp_path_factory, tasks):
     records = pyarrow.RecordBatch.from_pydict({"at": list(range(len(tasks)))})
     file = tmp_path_factory.mktemp("handed") / "out"
 
-    count = handed_out.write(file, records, task_of)
+    count = transfer.write(file, records, task_of)
 
-    kernel = handed_out.HandedOut(file, iter)
+    kernel = transfer.HandedOut(file, iter)
     found = [[at for got in kernel(numbers(task)) for at in got.column(0).to_pylist()] for task in range(count)]
     assert found == [[at for at, mine in enumerate(task_of) if mine == task] for task in range(max(task_of) + 1)]
     assert list(kernel(numbers(0))) == list(kernel(numbers(0)))  # a task may run twice
@@ -475,7 +493,7 @@ def test_each_task_finds_its_own_records_in_the_file(tmp_path_factory, tasks):
 def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
     records = pyarrow.RecordBatch.from_pydict({"at": [1, 2]})
     with pytest.raises(ValueError, match="nothing to do for task 1"):
-        handed_out.write(tmp_path / "out", records, [0, 2])
+        transfer.write(tmp_path / "out", records, [0, 2])
 
 
 def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
@@ -495,7 +513,7 @@ def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path
 def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploads, alone):
     broken = Failure(uploads[0].path, Unavailable.code, "503")
     tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
-    rows = [row for results in tasks for row in told(results, to_row, place.store)]
+    rows = [row for results in tasks for row in told(results, upload_row, place.store)]
     came = unless_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]
 

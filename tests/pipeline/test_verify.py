@@ -15,7 +15,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
 from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.pipeline import executor
+from bayou.spark import executor
 from bayou.sync.report import VerifyReport
 from bayou.testing.faults import Fail, Rule
 from tests.pipeline.messy import Mess, entries_of, head_of, make_mess

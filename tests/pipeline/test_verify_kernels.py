@@ -29,8 +29,8 @@ from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Level
-from bayou.pipeline.balance import assign
-from bayou.pipeline.executor import _Run, decode
+from bayou.spark.arrow import assign
+from bayou.spark.executor import _Run, decode
 from tests.index.memory import MemoryStore
 from tests.sync.reference_compare import compare
 from tests.sync.reference_sweep import SweepReference

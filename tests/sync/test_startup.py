@@ -45,7 +45,7 @@ def test_a_sync_with_nothing_to_do_is_one_request_and_loads_no_engine(s3_team: T
     assert "bayou.sync.run" in modules
     assert {name.partition(".")[0] for name in modules}.isdisjoint(HEAVY)
     assert modules.isdisjoint(f"bayou.sync.{name}" for name in OTHERS)
-    assert not {name for name in modules if name.startswith(("bayou.data.", "bayou.pipeline", "bayou.session"))} - {
+    assert not {name for name in modules if name.startswith(("bayou.data.", "bayou.spark", "bayou.session"))} - {
         "bayou.data.allocate",
         "bayou.data.changes",
     }

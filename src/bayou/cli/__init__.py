@@ -21,7 +21,7 @@ from bayou.cli.common import Common, LazyGroup
 from bayou.engine import select
 
 if TYPE_CHECKING:
-    from bayou.pipeline.engines import SparkEngines
+    from bayou.spark.executor import SparkEngines
 
 _COMPLETE = "_BAYOU_COMPLETE"
 
@@ -60,7 +60,7 @@ def app() -> None:
 
 
 def _spark() -> SparkEngines:
-    from bayou.pipeline.engines import SparkEngines  # noqa: PLC0415
+    from bayou.spark.executor import SparkEngines  # noqa: PLC0415
 
     return SparkEngines()
 

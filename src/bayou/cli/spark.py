@@ -12,7 +12,7 @@ from bayou.cli.output import Part, hint, say, show, warn
 
 if TYPE_CHECKING:
     from bayou.config import SparkConfig
-    from bayou.pipeline.warm import SparkStatus, Warmed
+    from bayou.spark.warm import SparkStatus, Warmed
 
 
 @click.group(cls=Group)
@@ -24,7 +24,7 @@ def spark() -> None:
 @click.pass_obj
 def status(common: Common) -> None:
     """Show which Spark is used, and whether it runs."""
-    from bayou.pipeline import warm  # noqa: PLC0415
+    from bayou.spark import warm  # noqa: PLC0415
 
     found = warm.status(_config(common))
     common.output.emit(_document(found), _told(found))
@@ -37,7 +37,7 @@ def warm(common: Common) -> None:
 
     The first time this also makes an archive of Spark's classes, which makes every later start several times faster.
     """
-    from bayou.pipeline.warm import warm_up  # noqa: PLC0415
+    from bayou.spark.warm import warm_up  # noqa: PLC0415
 
     common.output.tell("warming Spark up …")
     done = warm_up(_config(common))
@@ -49,7 +49,7 @@ def warm(common: Common) -> None:
 @click.pass_obj
 def stop(common: Common) -> None:
     """Stop the local server; it would stop by itself after an hour without work."""
-    from bayou.pipeline import warm  # noqa: PLC0415
+    from bayou.spark import warm  # noqa: PLC0415
 
     stopped = warm.stop(_config(common))
     text = "the Spark server has been stopped" if stopped else "no Spark server was running"

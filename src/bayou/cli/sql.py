@@ -25,8 +25,7 @@ from bayou.core.text import visible_lines
 
 if TYPE_CHECKING:
     from bayou.core.progress import Progress
-    from bayou.pipeline.sql.query import Query
-    from bayou.pipeline.sql.values import Row
+    from bayou.spark.sql.query import Query, Row
 
 _FORMATS = ("table", "json", "csv", "parquet")
 _ENDINGS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -51,7 +50,7 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
     """
     form = _form(common, form, target)
     with reading(common) as (records, told):
-        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+        from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
         with open_query(records.repo, query) as opened:
             if target is None:

@@ -15,7 +15,7 @@ from bayou.core.clock import format_utc
 from bayou.core.text import visible, visible_json
 
 if TYPE_CHECKING:
-    from bayou.pipeline.sql.query import Column
+    from bayou.spark.sql.query import Column
 
 Row = Sequence[object]
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from bayou.engine.select import Request, Selector
 from bayou.repo import LOCAL, Repo
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 Choice = Request
 T = TypeVar("T")
@@ -44,8 +44,8 @@ class CatalogEngine(Struct, frozen=True):
 
         `what` completes "… by this process alone". Where somebody asked for Spark, its failure is the command's.
         """
-        from bayou.pipeline.session import spark_session  # noqa: PLC0415
-        from bayou.pipeline.shared import require_shared  # noqa: PLC0415
+        from bayou.spark.session import spark_session  # noqa: PLC0415
+        from bayou.spark.shared_fs import require_shared  # noqa: PLC0415
 
         timeout = repo.config.sync.timeout
         try:

@@ -125,7 +125,7 @@ def is_cluster(config: SparkConfig) -> bool:
 
 
 class SparkEngine(Protocol):
-    """Spark, as the layers below it see it: what `install` is given. `bayou.pipeline.engines` has the one there is."""
+    """Spark, as the layers below it see it: what `install` is given. `bayou.spark.executor` has the one there is."""
 
     def is_near(self, config: SparkConfig) -> bool:
         """Say whether a server runs already; take no time, start nothing, and load nothing of Spark."""

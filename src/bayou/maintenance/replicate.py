@@ -40,7 +40,7 @@ from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import ReplicateReport
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
@@ -205,7 +205,7 @@ class _Work(Struct, frozen=True):
         assert bulk is not None
 
         def run(spark: Session, recipe: StoreSpec) -> tuple[Made, Counts]:
-            from bayou.pipeline.replicate import Both, replicate  # noqa: PLC0415
+            from bayou.spark.replicate import Both, replicate  # noqa: PLC0415
 
             both = Both(recipe, _recipe(job), job.tree, self.target.tree)
             return replicate(spark, both, self.age, self.sink, self._agreed, job.deadline, job.progress)
@@ -241,7 +241,7 @@ def _counted(job: _Job, target: Target) -> Counts:
         return found.counts
 
     def run(spark: Session, recipe: StoreSpec) -> Counts:
-        from bayou.pipeline.replicate import Both, survey  # noqa: PLC0415
+        from bayou.spark.replicate import Both, survey  # noqa: PLC0415
 
         return survey(spark, Both(recipe, _recipe(job), job.tree, target.tree), job.deadline, job.progress)
 
@@ -252,7 +252,7 @@ def _counted(job: _Job, target: Target) -> Counts:
 
 def _recipe(job: _Job) -> StoreSpec:
     """Return how tasks open the target."""
-    from bayou.pipeline.session import require_private_channel  # noqa: PLC0415
+    from bayou.spark.session import require_private_channel  # noqa: PLC0415
 
     place = job.place
     assert place.url is not None

@@ -12,13 +12,13 @@ from bayou.session.open import Models, Repo
 from bayou.session.session import Session, write_session
 
 if TYPE_CHECKING:
-    from bayou.pipeline.engines import SparkEngines
+    from bayou.spark.executor import SparkEngines
 
 __all__ = ["Models", "Repo", "Session", "write_session"]
 
 
 def _spark() -> SparkEngines:
-    from bayou.pipeline.engines import SparkEngines  # noqa: PLC0415
+    from bayou.spark.executor import SparkEngines  # noqa: PLC0415
 
     return SparkEngines()
 

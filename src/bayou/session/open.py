@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
     from bayou.data.runs import RunRepository
     from bayou.models import Definition, ModelListing
-    from bayou.pipeline.sql.query import ArrowTable, PandasFrame
     from bayou.session.data import Data, DataItem, ModelData
+    from bayou.spark.sql.query import ArrowTable, PandasFrame
     from bayou.sync.report import SyncReport
     from bayou.sync.service import SyncService
     from bayou.worktree.tree import Worktree
@@ -210,7 +210,7 @@ class Repo:
 
         `parameters` are the values of the query's `:name`s. The whole result is in memory: see `sql_batches`.
         """
-        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+        from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
         self.records.catalog.refresh()
         with open_query(self.repo, query, parameters) as opened:
@@ -218,7 +218,7 @@ class Repo:
 
     def sql_batches(self, query: str, **parameters: Any) -> Iterator[ArrowTable]:
         """Yield the result of a Spark SQL query as Arrow tables, batch by batch; it is never in memory as a whole."""
-        from bayou.pipeline.sql.query import open_query  # noqa: PLC0415
+        from bayou.spark.sql.query import open_query  # noqa: PLC0415
 
         self.records.catalog.refresh()
         with open_query(self.repo, query, parameters) as opened:

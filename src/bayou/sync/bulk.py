@@ -19,7 +19,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 T = TypeVar("T")
 
@@ -72,8 +72,8 @@ class Bulk(Struct, frozen=True):
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
-        from bayou.pipeline.session import require_private_channel, spark_session  # noqa: PLC0415
-        from bayou.pipeline.shared import require_store  # noqa: PLC0415
+        from bayou.spark.session import require_private_channel, spark_session  # noqa: PLC0415
+        from bayou.spark.shared_fs import require_store  # noqa: PLC0415
 
         place.require_trust()
         recipe = StoreSpec.of(place.url, place.namespace, place.options, self.concurrency)
@@ -89,10 +89,10 @@ class Bulk(Struct, frozen=True):
             return None
 
     def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark, as `pipeline.discover` does; None if that cannot be: then do it here."""
+        """Discover a store on Spark, as `spark.discover` does; None if that cannot be: then do it here."""
 
         def job(spark: Session, recipe: StoreSpec) -> Discovered:
-            from bayou.pipeline.discover import discover  # noqa: PLC0415
+            from bayou.spark.discover import discover  # noqa: PLC0415
 
             return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline, progress=self.progress)
 

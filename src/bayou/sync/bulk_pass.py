@@ -35,9 +35,9 @@ from bayou.sync.transfer.apply import Begun, begin, conflict_refused, finish
 from bayou.sync.transfer.pull import Arrival, downloads
 
 if TYPE_CHECKING:
-    from bayou.pipeline.plan import Planned
-    from bayou.pipeline.session import Session
-    from bayou.pipeline.transfer import SparkMover
+    from bayou.spark.plan import Planned
+    from bayou.spark.session import Session
+    from bayou.spark.transfer import SparkMover
 
 _NAMED = 3
 
@@ -83,7 +83,7 @@ def _folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
-    from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
+    from bayou.spark.transfer import SparkMover  # noqa: PLC0415
 
     before = context.mover
     mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
@@ -99,9 +99,8 @@ def _compare(
     context: SyncContext, spark: Session, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
 ) -> Planned:
     """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
-    from bayou.pipeline import plan as job  # noqa: PLC0415
-    from bayou.pipeline.failure import spark_errors  # noqa: PLC0415
-    from bayou.pipeline.session import log_of  # noqa: PLC0415
+    from bayou.spark import plan as job  # noqa: PLC0415
+    from bayou.spark.session import log_of, spark_errors  # noqa: PLC0415
 
     if not context.options.dry_run:
         context.base.fold(context.nodes)

@@ -29,7 +29,7 @@ from bayou.sync.report import CommitId, PlannedAction, SyncReport
 from bayou.sync.transfer.pull import ProofLost, settle_intents
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 _PASSES = 5
 

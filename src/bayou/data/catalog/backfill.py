@@ -40,7 +40,7 @@ from bayou.worktree.safe_root import DIRECTORY
 from bayou.worktree.scan import Found, scan
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 _STEP_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without a trace in its mtime."""
@@ -170,7 +170,7 @@ class _Look:
 
 
 Line = tuple[str, str, str | None, str | None, str | None, int | None]
-"""`path, kind, row, stamp, why, mtime`: what `bayou.pipeline.kernels.metadata` carries."""
+"""`path, kind, row, stamp, why, mtime`: what `bayou.spark.catalog_jobs` carries."""
 
 
 class Folder(Struct, frozen=True):
@@ -297,8 +297,8 @@ class Backfill(Struct, frozen=True):
         take: Take,
     ) -> int | None:
         def job(spark: Session, deadline: Deadline) -> int:
-            from bayou.pipeline.backfill import backfill  # noqa: PLC0415
-            from bayou.pipeline.stream import tasks_of  # noqa: PLC0415
+            from bayou.spark.arrow import tasks_of  # noqa: PLC0415
+            from bayou.spark.catalog_jobs import backfill  # noqa: PLC0415
 
             parts, seen = divided(tasks_of(spark) * _PLACES_PER_TASK)
             found = backfill(spark, parts, read, progress=self.engine.progress, deadline=deadline)
@@ -310,7 +310,7 @@ class Backfill(Struct, frozen=True):
 
 def _cache_parts(root: Path, tasks: int) -> Sequence[Part]:
     from bayou.engine.parts import groups  # noqa: PLC0415
-    from bayou.pipeline.sources.files import places  # noqa: PLC0415
+    from bayou.spark.sources.source import places  # noqa: PLC0415
 
     found = places(root, tasks * _PLACES_PER_TASK)
     named = [place for place in found if place is not None and place.partition("/")[0] in ROOTS]

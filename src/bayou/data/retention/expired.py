@@ -18,7 +18,7 @@ from bayou.data.retention.rules import Doomed, ExpiredVersion, RetentionEvaluato
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
-    from bayou.pipeline.session import Session
+    from bayou.spark.session import Session
 
 _AT_ONCE = 1000
 
@@ -108,7 +108,7 @@ def judge_on_spark(
     catalog = records.catalog
 
     def job(spark: Session, deadline: Deadline) -> T | None:
-        from bayou.pipeline.retention import retention  # noqa: PLC0415
+        from bayou.spark.catalog_jobs import retention  # noqa: PLC0415
 
         for _ in range(_ATTEMPTS):
             before = catalog.mark()

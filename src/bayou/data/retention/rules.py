@@ -246,7 +246,7 @@ def _size(tree: Worktree, row: VersionRow) -> int:
 
 
 Line = tuple[str | None, str | None, int | None, str | None]
-"""`row, why, bytes, unclear`: what `bayou.pipeline.kernels.retention` carries."""
+"""`row, why, bytes, unclear`: what `bayou.spark.catalog_jobs` carries."""
 
 
 class ExpiredVersion(Struct, frozen=True):

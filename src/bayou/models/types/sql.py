@@ -13,7 +13,7 @@ from bayou.models.method_context import MethodContext
 from bayou.models.types.schema import Method, OutputSpec
 
 if TYPE_CHECKING:
-    from bayou.pipeline.sql.result import Saved
+    from bayou.spark.sql.query import Saved
 
 _VALUE = ["string", "number", "boolean", "null"]
 _ARGUMENTS = {
@@ -72,7 +72,7 @@ class SparkSql:
 
 def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> Saved:
     """Let Spark write the rows of a query; say what is wrong with it together with what to do about that."""
-    from bayou.pipeline.sql.result import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
+    from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
 
     deadline = Deadline.after(float("inf") if timeout is None else timeout, work.cancelled)
     try:

@@ -1,0 +1,163 @@
+"""Records as Arrow batches and back. What crosses: text, int64, binary, and times in µs.
+
+A result as it comes: Arrow batches, part after part, and never the whole.
+
+Divide rows among tasks by what they cost, and not by their number: one huge file among small ones, or one model that
+has most of them, must not leave the other tasks without work.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import pyarrow
+
+from bayou.core import limits
+from bayou.core.batched import batched
+from bayou.index.entry import Entry
+from bayou.objectstore.transport import ObjectMeta
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+    from pyspark.sql.connect.session import SparkSession
+
+TEXT = pyarrow.string()
+INT = pyarrow.int64()
+BYTES = pyarrow.binary()
+TIME = pyarrow.timestamp("us", tz="UTC")
+
+ENTRIES = pyarrow.schema(
+    {
+        "path": TEXT,
+        "push": TEXT,
+        "size": INT,
+        "sha256": BYTES,
+        "etag": TEXT,
+        "version": TEXT,
+        "modified": TIME,
+    }
+)
+OBJECTS = pyarrow.schema({"key": BYTES, "size": INT, "etag": TEXT, "version": TEXT, "modified": TIME})
+"""A store's keys may be any bytes: only those that are payload are text."""
+
+_NAMES = {
+    TEXT: "string",
+    INT: "bigint",
+    BYTES: "binary",
+    TIME: "timestamp",
+    pyarrow.bool_(): "boolean",
+    pyarrow.float64(): "double",
+}
+
+
+def ddl(schema: pyarrow.Schema) -> str:
+    """Return a schema as Spark is told it."""
+    return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
+
+
+def batch(schema: pyarrow.Schema, columns: Iterable[Sequence[object]]) -> pyarrow.RecordBatch:
+    """Return a batch of columns that are in the schema's order; times are in ms, as records have them."""
+    arrays = [
+        pyarrow.array([None if ms is None else ms * 1000 for ms in column], INT).cast(TIME)  # type: ignore[operator]
+        if field.type == TIME
+        else pyarrow.array(column, field.type)
+        for field, column in zip(schema, columns, strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def batches_of_rows(
+    schema: pyarrow.Schema, found: Iterable[Sequence[object]], size: int
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows, whose values are in the schema's order, in batches of `size`."""
+    for some in batched(found, size):
+        yield batch(schema, list(zip(*some, strict=True)))
+
+
+def rows(found: pyarrow.RecordBatch, names: Iterable[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a batch as plain values, of these columns and in this order; times in ms."""
+    return zip(*(_values(found.column(name)) for name in names), strict=True)
+
+
+def _values(column: pyarrow.Array) -> list[object]:
+    if pyarrow.types.is_timestamp(column.type):
+        return [None if us is None else us // 1000 for us in column.cast(TIME).cast(INT).to_pylist()]
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def entries_to_batch(entries: Sequence[Entry]) -> pyarrow.RecordBatch:
+    """Return entries; a size or time that nothing is done by (V25) becomes the nearest that does not break a sum."""
+    columns = {name: [getattr(entry, name) for entry in entries] for name in ENTRIES.names}
+    columns["size"] = [min(max(size, -1), limits.SIZE_MAX + 1) for size in columns["size"]]
+    first, last = limits.TIME_MS[0] - 1, limits.TIME_MS[-1] + 1
+    columns["modified"] = [min(max(moment, first), last) for moment in columns["modified"]]
+    return batch(ENTRIES, columns.values())
+
+
+def batch_to_entries(found: pyarrow.RecordBatch) -> Iterator[Entry]:
+    return (Entry(*row) for row in rows(found, ENTRIES.names))  # type: ignore[arg-type]
+
+
+def objects_to_batch(objects: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
+    """Return a page of a listing; a key that is no text has its own bytes."""
+    columns: list[list[object]] = [[key_bytes(one.key) for one in objects]]
+    columns += [[getattr(one, name) for one in objects] for name in OBJECTS.names[1:]]
+    return batch(OBJECTS, columns)
+
+
+def key_bytes(key: str) -> bytes:
+    return key.encode(errors="surrogateescape")
+
+
+def key_text(key: bytes) -> str:
+    return key.decode(errors="surrogateescape")
+
+
+def batches(spark: SparkSession, frame: DataFrame) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches of a data frame in the order of its parts. Rows of Spark's cost far more."""
+    plan = cast("ConnectFrame", frame)._plan
+    for found in spark.client.to_table_as_iterator(plan.to_proto(spark.client), plan.observations):
+        if isinstance(found, pyarrow.Table):  # and not the schema, which comes first
+            yield from found.to_batches()
+
+
+def tasks_of(spark: SparkSession) -> int:
+    """Return a number of tasks that keeps the cluster busy: what shuffles are told is made for it."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+_BUCKETS = 64
+"""For each task: enough to even out, few enough to count here."""
+
+REQUEST = 1 << 16
+"""What a request costs besides its bytes, in bytes: a small file takes as long as this many."""
+
+
+def balanced(frame: DataFrame, key: str, size: str, tasks: int) -> DataFrame:
+    """Return the same rows in `tasks` parts of about the same cost; a row costs its `size` and a request."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    buckets = tasks * _BUCKETS
+    placed = frame.withColumn("_bucket", f.pmod(f.xxhash64(key), f.lit(buckets)).cast("int"))
+    cost = f.sum(f.col(size) + REQUEST).alias("cost")
+    costs = {row["_bucket"]: row["cost"] for row in placed.groupBy("_bucket").agg(cost).collect()}
+    if not costs:
+        return frame
+    task_of = frame.sparkSession.createDataFrame(list(assign(costs, tasks).items()), "_bucket int, _task int")
+    joined = placed.join(f.broadcast(task_of), "_bucket")
+    return joined.repartitionById(tasks, "_task").select(*frame.columns)
+
+
+def assign(costs: Mapping[int, int], tasks: int) -> dict[int, int]:
+    """Give each bucket a task: the costliest first, always to whoever has the least."""
+    load = [(0, task) for task in range(tasks)]
+    found: dict[int, int] = {}
+    for bucket, cost in sorted(costs.items(), key=lambda item: (-item[1], item[0])):
+        least, task = load[0]
+        heapq.heapreplace(load, (least + cost, task))
+        found[bucket] = task
+    return found

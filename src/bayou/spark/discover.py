@@ -1,0 +1,446 @@
+"""Discovery on Spark: list a store in parts, drop what is not payload, sort, write the leaves, stitch the rest here.
+
+The result is the tree of `index.discovery` and `index.build`, node for node, however the work was divided. This process
+never sees the entries: only the leaves' descriptions, the edges of parts, counts, and some of the keys refused.
+
+Write the leaves that lie whole inside one sorted part of a store's entries, and tell of its edges.
+
+Runs twice at times: a node has the commit's id in its name and the same rows, whoever writes it.
+
+Say of each listed object what discovery makes of it: the rules are those of `index.discovery`, one key at a time.
+
+A store's listing, and what of it is payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow
+from msgspec import Struct
+
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
+from bayou.engine.parts import Part, divide, groups, objects
+from bayou.index import node_store
+from bayou.index.build import FLUSH_EVERY, SHAPE, ChunkParams, Piece, chunk_partition, join_partitions
+from bayou.index.discovery import (
+    IN_THE_WAY,
+    OF_ANOTHER_SYSTEM,
+    Discovered,
+    Refused,
+    directories,
+    head_lost,
+    in_payload,
+    markers,
+    other_store,
+    parents,
+    refusal,
+)
+from bayou.index.entry import Entry
+from bayou.index.node import Child, Leaf, Node, Pointer, Root, digest_of, leaf, name
+from bayou.index.node_store import NodeFile, Reads, Staging, StoreSink
+from bayou.index.tree import NodeSink
+from bayou.objectstore import keys
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.store import Store
+from bayou.objectstore.transport import ObjectMeta
+from bayou.spark.arrow import (
+    BYTES,
+    INT,
+    OBJECTS,
+    TEXT,
+    TIME,
+    batch,
+    batches_of_rows,
+    ddl,
+    key_bytes,
+    key_text,
+    objects_to_batch,
+    rows,
+)
+from bayou.spark.progress import watching
+from bayou.spark.session import interrupt_at_deadline
+from bayou.spark.shared_fs import store_of
+from bayou.spark.sources.source import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+LEAF, EDGE, END = "leaf", "edge", "end"
+
+FOUND = ("path", "size", "etag", "version", "modified")
+"""The columns that discovery knows of an entry."""
+
+PIECES = pyarrow.schema(
+    {"piece": TEXT, "first": TEXT, "last": TEXT, "node": TEXT, "entries": INT, "bytes": INT, "data": BYTES}
+)
+"""A leaf that is stored (`data`: or that shall be, where it was asked for); an edge, its entries written as a node; and
+at the end of a part, each path that a path of the next may lie below (`entries` is 1 if one of this part did)."""
+
+_AT_ONCE = 32
+
+
+class LeafRow(NamedTuple):
+    """A row of `PIECES`."""
+
+    piece: str
+    first: str
+    last: str | None
+    node: str | None
+    entries: int
+    size: int | None
+    data: bytes | None
+
+
+class Leaves(Struct, frozen=True):
+    """A kernel: batches of `FOUND`, by path and then size, largest first, to rows of `PIECES`.
+
+    Without a `recipe`, leaves are carried, not stored.
+    """
+
+    commit: str
+    recipe: StoreSpec | None = None
+    shape: ChunkParams = SHAPE
+
+    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        sink = _Carried(self.commit) if self.recipe is None else StoreSink(store_of(self.recipe), self.commit)
+        data = sink.files if isinstance(sink, _Carried) else {}
+        yield from in_batches(self.pieces(_entries(batches), sink, data))
+
+    def pieces(self, entries: Iterable[Entry], sink: NodeSink, data: dict[str, bytes]) -> Iterator[LeafRow]:
+        """Yield the rows of one part; `data` has what leaves carry."""
+        nesting = Nesting()
+        for piece in chunk_partition(nesting.watch(entries), sink, self.shape):
+            if isinstance(piece, Child):
+                carried = data.pop(piece.node, None)
+                yield LeafRow(LEAF, piece.first, piece.last, piece.node, piece.entries, piece.bytes, carried)
+            else:
+                edge = leaf(piece)
+                named, written = name(edge.digest, self.commit), node_store.encode(edge)
+                yield LeafRow(EDGE, edge.first, edge.last, named, edge.entries, edge.bytes, written)
+        for path in nesting.open:
+            yield LeafRow(END, path, None, None, int(nesting.met), None, None)
+
+
+class Nesting:
+    """Watches sorted paths for one that is the directory of another: no tree can hold both.
+
+    `open` are paths that later ones may still lie below; `met`: some path of this part has others below it.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.met = False
+
+    def watch(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Pass entries on. What begins with a path follows it without a gap, so the open ones are a stack."""
+        pending = self.open
+        for entry in entries:
+            path = entry.path
+            while pending and not path.startswith(pending[-1]):
+                pending.pop()
+            if pending and path[len(pending[-1])] == "/":
+                self.met = True
+            pending.append(path)
+            yield entry
+
+
+class _Carried(Staging):
+    """A sink whose nodes go to the caller with the rows that tell of them."""
+
+    def __init__(self, commit: str) -> None:
+        super().__init__(commit)
+        self.files: dict[str, bytes] = {}
+
+    def _keep(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
+        self.files.update((file.name, file.data) for file in files)
+        return files
+
+
+def in_batches(found: Iterable[LeafRow]) -> Iterator[pyarrow.RecordBatch]:
+    """Put rows into batches of a few: some hold a node."""
+    return batches_of_rows(PIECES, found, _AT_ONCE)
+
+
+def joined(found: Iterable[LeafRow], keep: Callable[[NodeFile], None], *, apart: bool = False) -> Iterator[Piece]:
+    """Yield the pieces that rows of all parts tell of, in order; leaves that they carry go to `keep`.
+
+    `Nested` if a path may be the directory of another: then somebody has to look closer. `apart`: somebody did.
+    """
+    awaited: list[str] = []
+    for kind, first, last, node, entries, size, data in found:
+        if kind == END:
+            if entries:
+                raise Nested(first)
+            if not apart:
+                awaited.append(first)
+            continue
+        if any(first.startswith(path) and first[len(path)] <= "/" for path in awaited):
+            raise Nested(first)
+        awaited.clear()
+        assert last is not None
+        assert node is not None
+        assert size is not None
+        if kind == LEAF:
+            if data is not None:
+                keep(NodeFile(0, node, data))
+            yield Child(first, last, node, digest_of(node), entries, size)
+        else:
+            yield _edge(node, data or b"").rows
+
+
+class Nested(Exception):
+    """Some path of a discovery may be the directory of another."""
+
+
+def parent_directories(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the directories that the paths of each batch lie in, as `path`."""
+    for found in batches:
+        names = directories(found.column("path").to_pylist())
+        yield pyarrow.RecordBatch.from_pydict({"path": pyarrow.array(list(names), TEXT)})
+
+
+def _edge(node: str, data: bytes) -> Leaf:
+    found: Node = node_store.decode(data, 0, Pointer(0, node), ours=True)
+    assert isinstance(found, Leaf)
+    return found
+
+
+def _entries(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Entry]:
+    """Yield entries, one for each path: a listing may call an object and a "folder" beside it by one key."""
+    last: object = None
+    for found in batches:
+        for path, size, etag, version, modified in rows(found, FOUND):
+            if path != last:
+                yield Entry(path, None, size, None, etag, version, modified)  # type: ignore[arg-type]
+            last = path
+
+
+PAYLOAD, PUSHED, REFUSED, IGNORED, FOLDER, STORE = "payload", "pushed", "refused", "ignored", "folder", "store"
+
+JUDGED = pyarrow.schema(
+    {
+        "verdict": TEXT,
+        "path": TEXT,
+        "key": BYTES,
+        "reason": TEXT,
+        "size": INT,
+        "etag": TEXT,
+        "version": TEXT,
+        "modified": TIME,
+    }
+)
+"""`path` is payload's and nobody else's; `key` is set where the verdict is another and its key is asked for."""
+
+
+class Verdict(NamedTuple):
+    """A row of `JUDGED`. A tuple: a listing makes many."""
+
+    verdict: str
+    path: str | None = None
+    key: bytes | None = None
+    reason: str | None = None
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    modified: int | None = None
+
+
+class Judge:
+    """Judges the pages of one task's listing. Each other store is told of once, beside the verdicts."""
+
+    def __init__(self, store: Reads) -> None:
+        self._store = store
+        self._others: set[str] = set()
+
+    def __call__(self, page: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
+        return _batch(self.judge(page))
+
+    def judge(self, page: Sequence[ObjectMeta]) -> Iterator[Verdict]:
+        """Yield a verdict on each object but Bayou's own."""
+        found: list[ObjectMeta] = []
+        for meta in page:
+            ours = in_payload(meta.key)
+            if ours:
+                found.append(meta)
+            elif ours is not None:
+                yield Verdict(IGNORED)
+        folders = markers(self._store, found)
+        for meta in found:
+            outside = other_store(meta.key)
+            if outside is not None and outside not in self._others:
+                self._others.add(outside)
+                yield Verdict(STORE, key=key_bytes(outside))
+            yield _verdict(meta, folder=meta.key in folders)
+
+
+def without_others(others: frozenset[str], batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Ignore what lies in another store; only after the whole listing is it known which directories are one."""
+    for found in batches:
+        judged = (Verdict(*row) for row in rows(found, JUDGED.names))  # type: ignore[arg-type]
+        yield _batch(Verdict(IGNORED) if _inside(one, others) else one for one in judged)
+
+
+def _verdict(meta: ObjectMeta, *, folder: bool) -> Verdict:
+    if folder:
+        return Verdict(FOLDER, key=key_bytes(meta.key))
+    why = refusal(meta.key)
+    if why == OF_ANOTHER_SYSTEM:
+        return Verdict(IGNORED)
+    if why is not None:
+        return Verdict(REFUSED, key=key_bytes(meta.key), reason=why)
+    path, push = keys.parse_payload(meta.key)
+    if push is not None:
+        return Verdict(PUSHED, None, key_bytes(meta.key), None, meta.size, meta.etag, meta.version, meta.modified)
+    return Verdict(PAYLOAD, path, None, None, meta.size, meta.etag, meta.version, meta.modified)
+
+
+def _inside(one: Verdict, others: frozenset[str]) -> bool:
+    if one.verdict == STORE or (one.path is None and one.key is None):
+        return False
+    key = one.path if one.path is not None else key_text(one.key or b"")
+    return not others.isdisjoint(parents(key))
+
+
+def _batch(verdicts: Iterable[Verdict]) -> pyarrow.RecordBatch:
+    columns: Iterable[Sequence[object]] = zip(*verdicts, strict=True)
+    return batch(JUDGED, list(columns) or [()] * len(JUDGED))
+
+
+Encode = Callable[[Sequence[ObjectMeta]], pyarrow.RecordBatch]
+
+
+def listed(spark: SparkSession, recipe: StoreSpec, parts: Sequence[Part], tasks: int) -> DataFrame:
+    """Return the objects of some parts of a store: `key` (bytes), `size`, `etag`, `version`, `modified`."""
+    return load(spark, "listing", OBJECTS, groups(parts, tasks), partial(_read, recipe, _plainly))
+
+
+def judged(spark: SparkSession, recipe: StoreSpec, parts: Sequence[Part], tasks: int) -> DataFrame:
+    """Return the same objects, each with the verdict of discovery (`kernels.judge`)."""
+    return load(spark, "payload", JUDGED, groups(parts, tasks), partial(_read, recipe, Judge))
+
+
+def _plainly(_: Store) -> Encode:
+    return objects_to_batch
+
+
+def _read(
+    recipe: StoreSpec, encoder: Callable[[Store], Encode], parts: Sequence[Part]
+) -> Iterator[pyarrow.RecordBatch]:
+    store = store_of(recipe)
+    encode = encoder(store)
+    for part in parts:
+        for page in objects(store, part):
+            if page:
+                yield encode(page)
+
+
+MOST_REFUSED = 1000
+"""Refused keys that are named; of more, only the number is told."""
+
+_ROWS = 25_000
+"""Entries of one part: some fifty leaves, against the two edges that it leaves to this process."""
+
+_PARTS_PER_TASK = 4
+_MOST_TASKS = 1000
+
+
+def discover(
+    spark: SparkSession,
+    store: Store,
+    recipe: StoreSpec,
+    sink: Staging,
+    *,
+    carry: bool = False,
+    deadline: Deadline | None = None,
+    progress: Progress | None = None,
+) -> Discovered:
+    """List a store without a head, and build the tree of its payload in `sink`.
+
+    Leaves are written to the store by tasks, under the commit of `sink`; with `carry` they go to `sink` as well as the
+    rest, and nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
+    """
+    tasks = _tasks(spark)
+    found = judged(spark, recipe, divide(store, tasks * _PARTS_PER_TASK), tasks).persist()
+    try:
+        with interrupt_at_deadline(spark, deadline):
+            with watching(spark, progress, "listing"):
+                counts = _counts(found)
+            with watching(spark, progress, "indexing", files=counts.get(PAYLOAD, 0)):
+                return _build(store, found, counts, Leaves(sink.commit, None if carry else recipe), sink)
+    finally:
+        found.unpersist()
+
+
+def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Leaves, sink: Staging) -> Discovered:
+    if counts.get(STORE):
+        others = frozenset(key_text(row["key"]) for row in _with(found, STORE).select("key").distinct().collect())
+        found = found.mapInArrow(partial(without_others, others), ddl(JUDGED))
+        counts = _counts(found)
+    if counts.get(PUSHED):
+        (one,) = _with(found, PUSHED).select("key").orderBy("key").limit(1).collect()
+        raise head_lost(store, key_text(one["key"]))
+    payload, entries = _with(found, PAYLOAD).select(*FOUND), counts.get(PAYLOAD, 0)
+    refusals = counts.get(REFUSED, 0)
+    refused = _refused(found) if refusals else []
+    try:
+        root = _tree(payload, entries, kernel, sink)
+    except Nested:
+        inside = payload.select("path").mapInArrow(parent_directories, "path string").distinct()
+        crowded = payload.join(inside, "path", "left_semi").select("path").distinct()
+        named = crowded.orderBy("path").limit(MOST_REFUSED).collect()
+        refused = sorted((*refused, *(Refused(row["path"], IN_THE_WAY) for row in named)), key=attrgetter("key"))
+        refusals += crowded.count()
+        root = _tree(payload.join(inside, "path", "left_anti"), entries, kernel, sink, apart=True)
+    return Discovered(root, refused[:MOST_REFUSED], refusals, counts.get(IGNORED, 0))
+
+
+def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: Staging, *, apart: bool = False) -> Root | None:
+    """Sort the entries into parts, have the leaves of each written where it is, and stitch."""
+    if entries == 0:
+        return None
+    parts = min(_MOST_TASKS, -(-entries // _ROWS))
+    ordered = payload.repartitionByRange(parts, "path").sortWithinPartitions(payload["path"], payload["size"].desc())
+    rows = ordered.mapInArrow(kernel, ddl(PIECES))
+    return join_partitions(joined(_stream(rows), _keeping(sink), apart=apart), sink)
+
+
+def _keeping(sink: Staging) -> Callable[[NodeFile], None]:
+    """Return what takes leaves that tasks have carried here, and stores some of them at a time."""
+    taken = count(1)
+
+    def keep(file: NodeFile) -> None:
+        sink.take(file)
+        if next(taken) % FLUSH_EVERY == 0:
+            sink.flush()
+
+    return keep
+
+
+def _refused(found: DataFrame) -> list[Refused]:
+    first = _with(found, REFUSED).orderBy("key").limit(MOST_REFUSED).collect()
+    return [Refused(key_text(row["key"]), row["reason"]) for row in first]
+
+
+def _stream(rows: DataFrame) -> Iterator[LeafRow]:
+    """Yield rows in the order of parts, a few at a time."""
+    return (LeafRow(*row) for row in rows.toLocalIterator(prefetchPartitions=True))
+
+
+def _counts(found: DataFrame) -> dict[str, int]:
+    return {row["verdict"]: row["count"] for row in found.groupBy("verdict").count().collect()}
+
+
+def _with(found: DataFrame, verdict: str) -> DataFrame:
+    return found.where(found["verdict"] == verdict)
+
+
+def _tasks(spark: SparkSession) -> int:
+    """Return a number of tasks that keeps the cluster busy: what shuffles are told is made for it."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

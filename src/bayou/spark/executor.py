@@ -1,0 +1,149 @@
+"""Run jobs (`engine.job`) as tasks of Spark.
+
+Each part is a task: a kernel takes its number, does the part with the store client of its process, and yields rows as
+Arrow batches. The driver reads them as they come and never collects them.
+
+Spark, as `engine.select` is given it by the program's entry points. Nothing of Spark is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from msgspec import Struct
+
+from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
+from bayou.core.progress import Progress
+from bayou.engine.job import Job, Needs, Part, Result, Row
+from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, tasks_of
+from bayou.spark.progress import watching
+from bayou.spark.session import cancelled_with, interrupt_at_deadline, log_of, spark_errors
+from bayou.spark.sources.source import read_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_PARTS_PER_TASK = 4
+"""More parts than run at once, so that one that takes long holds up no others."""
+
+_AT_ONCE = 2000
+"""Rows of a batch."""
+
+_COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: pyarrow.bool_()}
+"""A `str` crosses as bytes: a key of a store need not be UTF-8."""
+
+
+class SparkExecutor:
+    """Runs parts as tasks of one session. An `engine.job.Executor`."""
+
+    engine = "spark"
+
+    def __init__(
+        self, session: SparkSession, *, deadline: Deadline | None = None, progress: Progress | None = None
+    ) -> None:
+        self.session = session
+        """For jobs that are DataFrames; parts of a job never see it."""
+        self._deadline = deadline
+        self._progress = progress
+
+    @property
+    def slots(self) -> int:
+        return tasks_of(self.session)
+
+    def run(self, job: Job[Part, Row, Result]) -> Result:
+        spark, stage = self.session, job.stage
+        with spark_errors(log_of(spark)), interrupt_at_deadline(spark, self._deadline), cancelled_with(spark):
+            parts = job.parts(self.slots * _PARTS_PER_TASK)
+            found = read_parts(spark, schema_of(job.row), parts, _Run(job))
+            with (
+                watching(spark, self._progress, stage.what, files=stage.files, bytes=stage.bytes),
+                closing(self._rows(job.row, batches(spark, found))) as rows,
+            ):
+                return job.fold(rows)
+
+    def _rows(self, row: type[Row], found: Iterator[pyarrow.RecordBatch]) -> Generator[Row, None, None]:
+        for some in found:
+            if self._deadline is not None:
+                self._deadline.remaining()  # V12: also while the driver folds what has come already
+            yield from decode(row, some)
+
+
+class _Run(Struct, frozen=True):
+    """A kernel: a part to batches of its rows. Called by a worker, maybe twice."""
+
+    job: Job[Any, Any, Any]
+
+    def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
+        schema, rows = schema_of(self.job.row), self.job.run(part)
+        while some := list(islice(rows, _AT_ONCE)):
+            yield encode(schema, some)
+
+
+def schema_of(row: type[tuple[Any, ...]]) -> pyarrow.Schema:
+    """Return the columns of a NamedTuple class, one for each field."""
+    return pyarrow.schema({name: _COLUMNS[_plain(hint)] for name, hint in typing.get_type_hints(row).items()})
+
+
+def encode(schema: pyarrow.Schema, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
+    """Return rows as a batch."""
+    columns = [
+        pyarrow.array([key_bytes(value) if isinstance(value, str) else value for value in column], field.type)
+        for field, column in zip(schema, zip(*rows, strict=True), strict=True)
+    ]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def decode(row: type[Row], found: pyarrow.RecordBatch) -> Iterator[Row]:
+    """Yield the rows of a batch."""
+    columns: list[list[Any]] = []
+    for (name, hint), column in zip(typing.get_type_hints(row).items(), found.columns, strict=True):
+        values = column.to_pylist()
+        text = _plain(hint) is str
+        columns.append([None if value is None else key_text(value) for value in values] if text else values)
+        assert found.schema.field(len(columns) - 1).name == name
+    return (row(*values) for values in zip(*columns, strict=True))
+
+
+def _plain(hint: Any) -> type:
+    """Return the type of a field without its `| None`."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (one for one in typing.get_args(hint) if one is not type(None))
+    assert isinstance(hint, type)
+    return hint
+
+
+class SparkEngines:
+    """Opens executors of Spark. An `engine.select.SparkEngine`."""
+
+    def is_near(self, config: SparkConfig) -> bool:
+        """Say whether some server runs already, here or elsewhere; a guess that takes no time, and starts nothing."""
+        from bayou.spark.server.files import is_available  # noqa: PLC0415
+
+        return is_available(config)
+
+    @contextmanager
+    def open(
+        self, config: SparkConfig, needs: Needs, *, deadline: Deadline, progress: Progress | None
+    ) -> Iterator[SparkExecutor]:
+        """Open a session, prove that its workers reach what a job needs, and close it at the end.
+
+        Credentials never travel to another machine in clear text (V26): that is checked before anything is opened.
+        """
+        from bayou.spark.session import require_private_channel, spark_session  # noqa: PLC0415
+        from bayou.spark.shared_fs import require_shared, require_store  # noqa: PLC0415
+
+        for store in needs.stores:
+            require_private_channel(config, store.recipe())
+        with spark_session(config, deadline=deadline) as spark:
+            for store in needs.stores:
+                require_store(spark, store.url, writes=needs.written)
+            for path, what in needs.directories:
+                require_shared(spark, path, what)
+            yield SparkExecutor(spark, deadline=deadline, progress=progress)

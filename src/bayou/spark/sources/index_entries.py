@@ -1,0 +1,48 @@
+"""The entries of one version of an index, leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow
+
+from bayou.engine.parts import groups
+from bayou.index.node import Ref
+from bayou.index.node_store import NodeFiles, StoreNodes
+from bayou.index.tree import IndexTree, branches, leaves
+from bayou.objectstore.spec import StoreSpec
+from bayou.spark.arrow import ENTRIES, entries_to_batch
+from bayou.spark.shared_fs import store_of
+from bayou.spark.sources.source import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+
+def entries(spark: SparkSession, recipe: StoreSpec, tree: IndexTree, tasks: int) -> DataFrame:
+    """Return the entries of a tree in a store: `path`, `push`, `size`, `sha256`, `etag`, `version`, `modified`.
+
+    Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
+    """
+    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(read, recipe, None))
+
+
+def leaf_refs(tree: IndexTree) -> list[Ref]:
+    """Return what names the leaves of a tree, in order."""
+    if tree.root is None:
+        return []
+    refs: list[Ref] = [tree.root]
+    for level in range(tree.root.level, 0, -1):
+        refs = [row for node in branches(tree.source, level, refs) for row in node.rows]
+    return refs
+
+
+def read(recipe: StoreSpec, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the entries of leaves. `cache`: a directory of nodes; what is not in there is fetched, and put there."""
+    source = StoreNodes(store_of(recipe), NodeFiles(cache) if cache is not None else None)
+    for leaf in leaves(source, refs):
+        yield entries_to_batch(leaf.rows)

@@ -1,0 +1,155 @@
+"""All that is said of the paths of a sync: by a walk of the tree, by `sync.db`, by base, and by the store's index.
+
+One source for all of them: Spark asks every source of its own twice, in a process that it starts for that, before it
+reads anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow
+from msgspec import Struct
+from msgspec.structs import asdict
+from pyarrow import parquet
+
+from bayou.engine.parts import groups
+from bayou.index.node import Ref
+from bayou.index.tree import IndexTree
+from bayou.objectstore.spec import StoreSpec
+from bayou.objectstore.transport import Requests
+from bayou.spark.arrow import batch
+from bayou.spark.kernels.plan import SIDES
+from bayou.spark.shared_fs import store_of
+from bayou.spark.sources import index_entries, source
+from bayou.spark.sources.source import read_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_WALKED = {
+    "file_size": "size",
+    "file_mtime": "mtime_ns",
+    "file_ctime": "ctime_ns",
+    "file_inode": "inode",
+    "skip_kind": "skipped",
+    "skip_reason": "reason",
+}
+"""What a walk says, of files and of whatever else lies there, as the others know it."""
+
+SENT = "sent"
+"""What is "skipped" at the place of a part that has asked the store for something; the reason says for how much."""
+
+
+class Inputs(Struct, frozen=True):
+    """What is compared: a tree, what is known of it (Parquet files, by side), base, and the store's entries if they are
+    others. `cache` has nodes of both."""
+
+    root: Path
+    known: Mapping[str, Path]
+    base: IndexTree
+    remote: IndexTree | None
+    cache: Path
+
+
+class _Walk(Struct, frozen=True):
+    """Some places of the tree."""
+
+    places: Sequence[str | None]
+
+
+class _Leaves(Struct, frozen=True):
+    """Some leaves of base, or of the store's index."""
+
+    side: str
+    refs: Sequence[Ref]
+
+
+class _Table(Struct, frozen=True):
+    """Some row groups of a file."""
+
+    side: str
+    file: Path
+    groups: Sequence[int]
+
+
+_Part: TypeAlias = _Walk | _Leaves | _Table
+
+
+def sync_inputs(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
+    """Return a row for each word of each side, with the columns of every side that says anything at all."""
+    sides, parts = divide(inputs, tasks)
+    schema = schema_of(sides)
+    return read_parts(spark, schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
+
+
+def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
+    """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
+    sides = ["file", "skip"]
+    parts: list[_Part] = [_Walk(some) for some in groups(source.places(inputs.root, tasks * 4), tasks)]
+    for side, file in inputs.known.items():
+        sides.append(side)
+        count = parquet.read_metadata(file).num_row_groups
+        parts += [_Table(side, file, some) for some in groups(range(count), tasks)]
+    for side, tree in (("base", inputs.base), ("remote", inputs.remote)):
+        if tree is not None and tree.root is not None:
+            sides.append(side)
+            parts += [_Leaves(side, some) for some in groups(index_entries.leaf_refs(tree), tasks)]
+    return sides, parts
+
+
+def schema_of(sides: Sequence[str]) -> pyarrow.Schema:
+    """Return the columns of some sides."""
+    columns = {f"{side}_{name}": kind for side in sides for name, kind in SIDES[side].items()}
+    return pyarrow.schema({"path": pyarrow.string(), **columns})
+
+
+def read(
+    recipe: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield what one part says."""
+    match part:
+        case _Walk(some):
+            found, names = source.read(root, some), _WALKED
+        case _Leaves(side, refs):
+            found, names = index_entries.read(recipe, cache, refs), _columns(side)
+        case _Table(side, file, numbers):
+            found, names = parquet.ParquetFile(file).iter_batches(row_groups=list(numbers)), _columns(side)
+    before = store_of(recipe).requests if isinstance(part, _Leaves) else None
+    for one in found:
+        yield _as(schema, names, one)
+    if before is not None:
+        yield _as(schema, _WALKED, _told(part, store_of(recipe).requests - before))
+
+
+def sent(text: str) -> Requests:
+    """Read what a part that asked the store for something has said."""
+    return Requests(**json.loads(text))
+
+
+def _told(part: _Part, requests: Requests) -> pyarrow.RecordBatch:
+    """Say what a part has cost, at a path that no other has, and no file: its name begins with `~`."""
+    said = {"path": f"~{SENT}/{sha256(repr(part).encode()).hexdigest()}", "skipped": SENT}
+    words = {**said, "reason": json.dumps(asdict(requests))}
+    return batch(source.FILES, [[words.get(name)] for name in source.FILES.names])
+
+
+def _as(schema: pyarrow.Schema, names: Mapping[str, str], one: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Give what one side says the columns of all."""
+    columns = [
+        one.column(names.get(field.name, "path"))
+        if field.name in names or field.name == "path"
+        else pyarrow.nulls(one.num_rows, field.type)
+        for field in schema
+    ]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _columns(side: str) -> dict[str, str]:
+    return {f"{side}_{name}": name for name in SIDES[side]}

@@ -1,0 +1,260 @@
+"""The views of a session: each a source of rows that workers read, and the columns that a query sees of it.
+
+The tables of the catalog, as workers read them, and the views that queries see.
+
+Rows of the catalog as Arrow, a range of them at a time: what a worker reads, with nothing but the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import pyarrow
+from msgspec import Struct
+
+from bayou.core.errors import StateError
+from bayou.index.node import Ref
+from bayou.spark.arrow import ENTRIES, ddl, entries_to_batch
+from bayou.spark.sql.base import BaseView
+from bayou.spark.sql.content import ContentSource, content_column
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+Kind = Literal["string", "bigint", "double"]
+"""What a column of SQLite holds, in Spark's words."""
+
+_LATEST = """NOT deleted AND NOT EXISTS (
+    SELECT 1 FROM version AS later
+    WHERE later.type = version.type AND later.model_id = version.model_id AND later.name = version.name
+    AND later.version > version.version AND NOT later.deleted
+)"""
+
+_MADE = "array<struct<name: string, version: bigint, size: bigint, sha256: string>>"
+
+
+class CatalogTable(Struct, frozen=True):
+    """One table of the catalog: its columns, and what is derived from them where they are read."""
+
+    name: str
+    columns: Mapping[str, Kind]
+    derived: Mapping[str, str]
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark declares them; what is derived is a truth value."""
+        told = [*self.columns.items(), *((name, "boolean") for name in self.derived)]
+        return ", ".join(f"`{name}` {kind}" for name, kind in told)
+
+    @property
+    def select(self) -> str:
+        """The columns as SQLite is asked for them."""
+        derived = (f'{sql} AS "{name}"' for name, sql in self.derived.items())
+        return ", ".join([*(f'"{name}"' for name in self.columns), *derived])
+
+
+def _strings(*names: str) -> dict[str, Kind]:
+    return dict.fromkeys(names, "string")
+
+
+VERSION = CatalogTable(
+    "version",
+    {
+        **_strings("type", "model_id", "name"),
+        "version": "bigint",
+        **_strings("model", "id"),
+        "size": "bigint",
+        **_strings("sha256", "content_type", "created_at", "tags", "lifetime", "keep"),
+        "streaming": "bigint",
+        "deleted": "bigint",
+        **_strings("renamed_to", "run", "workflow", "job", "step", "output", "repo"),
+    },
+    {"latest": _LATEST},
+)
+OUTPUT = CatalogTable(
+    "output",
+    {
+        **_strings("type", "model_id", "id", "model", "method", "status", "started_at", "finished_at"),
+        "duration_s": "double",
+        **_strings("data", "error", "run", "workflow", "job", "step", "tags"),
+    },
+    {},
+)
+RUN = CatalogTable(
+    "run",
+    _strings("workflow_id", "run_id", "workflow", "status", "started_at", "finished_at", "failed_step", "by", "tags"),
+    {},
+)
+
+_TAGS = "from_json(tags, 'map<string, string>') AS tags"
+
+
+def _moment(name: str) -> str:
+    """A time, as the records have it, for Spark; one that is none is null, as it is for nobody's sake an error."""
+    return f"try_cast({name} AS TIMESTAMP) AS {name}"
+
+
+_ITEM = (
+    *("model", "type", "model_id", "name", "version", "id", "size", "sha256", "content_type"),
+    *(_moment("created_at"), _TAGS, "lifetime", "keep", "CAST(streaming AS BOOLEAN) AS streaming"),
+)
+_MADE_BY = (
+    *("renamed_to", "run", "workflow", "job", "step", "output", "repo"),
+    "concat_ws('/', 'data', type, model_id, name, version, 'raw') AS path",
+)
+
+VIEWS: Mapping[str, tuple[str, ...]] = {
+    "data": (*_ITEM, *_MADE_BY),
+    "versions": (*_ITEM, "latest", "CAST(deleted AS BOOLEAN) AS deleted", *_MADE_BY),
+    "outputs": (
+        *("id", "model", "type", "model_id", "method", "status", _moment("started_at"), _moment("finished_at")),
+        *("duration_s", f"from_json(data, '{_MADE}') AS data", "error", "run", "workflow", "job", "step", _TAGS),
+    ),
+    "runs": (
+        *("run_id", "workflow", "workflow_id", "status", _moment("started_at"), _moment("finished_at")),
+        *("failed_step", "`by`", _TAGS),
+    ),
+    "entries": ("path", "push", "size", "lower(hex(sha256)) AS sha256", "etag", "version", "modified"),
+}
+"""What each view shows of its source, in Spark's SQL; `data` and `versions` have `content` besides."""
+
+
+RANGE = 25_000
+"""Rows of one task: read in a fraction of a second, so that nobody waits for one that is left."""
+
+_ARROW = {"string": pyarrow.string(), "bigint": pyarrow.int64(), "double": pyarrow.float64()}
+_BATCH = 4096
+_WAIT_S = 60.0
+
+
+class Rows(Struct, frozen=True):
+    """The rows of one table whose rowid lies in a range, both ends included."""
+
+    first: int
+    last: int
+
+
+def ranges(catalog: Path, table: CatalogTable, size: int = RANGE) -> list[Rows]:
+    """Divide a table into ranges of about so many rows each; none if it is empty."""
+    with _opened(catalog) as db:
+        count, first, last = db.execute(f"SELECT count(*), min(rowid), max(rowid) FROM {table.name}").fetchone()
+    if not count:
+        return []
+    step = -(-(last - first + 1) // -(-count // size))
+    return [Rows(low, min(low + step - 1, last)) for low in range(first, last + 1, step)]
+
+
+def read(catalog: Path, table: CatalogTable, rows: Rows, where: str = "TRUE") -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a range for which a condition holds, as of one moment."""
+    schema = pyarrow.schema([(name, _ARROW[kind]) for name, kind in table.columns.items()])
+    for name in table.derived:
+        schema = schema.append(pyarrow.field(name, pyarrow.bool_()))
+    statement = f"SELECT {table.select} FROM {table.name} WHERE rowid BETWEEN ? AND ? AND {where}"
+    with _opened(catalog) as db:
+        found = db.execute(statement, (rows.first, rows.last))
+        while batch := found.fetchmany(_BATCH):
+            yield pyarrow.RecordBatch.from_arrays(list(_columns(batch, schema)), schema=schema)
+
+
+def _columns(batch: Sequence[Sequence[Any]], schema: Any) -> Iterator[Any]:
+    for values, kind in zip(zip(*batch, strict=True), schema.types, strict=True):
+        yield pyarrow.array([bool(one) for one in values] if pyarrow.types.is_boolean(kind) else values, kind)
+
+
+@contextmanager
+def _opened(catalog: Path) -> Iterator[sqlite3.Connection]:
+    """Open the catalog to read. It is a file that may be gone, damaged or somewhere else."""
+    try:
+        address = f"{catalog.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise StateError(
+            f"the catalog cannot be read: {catalog}: {error}",
+            hint="workers read it as a file: it must be on a file system that they share with this machine",
+        ) from error
+
+
+Part = TypeVar("Part")
+Batches = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
+
+
+def create_views(spark: SparkSession, names: Iterable[str], file: Path, content: ContentSource) -> dict[str, DataFrame]:
+    """Make some of the views in a session, and return them. No row is read yet."""
+    made = {name: _view(spark, name, file, content) for name in names}
+    for name, view in made.items():
+        view.createOrReplaceTempView(name)
+    return made
+
+
+def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) -> DataFrame:
+    match name:
+        case "data":
+            return _with_content(_table(spark, file, VERSION, "latest"), name, content)
+        case "versions":
+            return _with_content(_table(spark, file, VERSION), name, content)
+        case "outputs":
+            return _table(spark, file, OUTPUT).selectExpr(*VIEWS[name])
+        case "runs":
+            return _table(spark, file, RUN).selectExpr(*VIEWS[name])
+    return _entries(spark, content.base)
+
+
+def _with_content(source: DataFrame, view: str, content: ContentSource) -> DataFrame:
+    """Show a source of versions with their content, which is read for exactly those rows whose content is used."""
+    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf  # noqa: PLC0415
+    from pyspark.sql.types import BinaryType  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        # It would rather be told by annotations, which would have to load pyarrow with this package.
+        warnings.simplefilter("ignore", UserWarning)
+        read = arrow_udf(content_column(content), BinaryType(), ArrowUDFType.SCALAR_ITER)
+    shown = source.selectExpr(*VIEWS[view], "CAST(deleted AS BOOLEAN) AS _deleted")
+    made = shown.withColumn("content", read("path", "size", "sha256", "streaming", "_deleted"))
+    return made.drop("_deleted")
+
+
+def _table(spark: SparkSession, file: Path, table: CatalogTable, where: str = "TRUE") -> DataFrame:
+    condition = table.derived.get(where, where)
+    parts = ranges(file, table)
+    return read_parts(spark, parts, partial(_read_rows, file, table, condition), table.schema)
+
+
+def _read_rows(file: Path, table: CatalogTable, condition: str, rows: Rows) -> Iterator[RecordBatch]:
+    return read(file, table, rows, condition)
+
+
+def _entries(spark: SparkSession, view: BaseView) -> DataFrame:
+    # The last part has no leaves: it stands for what is newer than any leaf.
+    found = read_parts(spark, [*view.parts(), ()], partial(_read_entries, view), ddl(ENTRIES))
+    return found.selectExpr(*VIEWS["entries"])
+
+
+def _read_entries(view: BaseView, part: Sequence[Ref]) -> Iterator[RecordBatch]:
+    for entries in view.scan(part) if part else [view.recent()]:
+        yield entries_to_batch(entries)
+
+
+def read_parts(
+    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[RecordBatch]], schema: str
+) -> DataFrame:
+    """Return what `read` makes of every part, a task for each."""
+    numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
+    return numbers.mapInArrow(_reader(parts, read), schema)
+
+
+def _reader(parts: Sequence[Part], read: Callable[[Part], Iterator[RecordBatch]]) -> Batches:
+    def run(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read(parts[number])
+
+    return run
