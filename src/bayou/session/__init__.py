@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bayou.engine import select
 from bayou.session.open import Models, Repo
-from bayou.session.session import Session, write_session
+from bayou.session.write_session import Session, write_session
 
 if TYPE_CHECKING:
     from bayou.spark.executor import SparkEngines
