@@ -66,7 +66,7 @@ def test_help_loads_click_and_nothing_else(imports):
     assert foreign(modules) == {"click"}
     assert modules & HEAVY == set()
     assert not {name for name in modules if name.startswith(("bayou.objectstore", "bayou.sync", "bayou.config"))}
-    assert not {"bayou.cli.documents", "json", "tomllib"} & modules, "no command is loaded to list it"
+    assert not {"bayou.cli.render.datastore", "json", "tomllib"} & modules, "no command is loaded to list it"
 
 
 def test_only_the_version_looks_at_what_is_installed(imports):
@@ -89,7 +89,7 @@ def test_the_command_line_adds_nothing_heavy_to_a_sync(imports, tmp_path):
 
     modules = imports("-c", SYNC, "datastore", "sync", "--json")
 
-    assert {"bayou.cli.documents", "bayou.sync.report"} <= modules
+    assert {"bayou.cli.render.datastore", "bayou.sync.report"} <= modules
     assert modules & HEAVY == set()
 
 

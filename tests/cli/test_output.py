@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.cli import units
-from bayou.cli.output import Output, Table, fail, hint, say, show, warn
-from bayou.cli.units import count, moment, parse_duration, size
+from bayou.cli import output
+from bayou.cli.output import Output, Table, count, fail, hint, moment, parse_duration, say, show, size, warn
 from bayou.core.clock import format_ms
 from bayou.core.text import VisibleStream, visible, visible_json
 
@@ -172,13 +171,13 @@ def test_times_are_told_to_the_second_here_and_exactly_to_scripts(monkeypatch):
 def test_a_time_is_told_in_the_readers_zone(monkeypatch, zone, text):
     monkeypatch.setenv("TZ", zone)
     time.tzset()
-    units._minute.cache_clear()
+    output._minute.cache_clear()
     try:
         assert moment("2030-01-02T03:04:05.678Z") == text
     finally:
         monkeypatch.undo()
         time.tzset()
-        units._minute.cache_clear()
+        output._minute.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2030-02-31T00:00:00.000Z", "2030-01-02T03:04:05+02:00", "2030"])

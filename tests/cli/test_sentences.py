@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bayou.cli import documents, sentences
 from bayou.cli.output import Line, Table
+from bayou.cli.render import datastore as render_datastore
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
 from bayou.sync.report import (
@@ -32,7 +32,7 @@ def lines(parts, label: str | None = None) -> list[str]:
 
 
 def synced(label: str | None = None, verbose: bool = False, **report) -> list[str]:
-    return lines(sentences.sync(SyncReport(**report), verbose=verbose), label)
+    return lines(render_datastore.sync_text(SyncReport(**report), verbose=verbose), label)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_requests_are_told_on_demand():
 def test_a_dry_run_lists_what_would_be_done():
     actions = [PlannedAction("data/a", "push"), PlannedAction("data/b", "pull"), PlannedAction("data/c", "push")]
 
-    table, summary = sentences.sync(SyncReport(dry_run=True, actions=actions), verbose=False)
+    table, summary = render_datastore.sync_text(SyncReport(dry_run=True, actions=actions), verbose=False)
 
     assert table.rows == [("push", "data/a"), ("pull", "data/b"), ("push", "data/c")]
     assert summary.text == "dry run, nothing was changed: push 2, pull 1"
@@ -121,7 +121,7 @@ def test_a_dry_run_lists_what_would_be_done():
 def test_a_long_dry_run_says_that_it_shows_only_the_beginning():
     actions = [PlannedAction(f"data/{number}", "push") for number in range(12)]
 
-    table, summary, more = sentences.sync(SyncReport(dry_run=True, actions=actions), verbose=False)
+    table, summary, more = render_datastore.sync_text(SyncReport(dry_run=True, actions=actions), verbose=False)
 
     assert len(table.rows) == 10
     assert (summary.text, more.text) == ("dry run, nothing was changed: push 12", "and 2 more; -v lists all")
@@ -130,7 +130,7 @@ def test_a_long_dry_run_says_that_it_shows_only_the_beginning():
 def test_a_setup_tells_what_moved():
     report = SetupReport("s3://b", "n", 3, 4, 30, 4000, True, 0, [], [], [])
 
-    assert lines(sentences.setup(report, verbose=False)) == [
+    assert lines(render_datastore.setup_text(report, verbose=False)) == [
         "this repo's data is in s3://b (namespace n) now",
         "indexed what was there; pushed 3 files (30 B); pulled 4 files (4.0 KB)",
     ]
@@ -140,83 +140,90 @@ def test_a_status_tells_how_things_stand():
     report = Status("s3://b", None, True, 12, "2 changed paths wait", IndexStatus(17, "c", 1204, 34_200_000, "d"),
                     False, 15, 2, False, "lazy", "/t")  # fmt: skip
 
-    assert lines(sentences.status(report)) == [
+    assert lines(render_datastore.status_text(report)) == [
         "s3://b: 2 changed paths wait (12 ms)",
         "store: commit 17, 1,204 files (34 MB)",
         "tree:  /t, at commit 15, 2 changes to push, raw content only when it is read",
     ]
-    assert lines(sentences.status(report), "hint") == ["reconcile tree and store with `bayou datastore sync`"]
+    assert lines(render_datastore.status_text(report), "hint") == [
+        "reconcile tree and store with `bayou datastore sync`"
+    ]
 
 
 def test_a_status_of_a_store_that_does_not_answer_is_an_error():
     report = Status("s3://b", None, False, None, "refused", None, False, None, 0, True, "full", "/t")
 
-    assert lines(sentences.status(report), "error") == ["refused"]
-    assert lines(sentences.status(report)) == ["s3://b", "tree:  /t, never synced, to be looked through for changes"]
+    assert lines(render_datastore.status_text(report), "error") == ["refused"]
+    assert lines(render_datastore.status_text(report)) == [
+        "s3://b",
+        "tree:  /t, never synced, to be looked through for changes",
+    ]
 
 
 def test_a_verify_gives_its_verdict():
     good = VerifyReport(1204, [], [], [], 1, 2, 3)
     bad = VerifyReport(1, ["data/m"], ["data/c"], ["data/u"], 0, 0, 0, unrecovered=["data/r"])
 
-    assert lines(sentences.verify(good, verbose=False)) == [
+    assert lines(render_datastore.verify_text(good, verbose=False)) == [
         "checked 1,204 files, repaired 3: all is well",
         "1 object of earlier or unfinished pushes, 2 objects in the trash: `bayou datastore gc` removes them",
     ]
-    assert lines(sentences.verify(bad, verbose=False)) == ["checked 1 file: there is damage"]
-    assert lines(sentences.verify(bad, verbose=False), "error") == [
+    assert lines(render_datastore.verify_text(bad, verbose=False)) == ["checked 1 file: there is damage"]
+    assert lines(render_datastore.verify_text(bad, verbose=False), "error") == [
         "data/m: missing in the store",
         "data/c: changed in the store",
         "data/r: could not be recovered",
     ]
-    assert lines(sentences.verify(bad, verbose=False), "warning") == ["data/u: in the store, but not in its index"]
+    assert lines(render_datastore.verify_text(bad, verbose=False), "warning") == [
+        "data/u: in the store, but not in its index"
+    ]
 
 
 def test_a_verify_of_more_than_it_can_name_tells_the_number():
     report = VerifyReport(9000, [f"data/{at:04}" for at in range(1000)], [], [], 0, 0, 0, totals={"missing": 4321})
 
-    *_, last = lines(sentences.verify(report, verbose=False), "warning")
+    *_, last = lines(render_datastore.verify_text(report, verbose=False), "warning")
     assert last == "and 4,311 more; -v lists the first 1,000"
-    *_, last = lines(sentences.verify(report, verbose=True), "warning")
+    *_, last = lines(render_datastore.verify_text(report, verbose=True), "warning")
     assert last == "and 3,321 more"
-    assert documents.verify(report)["totals"] == {"missing": 4321}
-    assert "totals" not in documents.verify(VerifyReport(1, [], [], [], 0, 0, 0))
+    assert render_datastore.verify_json(report)["totals"] == {"missing": 4321}
+    assert "totals" not in render_datastore.verify_json(VerifyReport(1, [], [], [], 0, 0, 0))
 
 
 def test_a_collection_tells_what_it_freed():
-    assert lines(sentences.collect(CollectReport(0, 0, 0, 0, 0))) == ["nothing to collect"]
-    assert lines(sentences.collect(CollectReport(1, 0, 2, 1200, 5_000_000_000))) == [
+    assert lines(render_datastore.collect_text(CollectReport(0, 0, 0, 0, 0))) == ["nothing to collect"]
+    assert lines(render_datastore.collect_text(CollectReport(1, 0, 2, 1200, 5_000_000_000))) == [
         "deleted 1 object, 2 objects of the trash and 1,200 index nodes; that freed 5.0 GB"
     ]
-    assert lines(sentences.collect(CollectReport(0, 3, 0, 0, 5, dry_run=True))) == [
+    assert lines(render_datastore.collect_text(CollectReport(0, 3, 0, 0, 5, dry_run=True))) == [
         "would delete 3 leftovers; that frees 5 B"
     ]
 
 
 def test_a_hydration_tells_what_came():
-    assert lines(sentences.hydrate(Moved(1, 5))) == ["fetched 1 file (5 B)"]
-    assert lines(sentences.hydrate(Moved())) == ["nothing to fetch: all is here"]
+    assert lines(render_datastore.hydrate_text(Moved(1, 5))) == ["fetched 1 file (5 B)"]
+    assert lines(render_datastore.hydrate_text(Moved())) == ["nothing to fetch: all is here"]
 
 
 def test_a_log_is_a_table():
     row = LogRow(7, "c7", "2030-01-02T03:04:05.678Z", "ada@host", None, 1000, 2, 3, 400)
 
-    (table,) = sentences.log([row])
+    (table,) = render_datastore.log_text([row])
 
     assert isinstance(table, Table)
     assert table.headings == ("commit", "when", "by", "added", "changed", "deleted", "size")
     seq, when, *rest = table.rows[0]
     assert (seq, rest) == ("7", ["ada@host", "1,000", "2", "3", "400 B"])
     assert re.fullmatch(r"20(29|30)-\d\d-\d\d \d\d:\d\d:\d\d", when)
-    assert lines(sentences.log([])) == ["no commits yet"]
+    assert lines(render_datastore.log_text([])) == ["no commits yet"]
 
 
 def test_kept_copies_are_a_table():
-    (table, hint) = sentences.conflicts([KeptCopy("data/x", "/kept/x", 1_893_553_445_678, 5)])
+    (table, hint) = render_datastore.conflicts_text([KeptCopy("data/x", "/kept/x", 1_893_553_445_678, 5)])
 
     assert (table.rows[0][0], table.rows[0][2:]) == ("data/x", ("5 B", "/kept/x"))
     assert "`bayou datastore conflicts show PATH`" in hint.text
-    assert lines(sentences.conflicts([])) == ["no conflicts"]
+    assert lines(render_datastore.conflicts_text([])) == ["no conflicts"]
 
 
 @pytest.fixture

@@ -22,7 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bayou.cli import model_sentences, records_documents, records_sentences, workflow_documents, workflow_sentences
+from bayou.cli.render import data as render_data
+from bayou.cli.render import model as render_model
+from bayou.cli.render import workflow as render_workflow
 from bayou.core import limits
 from bayou.core.documents import Unreadable, read_json, read_yaml
 from bayou.core.errors import BayouError
@@ -257,8 +259,8 @@ class Readers:
         judge([row], NOW, lambda _: True)
         for field in FIELDS.values():
             field.value(row)
-        _shown(records_sentences.items([row]), records_documents.items([row]))
-        _shown(records_sentences.versions([row]), records_documents.versions([row]))
+        _shown(render_data.items_text([row]), render_data.items_json([row]))
+        _shown(render_data.versions_text([row]), render_data.versions_json([row]))
 
     def numbered(self, data: bytes) -> None:
         digits = bytes(one for one in data if 48 <= one < 58)[:200].lstrip(b"0").decode() or "1"
@@ -272,15 +274,15 @@ class Readers:
         row: Any = self._catalogued(OUTPUT, data)
         found = Output.from_document(document.load(data, OUTPUT), OUTPUT)
         document.dump(found.to_document())
-        _shown(model_sentences.outputs([row]), {})
-        _shown(model_sentences.ran(found), {})
+        _shown(render_model.outputs_text([row]), {})
+        _shown(render_model.ran_text(found), {})
 
     def run(self, data: bytes) -> None:
         row: Any = self._catalogued(RUN, data)
         found = Run.from_document(document.load(data, RUN), RUN)
         document.dump(found.to_document())
-        _shown(workflow_sentences.run(found), workflow_documents.run(found))
-        _shown(workflow_sentences.runs([row], 1), workflow_documents.runs([row], 1))
+        _shown(render_workflow.run_text(found), render_workflow.run_json(found))
+        _shown(render_workflow.runs_text([row], 1), render_workflow.runs_json([row], 1))
 
     def evaluated(self, data: bytes) -> None:
         json.dumps(document.load(data, "definitions-evaluated/x.yaml"), default=str)

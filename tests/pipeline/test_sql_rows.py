@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet as pq
 
-from bayou.cli import sql_formats
+from bayou.cli.render import sql as render_sql
 from bayou.core.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import TABLES
@@ -235,7 +235,7 @@ ROWS = [("a", 5, {"env": "prod"}), ("b\nc", None, {}), (None, 12, None)]
 def test_a_table_is_aligned_and_one_line_is_one_row():
     out = io.StringIO()
 
-    assert sql_formats.table(COLUMNS, iter(ROWS), out, None) == 3
+    assert render_sql.table(COLUMNS, iter(ROWS), out, None) == 3
     assert out.getvalue().splitlines() == [
         "name  size  tags",
         'a        5  {"env": "prod"}',
@@ -249,23 +249,23 @@ def test_a_table_is_as_wide_as_its_first_rows_and_its_terminal_let_it():
     out = io.StringIO()
     rows = [("short",)] * 300 + [(long,)]
 
-    sql_formats.table([Column("a", "string")], iter(rows), out, None)
+    render_sql.table([Column("a", "string")], iter(rows), out, None)
 
     assert out.getvalue().splitlines()[-1] == "xxxx…"
-    assert sql_formats.fit([500, 3], None) == [60, 3]
-    assert sum(sql_formats.fit([60, 60, 5], 80)) <= 80 - 4
-    assert sql_formats.fit([60] * 40, 80) == [8] * 40, "too many columns: narrow, and readable still"
+    assert render_sql.fit([500, 3], None) == [60, 3]
+    assert sum(render_sql.fit([60, 60, 5], 80)) <= 80 - 4
+    assert render_sql.fit([60] * 40, 80) == [8] * 40, "too many columns: narrow, and readable still"
 
 
 def test_a_table_of_no_rows_has_its_headings():
     out = io.StringIO()
-    assert sql_formats.table(COLUMNS, iter(()), out, 80) == 0
+    assert render_sql.table(COLUMNS, iter(()), out, 80) == 0
     assert out.getvalue() == "name  size  tags\n"
 
 
 def test_bytes_are_shown_to_people_where_they_are_text():
     out = io.StringIO()
-    sql_formats.table([Column("c", "string")], [(b"hello\n",), (b"\xff\x00",), (b"\x1b[2J",)], out, None)
+    render_sql.table([Column("c", "string")], [(b"hello\n",), (b"\xff\x00",), (b"\x1b[2J",)], out, None)
     assert out.getvalue().splitlines()[1:] == ["hello\\n", "(2 bytes)", "\\x1b[2J"]
 
 
@@ -284,14 +284,14 @@ def test_json_has_every_kind_of_value():
     out = io.StringIO()
     columns = [Column(name, "string") for name in values]
 
-    assert sql_formats.json_lines(columns, [tuple(value for value, _ in values.values())], out) == 1
+    assert render_sql.json_lines(columns, [tuple(value for value, _ in values.values())], out) == 1
     assert json.loads(out.getvalue()) == {name: told for name, (_, told) in values.items()}
 
 
 def test_the_json_document_is_one_also_without_rows():
     for rows in ([], ROWS):
         out = io.StringIO()
-        sql_formats.document(COLUMNS, iter(rows), out, {"notes": ["x"]})
+        render_sql.document(COLUMNS, iter(rows), out, {"notes": ["x"]})
         found = json.loads(out.getvalue())
         assert found["total"] == len(found["results"]) == len(rows)
         assert found["notes"] == ["x"]
@@ -299,7 +299,7 @@ def test_the_json_document_is_one_also_without_rows():
 
 def test_csv_quotes_what_must_be_and_null_is_nothing():
     out = io.StringIO()
-    assert sql_formats.csv([*COLUMNS, Column("flag", "string")], [("b\nc", None, {"a": "1"}, True)], out) == 1
+    assert render_sql.csv([*COLUMNS, Column("flag", "string")], [("b\nc", None, {"a": "1"}, True)], out) == 1
     assert out.getvalue() == 'name,size,tags,flag\n"b\nc",,"{""a"": ""1""}",true\n'
 
 
@@ -391,5 +391,5 @@ def test_what_contradicts_itself_is_refused_before_spark_is_loaded(command, repo
 
 def test_the_command_line_loads_neither_spark_nor_pyarrow(processes):
     heavy = "pyspark", "pyarrow", "pandas", "grpc"
-    script = f"import sys, bayou.cli.data; print([name for name in {heavy} if name in sys.modules])"
+    script = f"import sys, bayou.cli.commands.data; print([name for name in {heavy} if name in sys.modules])"
     assert processes.finish(processes.script(script)).out == "[]\n"

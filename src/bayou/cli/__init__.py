@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from bayou.cli import errors, signals
-from bayou.cli.common import Common, LazyGroup
+from bayou.cli.options import Common, LazyGroup
 from bayou.engine import select
 
 if TYPE_CHECKING:

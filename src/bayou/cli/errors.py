@@ -27,7 +27,7 @@ _FRAMES = 50
 """Of a traceback: the innermost, of a recursion without an end."""
 
 
-class Problem(Struct, frozen=True):
+class RenderedError(Struct, frozen=True):
     """What a person, or a script, is told."""
 
     code: str
@@ -75,40 +75,42 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
     return signals.exit_code() or problem.exit_code
 
 
-def interrupted(number: int) -> Problem:
+def interrupted(number: int) -> RenderedError:
     """Describe the end by a signal."""
     word = "terminated" if number == signal.SIGTERM else "interrupted"
-    return Problem(
+    return RenderedError(
         Cancelled.code, word, "what was done is kept; the same command again goes on from there", 128 + number
     )
 
 
-def _problem(error: BaseException) -> Problem:
+def _problem(error: BaseException) -> RenderedError:
     match error:
         case BayouError():
-            return Problem(error.code, error.message, error.hint, error.exit_code)
+            return RenderedError(error.code, error.message, error.hint, error.exit_code)
         case signals.Terminated():
             return interrupted(signal.SIGTERM)
         case KeyboardInterrupt() | click.Abort():
             return interrupted(signal.SIGINT)
         case click.exceptions.NoArgsIsHelpError():
-            return Problem(UsageError.code, "no command given", _see_help(error), _USAGE)
+            return RenderedError(UsageError.code, "no command given", _see_help(error), _USAGE)
         case click.UsageError():
-            return Problem(UsageError.code, _sentence(error.format_message()), _see_help(error), _USAGE)
+            return RenderedError(UsageError.code, _sentence(error.format_message()), _see_help(error), _USAGE)
         case OSError() if error.errno is not None:
             where = f"{error.filename}: " if error.filename is not None else ""
-            return Problem("os_error", f"{where}{os.strerror(error.errno)}", _os_hint(error.errno), 1)
+            return RenderedError("os_error", f"{where}{os.strerror(error.errno)}", _os_hint(error.errno), 1)
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return Problem("internal", f"this is a bug: {text}", "the same command with -v shows where; please report it", 1)
+    return RenderedError(
+        "internal", f"this is a bug: {text}", "the same command with -v shows where; please report it", 1
+    )
 
 
-def _with_notes(problem: Problem, error: BaseException) -> Problem:
+def _with_notes(problem: RenderedError, error: BaseException) -> RenderedError:
     """Add what else went wrong on the way out (V17): the first error keeps its code, its hint and its place."""
     notes: list[str] = getattr(error, "__notes__", [])
     return replace(problem, message="; ".join([problem.message, *notes]))
 
 
-def _without_secrets(problem: Problem) -> Problem:
+def _without_secrets(problem: RenderedError) -> RenderedError:
     """Keep credentials of this process, and private keys, out of what is told (V26)."""
     from bayou.core.redaction import redactor  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from bayou.cli.units import count, size
+from bayou.cli.output import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console

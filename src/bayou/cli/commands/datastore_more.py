@@ -1,4 +1,7 @@
-"""`bayou datastore conflicts`: look at the copies that were kept, and take or drop them."""
+"""`bayou datastore conflicts`: look at the copies that were kept, and take or drop them.
+
+`bayou datastore lock`: look at the leases, and release one that nobody needs any more.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bayou.cli import documents, sentences
-from bayou.cli.common import Common, Group
-from bayou.cli.output import Part, hint, say, show
-from bayou.cli.units import size
+from bayou.cli.options import Common, Group
+from bayou.cli.output import Part, hint, say, show, size
+from bayou.cli.render import datastore as render_datastore
+from bayou.core.deadline import Deadline
 from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def conflicts(context: click.Context) -> None:
     from bayou.maintenance import api  # noqa: PLC0415
 
     copies = api.conflicts(repo)
-    common.output.emit(documents.conflicts(copies), sentences.conflicts(copies))
+    common.output.emit(render_datastore.conflicts_json(copies), render_datastore.conflicts_text(copies))
 
 
 @conflicts.command("show")
@@ -46,7 +49,7 @@ def show_copy(common: Common, path: str) -> None:
     copies = [copy for copy in api.conflicts(repo) if path in (copy.path, copy.copy)]
     if not copies:
         raise UsageError(f"no copy of {path} was kept", hint="list them with `bayou datastore conflicts`")
-    common.output.emit(documents.conflicts(copies), _comparisons(repo, copies))
+    common.output.emit(render_datastore.conflicts_json(copies), _comparisons(repo, copies))
 
 
 @conflicts.command(writes=True)
@@ -59,7 +62,7 @@ def take(common: Common, path: str) -> None:
 
     copy = api.take_conflict(repo, path)
     told = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
-    common.output.emit(documents.conflicts([copy]), told)
+    common.output.emit(render_datastore.conflicts_json([copy]), told)
 
 
 @conflicts.command(writes=True)
@@ -71,7 +74,9 @@ def drop(common: Common, path: str) -> None:
     from bayou.maintenance import api  # noqa: PLC0415
 
     copy = api.drop_conflict(repo, path)
-    common.output.emit(documents.conflicts([copy]), [say(f"deleted the kept copy of {copy.path} ({size(copy.size)})")])
+    common.output.emit(
+        render_datastore.conflicts_json([copy]), [say(f"deleted the kept copy of {copy.path} ({size(copy.size)})")]
+    )
 
 
 def _comparisons(repo: Repo, copies: list[KeptCopy]) -> Iterator[Part]:
@@ -101,3 +106,35 @@ def _difference(copy: KeptCopy, here: str, kept: str) -> Iterator[Part]:
 
     lines = difflib.unified_diff(here.splitlines(), kept.splitlines(), copy.path, copy.copy, lineterm="")
     yield from map(show, lines)
+
+
+@click.group(cls=Group)
+def lock() -> None:
+    """Show who writes at this moment, and release what a dead process left."""
+
+
+@lock.command()
+@click.pass_obj
+def status(common: Common) -> None:
+    """List the leases that somebody holds."""
+    repo = common.open_repo()
+    from bayou.leases import open_leases  # noqa: PLC0415
+
+    leases = open_leases(repo).list(Deadline.after(repo.config.sync.timeout))
+    common.output.emit(render_datastore.leases_json(leases), render_datastore.lock_status_text(leases))
+
+
+@lock.command()
+@click.argument("key")
+@click.option("--nonce", required=True, metavar="N", help="The nonce that `lock status` shows.")
+@click.pass_obj
+def release(common: Common, key: str, nonce: str) -> None:
+    """Release a lease, whoever holds it.
+
+    Nothing is done if its holder is no longer the one with that nonce.
+    """
+    repo = common.open_repo()
+    from bayou.leases import open_leases  # noqa: PLC0415
+
+    released = open_leases(repo).release(key, nonce, Deadline.after(repo.config.sync.timeout))
+    common.output.emit({"released": released}, render_datastore.lock_release_text(key, released))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bayou.cli.common import Common, Group
+from bayou.cli.options import Common, Group
 from bayou.cli.output import Part, hint, say, show, warn
 
 if TYPE_CHECKING:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from bayou.cli import records_documents, records_sentences
-from bayou.cli.common import Command, Common
-from bayou.cli.confirm import check_can_ask, confirm, yes_option
+from bayou.cli.commands.session import Rendered, annotated, reading, write
+from bayou.cli.options import Command, Common, check_can_ask, confirm, yes_option
 from bayou.cli.output import Line, Part
-from bayou.cli.reading import reading
-from bayou.cli.writing import Rendered, annotated, write
+from bayou.cli.render import data as render_data
 
 if TYPE_CHECKING:
     from bayou.data.engine import Choice
@@ -48,15 +46,15 @@ def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
     now = datetime.now(UTC)
 
     def rendered(plan: GcPlan, *, dry: bool = False) -> Rendered:
-        parts = list(records_sentences.gc(plan, dry_run=dry, verbose=common.verbose > 0))
-        return records_documents.gc(plan), parts
+        parts = list(render_data.gc_text(plan, dry_run=dry, verbose=common.verbose > 0))
+        return render_data.gc_json(plan), parts
 
     return _collect(
         common,
         plan=lambda records: plan_gc(records, now),
         run=run_gc,
         render=rendered,
-        question=lambda plan: f"delete {records_sentences.tally(plan)}?",
+        question=lambda plan: f"delete {render_data.tally_text(plan)}?",
         dry_run=dry_run,
         yes=yes,
         engine=engine,
@@ -77,15 +75,15 @@ def prune(common: Common, model_ids: tuple[str, ...], dry_run: bool, yes: bool) 
     from bayou.models.prune import plan_prune, run_prune  # noqa: PLC0415
 
     def rendered(plan: PrunePlan, *, dry: bool = False) -> Rendered:
-        parts = list(records_sentences.prune(plan, dry_run=dry, verbose=common.verbose > 0))
-        return records_documents.prune(plan), parts
+        parts = list(render_data.prune_text(plan, dry_run=dry, verbose=common.verbose > 0))
+        return render_data.prune_json(plan), parts
 
     return _collect(
         common,
         plan=lambda records: plan_prune(records, model_ids),
         run=run_prune,
         render=rendered,
-        question=lambda plan: f"delete {records_sentences.prune_tally(plan)}?",
+        question=lambda plan: f"delete {render_data.prune_tally_text(plan)}?",
         dry_run=dry_run,
         yes=yes,
     )

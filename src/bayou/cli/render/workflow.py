@@ -1,12 +1,16 @@
-"""The records of `workflow` commands as people read them."""
+"""The records of `workflow` commands as people read them.
+
+The records of `workflow` commands as scripts get them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bayou.cli.output import Part, Table, fail, hint, say, show, show_text
-from bayou.cli.units import count, first_line, moment, size
+from bayou.cli.output import Part, Table, count, fail, first_line, hint, moment, say, show, show_text, size
+from bayou.cli.render.datastore import Document
 
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import RunRow
@@ -18,12 +22,12 @@ if TYPE_CHECKING:
 _MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
 
 
-def made(workflow: Workflow) -> Iterator[Part]:
+def made_text(workflow: Workflow) -> Iterator[Part]:
     yield say(f"{workflow.name} is a workflow now: {workflow.path}")
     yield hint(f"run it with `bayou workflow run {workflow.name}`")
 
 
-def workflows(found: WorkflowListing) -> Iterator[Part]:
+def workflows_text(found: WorkflowListing) -> Iterator[Part]:
     if found.workflows:
         rows = [
             (one.name, ", ".join(one.inputs), str(len(one.jobs)), str(sum(1 for _ in one.steps())), one.id)
@@ -39,7 +43,7 @@ def workflows(found: WorkflowListing) -> Iterator[Part]:
             yield hint(error.hint)
 
 
-def validated(names: Sequence[str], problems: Sequence[WorkflowProblem]) -> Iterator[Part]:
+def validated_text(names: Sequence[str], problems: Sequence[WorkflowProblem]) -> Iterator[Part]:
     for problem in problems:
         yield fail(f"{problem.where}: {problem.message}")
         if problem.hint:
@@ -48,14 +52,14 @@ def validated(names: Sequence[str], problems: Sequence[WorkflowProblem]) -> Iter
         yield say(f"{names[0]} is valid" if len(names) == 1 else f"{count(len(names), 'workflow')}, all valid")
 
 
-def step(job: str, record: StepRecord) -> str:
+def step_text(job: str, record: StepRecord) -> str:
     """Return the line that tells of a step while a workflow runs."""
     took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
     error = f": {first_line(record.error)}" if record.error else ""
     return f"{_MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
 
 
-def outcome(run: Run, duration_s: float) -> Iterator[Part]:
+def outcome_text(run: Run, duration_s: float) -> Iterator[Part]:
     """Tell the end of a run: its steps, what they saved, and what can be done about a failure."""
     yield from _steps(run)
     yield say(f"{run.workflow} {run.status} after {duration_s:.1f} s: run {run.run_id}")
@@ -65,7 +69,7 @@ def outcome(run: Run, duration_s: float) -> Iterator[Part]:
         yield hint(f"go on from there with `bayou workflow resume {run.run_id}`")
 
 
-def run(found: Run) -> Iterator[Part]:
+def run_text(found: Run) -> Iterator[Part]:
     yield show(f"run: {found.run_id}")
     yield show(f"workflow: {found.workflow}")
     yield show(f"status: {found.status}")
@@ -76,7 +80,7 @@ def run(found: Run) -> Iterator[Part]:
     yield from _steps(found)
 
 
-def runs(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
+def runs_text(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
     if not rows:
         yield say("no runs")
         return
@@ -96,11 +100,11 @@ def runs(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
         yield hint(f"{total - len(rows):,} more: say which with --limit, --since, --status or a text")
 
 
-def deleted(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
+def deleted_text(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
     yield say(f"deleted the workflow {workflow.name}, with the records of {count(found.runs_deleted, 'run')}")
 
 
-def evaluated(document: Mapping[str, object]) -> Iterator[Part]:
+def evaluated_text(document: Mapping[str, object]) -> Iterator[Part]:
     """Show what a workflow comes to, as YAML."""
     import yaml  # noqa: PLC0415
 
@@ -121,3 +125,77 @@ def _steps(run: Run) -> Iterator[Part]:
         for one in job.steps
     ]
     yield Table(("job", "step", "status", "took", "data", "error"), cells, frozenset({"took"}))
+
+
+def made_json(workflow: Workflow) -> Document:
+    return {"id": workflow.id, "name": workflow.name, "path": workflow.path}
+
+
+def workflows_json(found: WorkflowListing) -> Document:
+    document: dict[str, object] = {"workflows": [made_json(one) for one in found.workflows]}
+    if found.bad:
+        document["problems"] = [error.message for error in found.bad]
+    return document
+
+
+def workflow_json(found: Workflow) -> Document:
+    return {**made_json(found), "definition": found.source.value}
+
+
+def validated_json(problems: Sequence[WorkflowProblem]) -> Document:
+    told = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems]
+    return {"valid": not problems, "problems": told}
+
+
+def outcome_json(run: Run, duration_s: float | None) -> Document:
+    return {
+        "run_id": run.run_id,
+        "workflow": run.workflow,
+        "status": run.status,
+        "jobs": run.to_document()["jobs"],
+        "duration_s": duration_s,
+    }
+
+
+def run_json(found: Run) -> Document:
+    return {
+        **outcome_json(found, _seconds(found.started_at, found.finished_at)),
+        "workflow_id": found.workflow_id,
+        "started_at": found.started_at,
+        "finished_at": found.finished_at,
+        "inputs": dict(found.inputs),
+        "tags": dict(found.tags),
+        "failed_step": found.failed_step,
+        "by": found.by,
+    }
+
+
+def runs_json(rows: Sequence[RunRow], total: int) -> Document:
+    return {
+        "runs": [
+            {
+                "run_id": row.run_id,
+                "workflow": row.workflow,
+                "status": row.status,
+                "started_at": row.started_at,
+                "finished_at": row.finished_at,
+                "failed_step": row.failed_step,
+            }
+            for row in rows
+        ],
+        "total": total,
+    }
+
+
+def deleted_json(found: DeletedWorkflow) -> Document:
+    return {"id": found.id, "runs_deleted": found.runs_deleted}
+
+
+def _seconds(begin: str, end: str | None) -> float | None:
+    """Return how long something took; None if it goes on, or if somebody else's times cannot be read."""
+    if end is None:
+        return None
+    try:
+        return round((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds(), 3)
+    except (ValueError, TypeError):
+        return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from bayou.cli.common import Common, Group
+from bayou.cli.options import Common, Group
 from bayou.cli.output import Line, Output, Part, hint, say, show, warn
 from bayou.core.errors import NotConfirmed
 

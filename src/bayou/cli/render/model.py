@@ -1,13 +1,18 @@
-"""Types and outputs of models as people read them."""
+"""Types and outputs of models as people read them.
+
+Types and outputs of models as JSON has them; like `documents`, a contract for scripts.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bayou.cli.output import Part, Table, fail, hint, say, show
-from bayou.cli.units import first_line, moment, size
+from msgspec.structs import asdict
+
+from bayou.cli.output import Part, Table, fail, first_line, hint, moment, say, show, size
+from bayou.cli.render.datastore import Document
 
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import OutputRow
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
     from bayou.models.types import ModelType, OutputSpec, Types
 
 
-def types(found: Types) -> Iterator[Part]:
+def types_text(found: Types) -> Iterator[Part]:
     cells = [(kind.name, ", ".join(kind.methods), kind.description) for kind in found.values()]
     yield Table(("type", "methods", "description"), cells)
     for error in found.bad:
@@ -24,7 +29,7 @@ def types(found: Types) -> Iterator[Part]:
             yield hint(error.hint)
 
 
-def type_(kind: ModelType) -> Iterator[Part]:
+def type_text(kind: ModelType) -> Iterator[Part]:
     yield show(f"{kind.name}: {kind.description}" if kind.description else kind.name)
     for method in kind.methods.values():
         yield show("")
@@ -36,7 +41,7 @@ def type_(kind: ModelType) -> Iterator[Part]:
             yield show(f"makes {made.name}{_kept(made)}")
 
 
-def ran(output: Output) -> Iterator[Part]:
+def ran_text(output: Output) -> Iterator[Part]:
     took = f" in {output.duration_s:.1f} s" if output.duration_s is not None else ""
     yield say(f"{output.model} {output.method}: {output.status}{took}")
     if output.data:
@@ -48,7 +53,7 @@ def ran(output: Output) -> Iterator[Part]:
             yield hint(f"all that it printed: `bayou data get {output.model} log`")
 
 
-def outputs(rows: Sequence[OutputRow]) -> Iterator[Part]:
+def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:
     if not rows:
         yield say("no outputs")
         return
@@ -87,3 +92,65 @@ def _kept(made: OutputSpec) -> str:
     said = [made.content_type, made.lifetime and f"lives {made.lifetime}", made.keep and f"keeps {made.keep}"]
     words = [word for word in (*said, "while it runs" if made.streaming else None) if word]
     return f" ({', '.join(words)})" if words else ""
+
+
+def types_json(found: Types) -> Document:
+    document: dict[str, object] = {
+        "types": [
+            {"type": kind.name, "description": kind.description, "methods": list(kind.methods)}
+            for kind in found.values()
+        ]
+    }
+    if found.bad:
+        document["problems"] = [error.message for error in found.bad]
+    return document
+
+
+def type_json(kind: ModelType) -> Document:
+    return {
+        "type": kind.name,
+        "description": kind.description,
+        "methods": [
+            {
+                "name": method.name,
+                "description": method.description,
+                "arguments": dict(method.arguments),
+                "outputs": [asdict(output) for output in method.outputs],
+                "keep_failed": method.keep_failed,
+            }
+            for method in kind.methods.values()
+        ],
+    }
+
+
+def ran_json(output: Output) -> Document:
+    return {
+        "output_id": output.id,
+        "status": output.status,
+        "data": [asdict(made) for made in output.data],
+        "duration_s": output.duration_s,
+        "error": output.error,
+    }
+
+
+def outputs_json(rows: Iterable[OutputRow]) -> Document:
+    return {
+        "outputs": [
+            {
+                "output_id": row.id,
+                "method": row.method,
+                "status": row.status,
+                "started_at": row.started_at,
+                "finished_at": row.finished_at,
+                "duration_s": row.duration_s,
+                "data": [asdict(made) for made in row.data],
+                "error": row.error,
+                "run": row.run,
+                "workflow": row.workflow,
+                "job": row.job,
+                "step": row.step,
+                "tags": dict(row.tags),
+            }
+            for row in rows
+        ]
+    }

@@ -1,17 +1,24 @@
-"""The records of a command as people read them: what happened, what is wrong, what to type next."""
+"""The records of a command as people read them: what happened, what is wrong, what to type next.
+
+The records of a command as JSON has them: a contract for scripts. Nothing is renamed or left out once it is here.
+
+What a command has to say beyond its contract is added only when there is something to say.
+
+Leases as scripts get them, and as people read them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from bayou.cli.output import Line, Part, Table, fail, hint, say, show, warn
-from bayou.cli.units import count, files, moment, size
+from bayou.cli.output import Line, Part, Table, count, fail, files, hint, moment, say, show, size, warn
 from bayou.core.clock import format_ms
 
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
+    from bayou.leases import LeaseInfo
     from bayou.repo import Repo
     from bayou.sync.report import (
         CollectReport,
@@ -32,12 +39,12 @@ _FEW = 10
 _NOTHING = {"sync": "already in sync", "push": "nothing to push", "pull": "nothing to pull"}
 
 
-def init(repo: Repo) -> Iterator[Part]:
+def init_text(repo: Repo) -> Iterator[Part]:
     yield say(f"{repo.root} is a Bayou repo now")
     yield hint("share its data through a bucket or a directory: `bayou datastore setup URL`")
 
 
-def setup(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
+def setup_text(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
     yield say(f"this repo's data is in {_place(report.url, report.namespace)} now")
     done = []
     if report.discovered:
@@ -58,7 +65,7 @@ def setup(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
         yield hint("the datastore is set; go on with `bayou datastore sync`")
 
 
-def status(report: Status) -> Iterator[Part]:
+def status_text(report: Status) -> Iterator[Part]:
     place = _place(report.url, report.namespace)
     if report.healthy is not False:
         took = "" if report.latency_ms is None else f" ({report.latency_ms:,} ms)"
@@ -73,7 +80,7 @@ def status(report: Status) -> Iterator[Part]:
         yield hint("reconcile tree and store with `bayou datastore sync`")
 
 
-def sync(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
+def sync_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
     if report.dry_run:
         yield from _planned(report, verbose)
     else:
@@ -96,7 +103,7 @@ def sync(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
         )
 
 
-def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
+def verify_text(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
     verdict = "all is well" if report.ok else "there is damage"
     mended = f", repaired {report.repaired:,}" if report.repaired else ""
     yield show(f"checked {count(report.checked, 'file')}{mended}: {verdict}")
@@ -127,7 +134,7 @@ def verify(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
         yield say(f"{left} of earlier or unfinished pushes, {trash} in the trash: `bayou datastore gc` removes them")
 
 
-def log(rows: Sequence[LogRow]) -> Iterator[Part]:
+def log_text(rows: Sequence[LogRow]) -> Iterator[Part]:
     if not rows:
         yield say("no commits yet")
         return
@@ -147,7 +154,7 @@ def log(rows: Sequence[LogRow]) -> Iterator[Part]:
     yield Table(headings, cells, frozenset({"commit", "added", "changed", "deleted", "size"}))
 
 
-def collect(report: CollectReport) -> Iterator[Part]:
+def collect_text(report: CollectReport) -> Iterator[Part]:
     found = (
         (report.objects_deleted, "object", "objects"),
         (report.leftovers_deleted, "leftover", "leftovers"),
@@ -163,7 +170,7 @@ def collect(report: CollectReport) -> Iterator[Part]:
     yield say(f"{verb} {_listing(deleted)}; that {freed} {size(report.bytes)}")
 
 
-def replicate(report: ReplicateReport, *, verbose: bool) -> Iterator[Part]:
+def replicate_text(report: ReplicateReport, *, verbose: bool) -> Iterator[Part]:
     place = _place(report.url, report.namespace)
     copy, delete = ("would copy", "would delete") if report.dry_run else ("copied", "deleted")
     done = [f"{copy} {files(report.copied, report.bytes)}"] if report.copied else []
@@ -181,11 +188,11 @@ def replicate(report: ReplicateReport, *, verbose: bool) -> Iterator[Part]:
         yield hint("the rest is copied; `bayou datastore verify --deep` says what is wrong with this datastore")
 
 
-def hydrate(moved: Moved) -> Iterator[Part]:
+def hydrate_text(moved: Moved) -> Iterator[Part]:
     yield say(f"fetched {files(moved.files, moved.bytes)}" if moved.files else "nothing to fetch: all is here")
 
 
-def conflicts(copies: Sequence[KeptCopy]) -> Iterator[Part]:
+def conflicts_text(copies: Sequence[KeptCopy]) -> Iterator[Part]:
     if not copies:
         yield say("no conflicts")
         return
@@ -289,3 +296,224 @@ def _rest(number: int) -> Iterator[Line]:
 def _listing(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+Document = Mapping[str, object]
+
+
+def init_json(repo: Repo) -> Document:
+    return {"repo": str(repo.root), "repo_id": repo.config.repo_id, "created": True}
+
+
+def setup_json(report: SetupReport) -> Document:
+    unfinished = [report.unfinished] if report.unfinished else []
+    return {
+        "url": report.url,
+        "namespace": report.namespace,
+        "pushed": report.pushed,
+        "pulled": report.pulled,
+        "bytes_pushed": report.bytes_pushed,
+        "bytes_pulled": report.bytes_pulled,
+        "discovered": report.discovered,
+        "migrated": report.migrated,
+        "refused": _keys(report.refused),
+        "conflicts": _documents_conflicts(report.conflicts),
+        "warnings": [*report.warnings, *unfinished],
+    }
+
+
+def status_json(report: Status) -> Document:
+    index = report.index
+    return {
+        "url": report.url,
+        "namespace": report.namespace,
+        "healthy": report.healthy,
+        "latency_ms": report.latency_ms,
+        "message": report.message,
+        "index": index
+        and {
+            "seq": index.seq,
+            "commit": index.commit,
+            "entries": index.entries,
+            "bytes": index.bytes,
+            "root": index.root,
+        },
+        "base": {"in_sync": report.in_sync, "seq": report.base_seq},
+        "journal": {"paths": report.journal_paths, "bulk": report.journal_bulk},
+        "hydrate": report.hydrate,
+        "tree": report.tree,
+    }
+
+
+def sync_json(report: SyncReport) -> Document:
+    pulled, pushed, sent = report.pulled, report.pushed, report.requests
+    document: dict[str, object] = {
+        "mode": report.mode,
+        "engine": report.engine,
+        "dry_run": report.dry_run,
+        "pulled": {"files": pulled.files, "bytes": pulled.bytes, "deleted": pulled.deleted},
+        "pushed": {
+            "files": pushed.files,
+            "bytes": pushed.bytes,
+            "deleted": pushed.deleted,
+            "renumbered": pushed.renumbered,
+        },
+        "conflicts": _documents_conflicts(report.conflicts),
+        "untracked": list(report.untracked),
+        "missing": list(report.missing),
+        "refused": _keys(report.refused),
+        "failed": [{"path": one.path, "code": one.code, "message": one.message} for one in report.failed],
+        "warnings": list(report.warnings),
+        "commit": report.commit and {"seq": report.commit.seq, "commit": report.commit.commit},
+        "requests": {
+            "get": sent.get,
+            "put": sent.put,
+            "head": sent.head,
+            "list": sent.list,
+            "delete": sent.delete,
+        },
+        "seconds": round(report.seconds, 3),
+    }
+    if report.dry_run:
+        document["actions"] = [{"path": one.path, "action": one.action} for one in report.actions]
+    return document
+
+
+def verify_json(report: VerifyReport) -> Document:
+    document: dict[str, object] = {
+        "checked": report.checked,
+        "missing": list(report.missing),
+        "changed": list(report.changed),
+        "unindexed": list(report.unindexed),
+        "leftovers": report.leftovers,
+        "trash": report.trash,
+        "repaired": report.repaired,
+        "ok": report.ok,
+    }
+    beyond = {
+        "refused": _keys(report.refused),
+        "unsafe": [{"path": one.path, "reason": one.reason} for one in report.unsafe],
+        "damaged": list(report.damaged),
+        "unrecovered": list(report.unrecovered),
+        "warnings": list(report.warnings),
+        "totals": dict(report.totals),
+    }
+    return document | {name: said for name, said in beyond.items() if said}
+
+
+def log_json(rows: Iterable[LogRow]) -> Document:
+    return {
+        "commits": [
+            {
+                "seq": row.seq,
+                "commit": row.commit,
+                "at": row.at,
+                "by": row.by,
+                "added": row.added,
+                "changed": row.changed,
+                "deleted": row.deleted,
+                "bytes": row.bytes,
+            }
+            for row in rows
+        ]
+    }
+
+
+def collect_json(report: CollectReport) -> Document:
+    return {
+        "objects_deleted": report.objects_deleted,
+        "leftovers_deleted": report.leftovers_deleted,
+        "trash_deleted": report.trash_deleted,
+        "nodes_deleted": report.nodes_deleted,
+        "bytes": report.bytes,
+        **({"warnings": list(report.warnings)} if report.warnings else {}),
+    }
+
+
+def replicate_json(report: ReplicateReport) -> Document:
+    failed = [{"path": one.path, "code": one.code, "message": one.message} for one in report.failed]
+    document = {"copied": report.copied, "skipped": report.skipped, "bytes": report.bytes}
+    beyond = {"deleted": report.deleted, "failed": failed, "warnings": list(report.warnings)}
+    return document | {name: said for name, said in beyond.items() if said}
+
+
+def hydrate_json(moved: Moved) -> Document:
+    return {"files": moved.files, "bytes": moved.bytes}
+
+
+def conflicts_json(copies: Iterable[KeptCopy]) -> Document:
+    return {
+        "conflicts": [
+            {"path": copy.path, "copy": copy.copy, "at": format_ms(copy.at), "size": copy.size} for copy in copies
+        ]
+    }
+
+
+def _documents_conflicts(conflicts: Iterable[Conflict]) -> list[Document]:
+    return [{"path": one.path, "kept": one.kept, "copy": one.copy} for one in conflicts]
+
+
+def _keys(refused: Iterable[Refusal]) -> list[str]:
+    return [one.path for one in refused]
+
+
+_MINUTE, _HOUR = 60.0, 3600.0
+
+
+def leases_json(leases: Sequence[LeaseInfo]) -> Mapping[str, object]:
+    return {"leases": [_row(one) for one in leases]}
+
+
+def lock_status_text(leases: Sequence[LeaseInfo]) -> Iterator[Part]:
+    if not leases:
+        yield show("nobody holds a lease")
+        return
+    rows = [(one.key, *_holder(one), _span(one.age_s), _lock_sentences_standing(one), one.nonce) for one in leases]
+    yield Table(("lease", "holder", "host", "pid", "held", "", "nonce"), rows, frozenset({"pid", "held"}))
+    for one in leases:
+        if one.corrupt is not None:
+            yield warn(f"{one.key} is no lease: {one.corrupt}")
+    if any(one.stale or one.corrupt for one in leases):
+        yield hint("who needs a stale lease takes it over; sooner: `bayou datastore lock release KEY --nonce N`")
+
+
+def lock_release_text(key: str, released: bool) -> Iterator[Part]:
+    if released:
+        yield say(f"{key} is free; who held it stops before its next write")
+        return
+    yield warn(f"nothing was released: {key} is free already, or somebody else has it by now")
+    yield hint("look again with `bayou datastore lock status`")
+
+
+def _row(one: LeaseInfo) -> Mapping[str, object]:
+    held = one.held
+    row: dict[str, object] = {
+        "key": one.key,
+        "holder": held and held.holder,
+        "host": held and held.host,
+        "pid": held and held.pid,
+        "nonce": one.nonce,
+        "acquired_at": held and held.acquired_at,
+        "expires_in_s": round(one.expires_in_s, 1),
+        "stale": one.stale,
+    }
+    return row if one.corrupt is None else {**row, "corrupt": one.corrupt}
+
+
+def _holder(one: LeaseInfo) -> tuple[str, str, str]:
+    return ("", "", "") if one.held is None else (one.held.holder, one.held.host, str(one.held.pid))
+
+
+def _lock_sentences_standing(one: LeaseInfo) -> str:
+    if one.corrupt is not None:
+        return "corrupt"
+    return "stale" if one.stale else f"expires in {_span(one.expires_in_s)}"
+
+
+def _span(seconds: float) -> str:
+    """Return `12 s`, `4 min`, `3 h`."""
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    return f"{seconds / _HOUR:,.0f} h"

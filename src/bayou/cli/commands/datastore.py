@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from bayou.cli import documents, parameters, sentences
-from bayou.cli.common import Common, Group
-from bayou.cli.conflicts import conflicts
-from bayou.cli.lock import lock
+from bayou.cli import options as parameters
+from bayou.cli.commands.datastore_more import conflicts, lock
+from bayou.cli.options import Common, Group
+from bayou.cli.render import datastore as render_datastore
 from bayou.core.errors import DeadlinePassed, IndexDamaged
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def setup(
             renumber=renumber,
             engine=engine,
         )
-    common.output.emit(documents.setup(report), sentences.setup(report, verbose=common.verbose > 0))
+    common.output.emit(
+        render_datastore.setup_json(report), render_datastore.setup_text(report, verbose=common.verbose > 0)
+    )
     if report.unfinished:
         return DeadlinePassed.exit_code
     return _CONFLICTS if report.conflicts else 0
@@ -96,7 +98,7 @@ def status(common: Common, timeout: float | None) -> int:
     from bayou.maintenance import api  # noqa: PLC0415
 
     report = api.status(repo, timeout=timeout)
-    common.output.emit(documents.status(report), sentences.status(report))
+    common.output.emit(render_datastore.status_json(report), render_datastore.status_text(report))
     return _FAILED if report.healthy is False else 0
 
 
@@ -147,7 +149,9 @@ def sync(
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
         refresh_catalog(repo, engine, connection)
-    common.output.emit(documents.sync(report), sentences.sync(report, verbose=common.verbose > 0))
+    common.output.emit(
+        render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
+    )
     return report.exit_code
 
 
@@ -179,7 +183,9 @@ def verify(
         report = api.verify(
             repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
         )
-    common.output.emit(documents.verify(report), sentences.verify(report, verbose=common.verbose > 0))
+    common.output.emit(
+        render_datastore.verify_json(report), render_datastore.verify_text(report, verbose=common.verbose > 0)
+    )
     return 0 if report.ok else IndexDamaged.exit_code
 
 
@@ -192,7 +198,7 @@ def log(common: Common, number: int) -> None:
     from bayou.maintenance import api  # noqa: PLC0415
 
     rows = api.log(repo, number)
-    common.output.emit(documents.log(rows), sentences.log(rows))
+    common.output.emit(render_datastore.log_json(rows), render_datastore.log_text(rows))
 
 
 @datastore.command(writes=True)
@@ -210,7 +216,7 @@ def gc(
 
     with common.output.progress() as progress:
         report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
-    common.output.emit(documents.collect(report), sentences.collect(report))
+    common.output.emit(render_datastore.collect_json(report), render_datastore.collect_text(report))
 
 
 @datastore.command(writes=True)
@@ -253,7 +259,9 @@ def replicate(
             timeout=timeout,
             progress=progress,
         )
-    common.output.emit(documents.replicate(report), sentences.replicate(report, verbose=common.verbose > 0))
+    common.output.emit(
+        render_datastore.replicate_json(report), render_datastore.replicate_text(report, verbose=common.verbose > 0)
+    )
     return _FAILED if report.failures else 0
 
 
@@ -270,4 +278,4 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     from bayou.maintenance import api  # noqa: PLC0415
 
     moved = api.hydrate(repo, target, timeout=timeout)
-    common.output.emit(documents.hydrate(moved), sentences.hydrate(moved))
+    common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))

@@ -2,22 +2,113 @@
 
 Commands that read take no lease, and send nothing unless content must be fetched (V15); those that write run in one
 session, which pulls before and pushes after.
+
+Content on its way in, from a file or the standard input, and out, to a file or the standard output.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import click
 
-from bayou.cli import content, parameters, records_documents, records_sentences
-from bayou.cli.common import Common, Group
-from bayou.cli.confirm import confirm, yes_option
-from bayou.cli.data_gc import gc, prune
-from bayou.cli.reading import reading
-from bayou.cli.sql import sql
-from bayou.cli.writing import annotated, write
+from bayou.cli import options as parameters
+from bayou.cli.commands.data_gc import gc, prune
+from bayou.cli.commands.session import annotated, reading, write
+from bayou.cli.commands.sql import sql
+from bayou.cli.options import Common, Group, confirm, yes_option
+from bayou.cli.render import data as render_data
+from bayou.core.atomic_file import atomic_file
+from bayou.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from bayou.data.items import DataRepository, Item
+
+_JSON = frozenset({"application/json"})
+_TEXT = frozenset({"application/yaml", "application/x-yaml", "application/toml", "application/xml", "application/sql"})
+_CHUNK = 1 << 20
+_IN_MEMORY = 8 << 20
+
+
+@contextmanager
+def source(name: str | None) -> Iterator[BinaryIO]:
+    """Open what a command is to read: a file, or for `-` or nothing the standard input.
+
+    The standard input is read to its end before anything else is done: whoever writes it may take hours, and a lease is
+    not to be held that long.
+    """
+    if name is not None and name != "-":
+        with _open(name) as opened:
+            yield opened
+        return
+    if name is None and sys.stdin.isatty():
+        raise click.UsageError("nothing to read: name a FILE, or - for what you type")
+    from tempfile import SpooledTemporaryFile  # noqa: PLC0415
+
+    with SpooledTemporaryFile(_IN_MEMORY) as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept, _CHUNK)
+        kept.seek(0)
+        yield cast("BinaryIO", kept)
+
+
+def pour(content: BinaryIO) -> None:
+    """Write content to the standard output as it is, to the last byte.
+
+    A terminal would obey it: there controls are made visible, but for newlines and tabs.
+    """
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        from bayou.core.text import VisibleStream  # noqa: PLC0415
+
+        stream = VisibleStream()
+        while data := content.read(_CHUNK):
+            sys.stdout.write(stream.add(data))
+        sys.stdout.write(stream.add(b"", last=True))
+        return
+    shutil.copyfileobj(content, sys.stdout.buffer, _CHUNK)
+    sys.stdout.buffer.flush()
+
+
+def write_whole(content: BinaryIO, target: Path) -> None:
+    """Make content the file `target`: whole when this returns; if this raises, what was there is still there."""
+    with atomic_file(target) as opened:
+        shutil.copyfileobj(content, opened, _CHUNK)
+
+
+def parsed(repository: DataRepository, item: Item) -> object:
+    """Return content as JSON can have it: parsed if it is JSON, as text if it is text, else None."""
+    kind = item.metadata.content_type.partition(";")[0].strip().lower()
+    is_json = kind in _JSON or kind.endswith("+json")
+    if not is_json and not kind.startswith("text/") and kind not in _TEXT:
+        return None
+    try:
+        text = repository.read(item).decode()
+    except UnicodeDecodeError:
+        return None
+    if is_json:
+        from json import loads  # noqa: PLC0415
+
+        with suppress(ValueError, RecursionError):
+            return loads(text, parse_constant=_no_constant)
+    return text
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _open(name: str) -> BinaryIO:
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}", hint="- reads the standard input") from None
+
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -74,12 +165,12 @@ def put(
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
     options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
     Terms.of(owner, name, repo.config.repo_id, "", options)  # what cannot be is said before anything is read or sent
-    with content.source(file) as opened:
+    with source(file) as opened:
         return write(
             common,
             repo,
             lambda records: records.data.save(owner, name, opened, **options),
-            lambda saved: (records_documents.put(owner.name, saved), records_sentences.put(owner.name, saved)),
+            lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
             models=[owner],
         )
 
@@ -100,12 +191,12 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
-    with content.source(file) as opened:
+    with source(file) as opened:
         return write(
             common,
             repo,
             lambda records: records.data.append(owner, name, opened),
-            lambda saved: (records_documents.append(owner.name, saved), records_sentences.append(owner.name, saved)),
+            lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
             models=[owner],
         )
 
@@ -133,18 +224,18 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
         from bayou.models import resolve_model  # noqa: PLC0415
 
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
-        told += records_sentences.forwarded(item.forwarded, item.metadata.name)
+        told += render_data.forwarded_text(item.forwarded, item.metadata.name)
         if target is not None:
             with records.data.open(item) as opened:
-                content.write_whole(opened, target)
+                write_whole(opened, target)
         if common.json:
-            path, found = str(records.data.path(item)), content.parsed(records.data, item)
-            common.output.emit(annotated(records_documents.get(item, path, found), told), ())
+            path, found = str(records.data.path(item)), parsed(records.data, item)
+            common.output.emit(annotated(render_data.get_json(item, path, found), told), ())
             return
         common.output.emit({}, told)
         if target is None:
             with records.data.open(item) as opened:
-                content.pour(opened)
+                pour(opened)
 
 
 @data.command("list")
@@ -165,8 +256,8 @@ def list_(
 
             owner = resolve_model(records.repo, model, records)
         rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions, refresh=False)
-    document = records_documents.items(rows) if common.json else {}
-    common.output.emit(annotated(document, told), chain(records_sentences.items(rows), told))
+    document = render_data.items_json(rows) if common.json else {}
+    common.output.emit(annotated(document, told), chain(render_data.items_text(rows), told))
 
 
 @data.command()
@@ -179,7 +270,7 @@ def versions(common: Common, model: str, name: str) -> None:
         from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.data.versions(resolve_model(records.repo, model, records), name, refresh=False)
-    common.output.emit(annotated(records_documents.versions(rows), told), [*records_sentences.versions(rows), *told])
+    common.output.emit(annotated(render_data.versions_json(rows), told), [*render_data.versions_text(rows), *told])
 
 
 @data.command()
@@ -197,9 +288,9 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
         from bayou.data.query import query as run_query  # noqa: PLC0415
 
         found = run_query(records, predicate, select, limit)
-    told += records_sentences.failed(found.failed, verbose=common.verbose > 0)
+    told += render_data.failed_text(found.failed, verbose=common.verbose > 0)
     common.output.emit(
-        annotated(records_documents.query(found), told), [*records_sentences.results(found.results), *told]
+        annotated(render_data.query_json(found), told), [*render_data.results_text(found.results), *told]
     )
 
 
@@ -221,7 +312,7 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
         common,
         repo,
         lambda records: records.data.rename(owner, old, new),
-        lambda renamed: (records_documents.rename(old, renamed), records_sentences.rename(old, renamed)),
+        lambda renamed: (render_data.rename_json(old, renamed), render_data.rename_text(old, renamed)),
         models=[owner],
     )
 
@@ -249,7 +340,7 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
         common,
         repo,
         lambda records: records.data.delete(owner, name, version),
-        lambda number: (records_documents.delete(number), records_sentences.delete(name, number)),
+        lambda number: (render_data.delete_json(number), render_data.delete_text(name, number)),
         models=[owner],
         deletes=True,
     )

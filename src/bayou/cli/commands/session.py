@@ -1,17 +1,21 @@
-"""How a command that writes runs: in one session, with its result shown whatever becomes of the push."""
+"""How a command that writes runs: in one session, with its result shown whatever becomes of the push.
+
+How a command that reads runs: without a lease, and without a request unless content must be fetched (V15).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from bayou.cli import sentences
-from bayou.cli.common import Common
-from bayou.cli.documents import Document
-from bayou.cli.output import Line, Part, warn
+from bayou.cli.options import Common
+from bayou.cli.output import Line, Part, note, warn
+from bayou.cli.render import datastore as render_datastore
+from bayou.cli.render.datastore import Document
 
 if TYPE_CHECKING:
-    from bayou.data.engine import Choice
+    from bayou.data.engine import CatalogEngine, Choice
     from bayou.data.records import Records
     from bayou.repo import Repo
     from bayou.session import Session
@@ -104,8 +108,29 @@ def annotated(document: Document, parts: Iterable[Part]) -> Document:
 
 
 def _worth_a_word(common: Common, report: SyncReport) -> Iterable[Line]:
-    for part in sentences.sync(report, verbose=common.verbose > 0):
+    for part in render_datastore.sync_text(report, verbose=common.verbose > 0):
         if isinstance(part, Line) and part.label is not None:
             yield part
     if report.pushed.renumbered:
         yield warn("somebody else has made the same version meanwhile; yours has the next number now")
+
+
+@contextmanager
+def reading(common: Common, engine: CatalogEngine | None = None) -> Iterator[tuple[Records, list[Line]]]:
+    """Open the records, with a catalog that is up to date; also give what there is to say about that.
+
+    A record that cannot be read is named (F121), and a catalog that had to be mended says so (F115). Without an
+    `engine`, a bar shows how far a rebuild is, and is gone before anything else is printed.
+    """
+    repo = common.open_repo()
+    from bayou.data.engine import CatalogEngine  # noqa: PLC0415
+    from bayou.data.records import Records  # noqa: PLC0415
+
+    with ExitStack() as opened:
+        with ExitStack() as waiting:
+            chosen = engine or CatalogEngine(progress=waiting.enter_context(common.output.progress()))
+            records = opened.enter_context(Records(repo, engine=chosen, connection=common.connect(repo)))
+            mended = records.catalog.refresh()
+        told = [note(mended.line)] if mended.line is not None else []
+        told += map(warn, mended.warnings)
+        yield records, [*told, *(warn(bad.why) for bad in records.catalog.bad())]

@@ -1,19 +1,30 @@
-"""What every command has: the same few options, before or after its name, and a repo and an output made of them."""
+"""What every command has: the same few options, before or after its name, and a repo and an output made of them.
+
+What may stand behind a flag, checked before anything is opened. Each function is a `type` of click's.
+
+What a command gives to a workflow: `--input name=value`, and files of inputs.
+
+A yes, before something is deleted.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct, field
 
-from bayou.cli.output import Output
+from bayou.cli.output import Output, parse_duration
+from bayou.core import limits
+from bayou.core.documents import Unreadable, read_at_most, read_yaml
+from bayou.core.errors import NotConfirmed
+from bayou.core.text import visible
 
 if TYPE_CHECKING:
     from bayou.config.trust import Ask, Need
@@ -73,7 +84,7 @@ class Common(Struct):
             return None
 
         def ask(needs: Sequence[Need]) -> bool:
-            from bayou.cli.trust import ask  # noqa: PLC0415
+            from bayou.cli.commands.trust import ask  # noqa: PLC0415
 
             return ask(self.output, needs)
 
@@ -181,3 +192,108 @@ class LazyGroup(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.lazy.items()))
+
+
+def duration(text: str) -> float:
+    """Read seconds, or a number with one of s m h d w."""
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise click.BadParameter(f"{text!r} is no duration: use seconds, or a number with s, m, h, d or w")
+    return seconds
+
+
+def timeout(text: str) -> float:
+    """Read a duration that is more than nothing."""
+    seconds = duration(text)
+    if seconds == 0:
+        raise click.BadParameter("it must be more than 0")
+    return seconds
+
+
+def namespace(text: str) -> str:
+    """Read a namespace; `NamespaceInvalid` before any request (V9)."""
+    from bayou.objectstore.keys import check_namespace  # noqa: PLC0415
+
+    return check_namespace(text)
+
+
+def target(text: str) -> str:
+    """Read a store's URL, left as it is, or a directory, made absolute from here."""
+    if "://" in text:
+        return text
+    from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
+
+    refuse_broken_url(text)
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read `name=value`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter("it must look like name=value")
+    return name, value
+
+
+def named_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return what `option` said, which may stand several times but not twice for one name."""
+    named: dict[str, str] = {}
+    for name, value in pairs:
+        if name in named:
+            raise click.UsageError(f"{option} names {name} twice")
+        named[name] = value
+    return named
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def input_options(command: F) -> F:
+    """Add `--input` and `--input-file`."""
+    one = click.option(
+        "texts",
+        "--input",
+        type=assignment,
+        multiple=True,
+        metavar="K=V",
+        help="An input; numbers, lists and mappings as JSON.",
+    )
+    file = click.option(
+        "file", "--input-file", type=click.Path(path_type=Path), metavar="FILE", help="Inputs, as YAML or JSON."
+    )
+    return one(file(command))
+
+
+def read_file(file: Path | None) -> dict[str, Any]:
+    """Return the inputs that a file has."""
+    if file is None:
+        return {}
+    try:
+        with file.open("rb") as opened:
+            found = read_yaml(read_at_most(opened, limits.DEFINITION_BYTES), limits.DEFINITION_BYTES)
+    except Unreadable as error:
+        where = f", line {error.line}" if error.line is not None else ""
+        raise click.UsageError(f"{file}{where}: {error}") from None
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise click.UsageError(f"{file} is no mapping of names to values")
+    return found
+
+
+yes_option = click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def check_can_ask(common: Common, *, yes: bool) -> None:
+    """Raise `NotConfirmed` where nobody has said yes and nobody can be asked: only a person at a terminal can."""
+    if not yes and (common.json or not (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise NotConfirmed("this deletes something, and there is nobody to ask", hint="say yes with -y")
+
+
+def confirm(common: Common, question: str, *, yes: bool) -> None:
+    """Return if somebody says yes, else raise `NotConfirmed`."""
+    check_can_ask(common, yes=yes)
+    if not yes and not click.confirm(visible(question), err=True):
+        raise NotConfirmed("nothing was deleted")

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from bayou.cli import sql_formats
-from bayou.cli.common import Command, Common
-from bayou.cli.output import Line, say
-from bayou.cli.reading import reading
-from bayou.cli.units import count
-from bayou.cli.writing import annotated
+from bayou.cli.commands.session import annotated, reading
+from bayou.cli.options import Command, Common
+from bayou.cli.output import Line, count, say
+from bayou.cli.render import sql as render_sql
 from bayou.core.atomic_file import atomic_file
 from bayou.core.errors import UsageError
 from bayou.core.text import visible_lines
@@ -81,7 +79,7 @@ def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
     if common.json:
         query.distinct()
         with closing(query.rows()) as rows:
-            sql_formats.document(query.columns, rows, sys.stdout, annotated({}, told))
+            render_sql.document(query.columns, rows, sys.stdout, annotated({}, told))
         return
     if form == "json":
         query.distinct()
@@ -97,11 +95,11 @@ def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
 
 def _render(query: Query, rows: Iterable[Row], form: str, stream: TextIO) -> int:
     if form == "json":
-        return sql_formats.json_lines(query.columns, rows, stream)
+        return render_sql.json_lines(query.columns, rows, stream)
     if form == "csv":
-        return sql_formats.csv(query.columns, rows, _Shown(stream) if stream.isatty() else stream)
+        return render_sql.csv(query.columns, rows, _Shown(stream) if stream.isatty() else stream)
     width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
-    return sql_formats.table(query.columns, rows, stream, width)
+    return render_sql.table(query.columns, rows, stream, width)
 
 
 def _write(query: Query, form: str, target: str, progress: Progress) -> int:

@@ -1,0 +1,47 @@
+"""`bayou init`.
+
+`bayou completion`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bayou.cli.options import Command, Common
+from bayou.cli.output import show_text
+from bayou.cli.render import datastore as render_datastore
+
+
+@click.command(cls=Command, writes=True)
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.pass_obj
+def init(common: Common, directory: Path | None) -> None:
+    """Make a directory a Bayou repo.
+
+    DIR is made if it is not there; without it, this directory becomes the repo.
+    """
+    from bayou.repo import init_repo  # noqa: PLC0415
+
+    if directory is not None and common.repo is not None:
+        raise click.UsageError("DIR and --repo name the same thing; give one of them")
+    repo = init_repo(directory or common.named_repo or Path.cwd())
+    common.output.emit(render_datastore.init_json(repo), render_datastore.init_text(repo))
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script that completes commands in a shell.
+
+    Put it where your shell reads it, for example: bayou completion bash > ~/.bash_completion.d/bayou
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}")
+    script = kind(context.find_root().command, {}, "bayou", "_BAYOU_COMPLETE").source()
+    context.ensure_object(Common).output.emit({"shell": shell, "script": script}, [show_text(script.rstrip("\n"))])
