@@ -1,4 +1,5 @@
-"""Verify with dictionaries, all of a store in memory: what the job of `maintenance.verify_job` must find, part by part."""
+"""Verify with dictionaries, all of a store in memory: what the job of `maintenance.verify_job` must find, part by
+part."""
 
 from __future__ import annotations
 

@@ -238,8 +238,8 @@ def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         place = moved(place, target)
     if namespace := environ.get("BAYOU_NAMESPACE"):
         place = replace(place, namespace=namespace)
-    if hydrate := environ.get("BAYOU_HYDRATE"):
-        place = replace(place, hydrate=hydrate(hydrate, "BAYOU_HYDRATE"))
+    if wanted := environ.get("BAYOU_HYDRATE"):
+        place = replace(place, hydrate=hydrate(wanted, "BAYOU_HYDRATE"))
     if place != config.datastore:
         check_place(place, "environment (BAYOU_…)")
     if timeout := environ.get("BAYOU_SYNC_TIMEOUT"):

@@ -1,7 +1,8 @@
 """Every limit on what Bayou reads from a store or a clone (V25): one place, checked before a parser runs.
 
 The limits are far above what Bayou itself writes, so that no honest store meets one, and low enough that a client
-reads anything up to them within seconds and a few hundred megabytes. `bayou.core.documents` applies those of JSON and YAML.
+reads anything up to them within seconds and a few hundred megabytes. `bayou.core.documents` applies those of JSON
+and YAML.
 """
 
 from __future__ import annotations

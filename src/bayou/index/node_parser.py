@@ -1,7 +1,8 @@
 """Parse nodes of a store in a process of its own, which a node that is made for it may end (V25).
 
 The Parquet parser ends its whole process on some bytes and takes any amount of memory on others; a seal does not help
-against a writer who means harm. The child has limits of its own for memory and time (`index.node_parser_child`), knows no
+against a writer who means harm. The child has limits of its own for memory and time (`index.node_parser_child`),
+knows no
 credential, and answers with plain columns in JSON. A child that dies, hangs or answers nonsense is a damaged node, and
 the next node gets another child. One child is enough: this process spends as long on what comes back as the child does.
 """

@@ -2,7 +2,8 @@
 
 A node carries a seal, the SHA-256 of its own file (with the seal's 64 characters as zeros) under `bayou.sha256` in the
 footer's key-value metadata: damage by accident is found before a parser sees it. Harm that is meant has a seal too, so
-the bytes of a store are parsed by a process of its own (`index.node_parser`). In this process the parser sees only files
+the bytes of a store are parsed by a process of its own (`index.node_parser`). In this process the parser sees only
+files
 with a good seal that this client has written, or proved before. Either way the rows must be in order and have the
 digest that the parent names.
 

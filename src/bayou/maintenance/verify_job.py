@@ -8,7 +8,8 @@ Verify, as a job of `engine.job`: the entries of an index against the listing of
 
 The index is that of a head which was read before the listing begins: what is committed meanwhile has its object before
 its entry (V11). Each part of the store is listed, sorted by path, and merged with the entries and the trash whose paths
-lie in it; `maintenance.verify_job` has the rules. An object of a push has another key than its path, in the same directory, so the
+lie in it; `maintenance.verify_job` has the rules. An object of a push has another key than its path, in the same
+directory, so the
 merge goes by path and push and not by key.
 
 What one part cannot know, rows tell the driver: an object at a plain path is in the way if objects or entries lie below
@@ -203,7 +204,8 @@ def windows(rows: Iterable[tuple[str, Entry]]) -> Iterator[Mendable]:
 
 CHECKED, REFUSED, UNSAFE, NAMELESS, UNSAFE_TRASH = "checked", "refused", "unsafe", "nameless", "unsafe-trash"
 DAMAGED, OCCUPIED = "damaged", "occupied"
-"""Kinds of rows besides the findings of `maintenance.verify_job`: how many entries were checked; a key that is no payload; a row
+"""Kinds of rows besides the findings of `maintenance.verify_job`: how many entries were checked; a key that is no
+payload; a row
 of the index, or of the trash, that nothing is done by (V25); a node that cannot be used; a directory of payload."""
 
 _ENTRIES_PER_PART = 5000

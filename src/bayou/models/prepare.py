@@ -13,7 +13,7 @@ from bayou.core.errors import ArgumentsInvalid, MethodNotFound
 from bayou.core.text import did_you_mean
 from bayou.data.layout import check_tags
 from bayou.models.definition import Definition
-from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used
+from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
 from bayou.models.expressions.check import Where
 from bayou.models.expressions.scan import Path
 from bayou.models.types.registry import find_type
@@ -55,7 +55,7 @@ class Prepared(Struct, frozen=True):
     @property
     def inputs(self) -> Mapping[str, Any]:
         """The inputs as they may be recorded."""
-        found: dict[str, Any] = evaluate(dict(self.request.inputs), self.secrets)
+        found: dict[str, Any] = redact(dict(self.request.inputs), self.secrets)
         return found
 
     def to_document(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Prepared(Struct, frozen=True):
             "name": model.name,
             "type": model.type,
             "method": self.method.name,
-            "arguments": evaluate(dict(self.arguments), self.secrets),
+            "arguments": redact(dict(self.arguments), self.secrets),
             "inputs": self.inputs,
             "tags": {**model.tags, **self.request.tags},
         }
@@ -206,6 +206,6 @@ def _invalid(
     problem: ArgumentProblem, where: str, kind: ModelType, secrets: frozenset[str] = frozenset()
 ) -> ArgumentsInvalid:
     return ArgumentsInvalid(
-        f"{where}: {evaluate(problem.message, secrets)}",
+        f"{where}: {redact(problem.message, secrets)}",
         hint=problem.hint or f"see what it takes with `bayou model describe {kind.name}`",
     )

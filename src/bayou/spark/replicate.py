@@ -1,6 +1,7 @@
 """Replicate on Spark: compare two indexes, copy what one lacks from store to store, and have tasks write its leaves.
 
-The result is that of `maintenance.replica.point`, node for node. This process sees counts, the failures, and the descriptions
+The result is that of `maintenance.replica.point`, node for node. This process sees counts, the failures, and the
+descriptions
 of leaves; the workers need both stores and no directory of this machine.
 
 Compare the entries of two stores, copy objects from one to the other, and write the leaves of what came of it.

@@ -113,7 +113,7 @@ def _exercise(spark: SparkSession) -> None:
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batches
+    from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batches  # noqa: PLC0415
     from bayou.spark.sources.source import load, read_parts  # noqa: PLC0415
 
     schema = pyarrow.schema({"path": TEXT, "size": INT, "sha256": BYTES, "modified": TIME})

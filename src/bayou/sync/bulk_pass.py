@@ -32,7 +32,7 @@ from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import record_in_sync, see_store, settle_pending, tell_looked
 from bayou.sync.transfer.apply import Begun, begin, conflict_refused, finish
-from bayou.sync.transfer.pull import Arrival, downloads
+from bayou.sync.transfer.pull import IncomingFile, downloads
 
 if TYPE_CHECKING:
     from bayou.spark.plan import Planned
@@ -236,7 +236,7 @@ class _Large:
             return
         before: list[tuple[Window, list[PathAction]]] = []
         for window, todo in self._decided():
-            arriving = [Arrival(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
+            arriving = [IncomingFile(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
             self._mover.expect(downloads(context, arriving))
             yield from before
             before = [(window, todo)]

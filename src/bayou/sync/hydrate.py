@@ -17,7 +17,7 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.transfer.pull import Arrival, settle_intents
+from bayou.sync.transfer.pull import IncomingFile, settle_intents
 from bayou.sync.transfer.pull import pull as bring
 
 
@@ -76,7 +76,7 @@ def fetch(context: SyncContext, target: str | None) -> None:
     through = context.journal.newest()
     bring(
         context,
-        [Arrival(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
+        [IncomingFile(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
     )
     context.base.fold(context.nodes)
 

@@ -1,4 +1,5 @@
-"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders what it returns."""
+"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders what it
+returns."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def _looked(row: tuple[object, ...]) -> Looked:
     state = LocalState(here.sha256 if here else None, here.size if here else None, deleted, ours, absent)  # type: ignore[arg-type]
     observed = Observed(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
     kept = (path, *stat, sha256, settled, matches) if fresh else None
-    return Looked(observed, cast("bool", named), cast("file_stats.JournalRow | None", kept))
+    return Looked(observed, cast("bool", named), cast("file_stats.Row | None", kept))
 
 
 KEPT = pyarrow.schema({"file": TEXT})

@@ -14,7 +14,8 @@ Upload files from where a task runs: `sync.transfer.executor.send`, for a part o
 
 The key and the hash of each were recorded before (V11): a task that runs twice writes the same bytes to the same keys.
 
-Download objects to where a task runs, which must be the staging directory of the caller's tree: `sync.transfer.executor.fetch`.
+Download objects to where a task runs, which must be the staging directory of the caller's tree:
+`sync.transfer.executor.fetch`.
 
 A file is staged under a name that nobody else uses, so a task that runs twice leaves one that nobody takes.
 """

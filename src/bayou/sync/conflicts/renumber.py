@@ -20,7 +20,7 @@ from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observation
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.steps import PathAction
-from bayou.sync.transfer.pull import Arrival
+from bayou.sync.transfer.pull import IncomingFile
 from bayou.worktree.hashing import read_content
 from bayou.worktree.tree import Worktree
 
@@ -67,10 +67,10 @@ class Renumbering:
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
 
-    def copy(self) -> tuple[list[Arrival], set[str]]:
+    def copy(self) -> tuple[list[IncomingFile], set[str]]:
         """Give each version a copy under a number that nobody has; return what is to take the old numbers, and the
         paths that moved meanwhile and must be decided again."""
-        incoming: list[Arrival] = []
+        incoming: list[IncomingFile] = []
         moved: set[str] = set()
         for unit, members in sorted(self._units.items(), key=lambda one: _parts(one[0])):
             copy = self._made_before(unit, members) or self._make(unit, members)
@@ -78,7 +78,7 @@ class Renumbering:
                 moved.update(one.path for one in members)
                 continue
             self._copies[unit] = copy
-            incoming += [Arrival(one.path, one.remote, one.observed) for one in members]
+            incoming += [IncomingFile(one.path, one.remote, one.observed) for one in members]
         return incoming, moved
 
     def settle(self, moved: set[str]) -> None:

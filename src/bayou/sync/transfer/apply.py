@@ -26,7 +26,7 @@ from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Conflict
-from bayou.sync.transfer.pull import Arrival, SiblingFiles, journal_unchanged, pull
+from bayou.sync.transfer.pull import IncomingFile, SiblingFiles, journal_unchanged, pull
 
 
 class Begun(Struct, frozen=True):
@@ -89,7 +89,7 @@ def begin(
     pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
     wanted = _returning(todo) if mode == "push" else {one.path for one in todo}
     pulls = [one for one in todo if one.action.pulls and one.path in wanted]
-    incoming = [Arrival(one.path, one.remote, one.observed) for one in pulls]
+    incoming = [IncomingFile(one.path, one.remote, one.observed) for one in pulls]
     kept, ours, vanished = _meet(context, conflicts) if conflicts else ([], [], set())
     pushes += ours if mode != "pull" else []
     torn = _torn(context, todo, pushes, through)
@@ -160,7 +160,7 @@ def _returning(todo: Sequence[PathAction]) -> set[str]:
     return kept | {one.path for one in todo if units and version_dir(one.path) in units}
 
 
-def _beside(todo: Sequence[PathAction], arriving: Iterable[Arrival]) -> SiblingFiles:
+def _beside(todo: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> SiblingFiles:
     """Return what was decided of the other files of each version that something arrives in."""
     coming = {one.path for one in arriving}
     others = [(unit, one) for one in todo if one.path not in coming and (unit := version_dir(one.path)) is not None]
@@ -253,12 +253,14 @@ def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bo
     return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
 
 
-def _meet(context: SyncContext, conflicts: Sequence[PathAction]) -> tuple[list[Arrival], list[PathAction], set[str]]:
+def _meet(
+    context: SyncContext, conflicts: Sequence[PathAction]
+) -> tuple[list[IncomingFile], list[PathAction], set[str]]:
     """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push.
 
     Return also the paths whose file has vanished since: they must be decided again.
     """
-    kept: list[Arrival] = []
+    kept: list[IncomingFile] = []
     ours: list[PathAction] = []
     vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
@@ -270,7 +272,7 @@ def _meet(context: SyncContext, conflicts: Sequence[PathAction]) -> tuple[list[A
             context.report.conflicts.append(Conflict(one.path, "local", None))
         elif not one.observed.state.present:
             # Part of a version that is in conflict, and nothing of ours to keep.
-            kept.append(Arrival(one.path, one.remote, one.observed))
+            kept.append(IncomingFile(one.path, one.remote, one.observed))
         else:
             copy: Path | None = None
             if context.options.on_conflict == "keep":
@@ -279,12 +281,12 @@ def _meet(context: SyncContext, conflicts: Sequence[PathAction]) -> tuple[list[A
                 except FileNotFoundError:
                     vanished.add(one.path)
                     continue
-            kept.append(Arrival(one.path, one.remote, one.observed, copy))
+            kept.append(IncomingFile(one.path, one.remote, one.observed, copy))
             context.report.conflicts.append(Conflict(one.path, "remote", str(copy) if copy else None))
     return kept, ours, vanished
 
 
-def _forget_copies(context: SyncContext, moved: Iterable[Arrival]) -> None:
+def _forget_copies(context: SyncContext, moved: Iterable[IncomingFile]) -> None:
     """Drop copies of files that were not replaced after all, since somebody wrote them anew: those are met again."""
     folder = Conflicts(context.repo.conflicts)
     for one in moved:

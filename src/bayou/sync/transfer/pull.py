@@ -72,7 +72,7 @@ def _take(context: SyncContext, db: sqlite3.Connection, path: str, entry: Entry 
         base.learn_hash(db, context.place, entry, sha256)
 
 
-class Arrival(Struct, frozen=True):
+class IncomingFile(Struct, frozen=True):
     """One path that is to become what the store says: `entry`, or nothing (None)."""
 
     path: str
@@ -84,7 +84,7 @@ class Arrival(Struct, frozen=True):
 class Staged(Struct, frozen=True):
     """An incoming path that is ready to be put in place: a file, a deletion, or a deliberate absence."""
 
-    item: Arrival
+    item: IncomingFile
     file: Path | None
     sha256: bytes | None
     why: Why | None = None
@@ -101,7 +101,7 @@ class SiblingFiles(Struct, frozen=True):
     decided: Container[str]
 
 
-def pull(context: SyncContext, items: Sequence[Arrival], beside: SiblingFiles | None = None) -> set[str]:
+def pull(context: SyncContext, items: Sequence[IncomingFile], beside: SiblingFiles | None = None) -> set[str]:
     """Make the tree match; return the paths that moved under us and must be decided again.
 
     `beside`: where another file of a version has moved since, nothing arrives in that version.
@@ -131,17 +131,17 @@ def pull(context: SyncContext, items: Sequence[Arrival], beside: SiblingFiles | 
     return moved
 
 
-Arrival = tuple[Arrival, Staged | Failure | None]
+_Arrival = tuple[IncomingFile, Staged | Failure | None]
 
 
-def _size(arrival: Arrival) -> int:
+def _size(arrival: _Arrival) -> int:
     entry = arrival[0].entry
     return entry.size if entry is not None else 0
 
 
-def _arrivals(context: SyncContext, items: Sequence[Arrival]) -> Iterator[Arrival]:
+def _arrivals(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_Arrival]:
     """Yield every item with what became of it; downloads go on while a batch is put in place."""
-    waiting: dict[str, Arrival] = {}
+    waiting: dict[str, IncomingFile] = {}
     wanted: list[Entry] = []
     for item in items:
         ready = _ready(context, item)
@@ -158,13 +158,13 @@ def _arrivals(context: SyncContext, items: Sequence[Arrival]) -> Iterator[Arriva
         yield item, came if isinstance(came, Failure) else _staged(item, came)
 
 
-def downloads(context: SyncContext, items: Iterable[Arrival]) -> list[Entry]:
+def downloads(context: SyncContext, items: Iterable[IncomingFile]) -> list[Entry]:
     """Return the entries that a pull of these items would bring from the store."""
     wanted = (item.entry for item in items if item.entry is not None and _ready(context, item) is None)
     return [entry for entry in wanted if entry.refusal() is None]
 
 
-def _ready(context: SyncContext, item: Arrival) -> Staged | None:
+def _ready(context: SyncContext, item: IncomingFile) -> Staged | None:
     """Settle what needs no download: a deletion, a deliberate absence, a file that is here already."""
     entry, local = item.entry, None if item.observed.finish_delete else item.observed.content
     if entry is None:
@@ -177,7 +177,7 @@ def _ready(context: SyncContext, item: Arrival) -> Staged | None:
     return None
 
 
-def _staged(item: Arrival, came: Arrived) -> Staged | None:
+def _staged(item: IncomingFile, came: Arrived) -> Staged | None:
     """Return a download that is ready to be put in place; None: its object is not there."""
     return None if came.file is None else Staged(item, came.file, came.sha256, durable=came.durable)
 
@@ -276,7 +276,7 @@ class _Settled(Struct):
 
     placed: set[str] = field(default_factory=set)
     entries: dict[str, Entry | None] = field(default_factory=dict)
-    files: list[files.Row] = field(default_factory=list)
+    files: list[file_stats.Row] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     absent: list[tuple[str, Why]] = field(default_factory=list)
     hashes: list[tuple[Entry, bytes]] = field(default_factory=list)
