@@ -76,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "tests/pipeline" if file.startswith("tests/pipeline/") else file
+            return "tests/spark" if file.startswith("tests/spark/") else file
 
     return Scheduler(config, log)
 

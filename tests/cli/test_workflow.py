@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sync.conftest import Clone
-from tests.workflow.scene import ID, lay, shell
+from tests.workflows.scene import ID, lay, shell
 
 ONE = "- {name: one, steps: [{name: x, model: a, method: execute, inputs: {run: 'echo ${{ inputs.word }}'}}]}"
 HEAD = "inputs: {word: {type: string, default: hello}, n: {type: integer, default: 1}}\ntags: {team: infra}\n"

@@ -47,7 +47,7 @@ from bayou.models.types.validation import unusable
 from bayou.repo import init_repo
 from bayou.workflows.definition import parse_source
 from bayou.workflows.read import check_graph, read_workflow
-from tests.records.hostile import NUMBERS, UNPARSABLE
+from tests.data.hostile import NUMBERS, UNPARSABLE
 
 MEMORY = 3 << 30
 SECONDS = 60

@@ -17,8 +17,7 @@ from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.sync.context import open_context
 from bayou.sync.report import SyncOptions
-from tests.sync.conftest import Clone, Team, Wire
-from tests.sync.damages import (
+from tests.maintenance.damages import (
     FILES,
     SOME,
     entries_of_leaf,
@@ -30,6 +29,7 @@ from tests.sync.damages import (
     small_nodes,
     verify,
 )
+from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import commit_rows, entries_of, head_of
 
 __all__ = ["ready", "small_nodes"]

@@ -21,9 +21,9 @@ from bayou.testing.gcs import GcsServer
 from bayou.testing.proxy import HttpProxy
 from bayou.testing.s3 import S3Endpoint
 from bayou.testing.seaweed import SeaweedEndpoint
+from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
 from tests.sync.indexes import entries_of, head_of
-from tests.sync.setups import newcomer, set_up
 
 FOUND = {"data/t/m/n/1/raw": b"one", "files/a": b"two", "outputs/t/m/o.yaml": b"three"}
 

@@ -15,9 +15,9 @@ from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
 from bayou.testing.faults import Fail, Hold, LoseResponse, Rule
 from bayou.testing.proxy import HttpProxy
+from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of
-from tests.sync.setups import newcomer, set_up
 from tests.sync.turns import Turns, turns
 
 __all__ = ["turns"]

@@ -16,9 +16,9 @@ from bayou.objectstore.keys import as_listed
 from bayou.testing.faults import Hold, Rule
 from bayou.testing.faulty import Crash, Fault, crash
 from bayou.testing.proxy import HttpProxy
+from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
-from tests.sync.setups import newcomer, set_up
 
 RAW = "data/t/m/n/1/raw"
 

@@ -20,9 +20,9 @@ from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.state.database import Database
 from bayou.testing.proxy import HttpProxy
+from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of
-from tests.sync.setups import newcomer, set_up
 
 HEAD = r"head\.json$"
 UPLOADS = "/~[0-9A-Z]{26}/"

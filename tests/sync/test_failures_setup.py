@@ -26,8 +26,8 @@ from bayou.objectstore.keys import as_listed
 from bayou.objectstore.transport import Create, Match, Stored
 from bayou.testing.faulty import Fault, FaultyTransport
 from bayou.testing.proxy import HttpProxy
+from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
-from tests.sync.setups import newcomer, set_up
 
 UPLOAD = "/~[0-9A-Z]{26}/"
 LOCAL = {f"files/local-{number}": f"local {number}" for number in range(10)}

@@ -1,0 +1,79 @@
+"""The contract suite, on every store that Bayou brings along, and on real ones where a variable names a bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bayou.core.ids import ulid
+from bayou.objectstore import open_store
+from bayou.testing import azurite
+from bayou.testing.contract import Connect, StoreContract
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def connect(self) -> Connect:
+        name = ulid()
+        return lambda namespace=None: open_store(f"memory://{name}/prefix", namespace=namespace)
+
+
+class TestDirectory(StoreContract):
+    keeps_attributes = False
+
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Connect:
+        (tmp_path / "store").mkdir()
+        return lambda namespace=None: open_store((tmp_path / "store").as_uri(), namespace=namespace)
+
+
+@pytest.mark.s3
+class TestSeaweedFS(StoreContract):
+    @pytest.fixture
+    def connect(self, s3: Connect) -> Connect:
+        return s3
+
+
+@pytest.mark.gcs
+class TestGcs(StoreContract):
+    @pytest.fixture
+    def connect(self, gs: Connect) -> Connect:
+        return gs
+
+
+@pytest.mark.azure
+@pytest.mark.skipif(azurite.available() is not None, reason=f"no Azurite: {azurite.available()}")
+class TestAzurite(StoreContract):
+    @pytest.fixture(scope="class")
+    def server(self) -> Iterator[azurite.AzuriteServer]:
+        with azurite.AzuriteServer() as server:
+            server.create_container("bayou")
+            yield server
+
+    @pytest.fixture
+    def connect(self, server: azurite.AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> Connect:
+        for name, value in server.env().items():
+            monkeypatch.setenv(name, value)
+        prefix = ulid()
+        return lambda namespace=None: open_store(f"az://bayou/{prefix}", namespace=namespace)
+
+
+if "BAYOU_TEST_BUCKET" in os.environ:
+
+    class TestRealBucket(StoreContract):
+        """`BAYOU_TEST_BUCKET=gs://bucket/prefix ./dev test tests/objectstore`, with the provider's own credentials.
+
+        Give them by variables that begin with BAYOU_TEST_CREDENTIAL_ and go on with the provider's name for each: the
+        tests hide everything else that a developer has.
+        """
+
+        @pytest.fixture
+        def connect(self, monkeypatch: pytest.MonkeyPatch) -> Connect:
+            for name, value in list(os.environ.items()):
+                if name.startswith("BAYOU_TEST_CREDENTIAL_"):
+                    monkeypatch.setenv(name.removeprefix("BAYOU_TEST_CREDENTIAL_"), value)
+            url = f"{os.environ['BAYOU_TEST_BUCKET']}/{ulid()}"
+            return lambda namespace=None: open_store(url, namespace=namespace)
