@@ -34,7 +34,6 @@ import _growth
 import _large_store
 
 from bayou.config import SparkConfig
-from bayou.deadline import Deadline
 from bayou.engine.handle import StoreHandle
 from bayou.ids import ulid
 from bayou.index.head import Head, create_head, first_head
@@ -87,10 +86,8 @@ class OnSession(Engine):
 
     session: Any = None
 
-    def run(
-        self, repo: Repo, what: str, job: Callable[[Session, Deadline], Any], warn: Callable[[str], None]
-    ) -> Any | None:
-        return job(self.session, Deadline.after(3600))
+    def run(self, repo: Repo, job: Any, **_: object) -> Any:
+        return SparkExecutor(self.session).run(job)
 
 
 def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:

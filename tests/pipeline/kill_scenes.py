@@ -50,8 +50,7 @@ main()
 """
 """A command the first task of whose job waits, before it looks at anything, until somebody says that it may go on."""
 
-BACKFILL = _WAITS.format(module="backfill", kernel="Parse", waits="real(Waits(given))")
-RETENTION = _WAITS.format(module="retention", kernel="Judge", waits="Waits(real(given))")
+BY_EXECUTOR = _WAITS.format(module="executor", kernel="_Run", waits="Waits(real(given))")
 
 
 class Pause(Protocol):
@@ -294,7 +293,7 @@ def backfill(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("data", "list"),
-        AtKernel(BACKFILL, team.root / "kernel"),
+        AtKernel(BY_EXECUTOR, team.root / "kernel"),
         kept=has_versions(1, 2, 3, 4),
         done=done,
         environ={"BAYOU_POINT_LIMIT": "10"},
@@ -312,7 +311,7 @@ def retention(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("data", "gc", "--yes", "--engine", "spark"),
-        AtKernel(RETENTION, team.root / "kernel"),
+        AtKernel(BY_EXECUTOR, team.root / "kernel"),
         kept=kept,
         done=has_versions(3, 4),
     )

@@ -28,6 +28,7 @@ from bayou.pipeline.stores import store_of
 from bayou.quick import dataclass
 from bayou.store.meter import Requests
 from bayou.store.recipe import Recipe
+from bayou.tree.scan import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,7 +97,7 @@ def said(spark: SparkSession, recipe: Recipe, inputs: Inputs, tasks: int) -> Dat
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
     """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
     sides = ["file", "skip"]
-    parts: list[_Part] = [_Walk(some) for some in groups(files.places(inputs.root, tasks * 4), tasks)]
+    parts: list[_Part] = [_Walk(some) for some in groups(places(inputs.root, tasks * 4), tasks)]
     for side, file in inputs.known.items():
         sides.append(side)
         count = parquet.read_metadata(file).num_row_groups

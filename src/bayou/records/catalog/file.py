@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -176,6 +176,20 @@ class CatalogFile:
                 time.sleep(_POLL_S)
             else:
                 return True
+
+
+@contextlib.contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a catalog to read it, as a worker does, which has nothing but the file; it may be gone or damaged."""
+    try:
+        address = f"{path.as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_WITHIN_S, isolation_level=None)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise StateError(
+            f"the catalog cannot be read: {path}: {error}",
+            hint="workers read it as a file: it must be on a file system that they share with this machine",
+        ) from error
 
 
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:

@@ -1,22 +1,25 @@
-"""What workers tell of records, as plain values that can travel, and what becomes of it here.
-
-Both ways of a rebuild read with the same functions; here is only how their answers cross.
-"""
+"""What the workers of a rebuild tell of records and directories, and the rows in which that crosses to the driver."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from bayou.quick import dataclass
-from bayou.records.catalog.derive import is_record
-from bayou.records.catalog.files import Absent, Read, read_all
-from bayou.records.catalog.survey import Survey, survey_below
-from bayou.tree.scan import Found, scan
+from bayou.records.catalog.files import Absent, Read
+from bayou.records.catalog.survey import Survey
 
-Line = tuple[str, str, str | None, str | None, str | None, int | None]
-"""`path, kind, row, stamp, why, mtime`: what `bayou.pipeline.kernels.metadata` carries."""
+
+class Line(NamedTuple):
+    """A row: what is told of one file or directory. `kind` says of what class it is, `row` is JSON."""
+
+    path: str
+    kind: str
+    row: str | None = None
+    stamp: str | None = None
+    why: str | None = None
+    mtime: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +41,6 @@ class Closed:
 Told = Read | Absent | Folder | Closed
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one task looks at: directories with all that is below them, and records that were found already."""
-
-    below: Sequence[str] = ()
-    records: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReader:
-    """Reads the records of a part of a store's cache. It can be pickled."""
-
-    root: Path
-
-    def __call__(self, part: Part) -> Iterator[Line]:
-        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, Found))
-        return map(line_of, read_all(self.root, filter(is_record, here)))
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryReader:
-    """Reads the records of a part of a directory datastore, and tells of its directories. It can be pickled."""
-
-    root: Path
-
-    def __call__(self, part: Part) -> Iterator[Line]:
-        for place in part.below:
-            seen = survey_below(self.root, [place])
-            yield from map(line_of, directories(seen))
-            yield from map(line_of, read_all(self.root, seen.found))
-        yield from map(line_of, read_all(self.root, part.records))
-
-
 def directories(seen: Survey) -> Iterator[Folder | Closed]:
     """Yield the directories of a survey."""
     yield from (Folder(path, mtime) for path, mtime in seen.folders.items())
@@ -81,15 +51,15 @@ def line_of(one: Told) -> Line:
     """Return an answer as it crosses."""
     match one:
         case Read(path, None, stamp, why, hidden):
-            return path, "hidden" if hidden else "bad", None, stamp, why, None
+            return Line(path, "hidden" if hidden else "bad", stamp=stamp, why=why)
         case Read(path, row, stamp):
-            return path, "row", json.dumps(row), stamp, None, None
+            return Line(path, "row", json.dumps(row), stamp)
         case Folder(path, mtime):
-            return path, "folder", None, None, None, mtime
+            return Line(path, "folder", mtime=mtime)
         case Closed(path, why):
-            return path, "closed", None, None, why, None
+            return Line(path, "closed", why=why)
         case Absent(path):
-            return path, "absent", None, None, None, None
+            return Line(path, "absent")
 
 
 def told_by(line: Line) -> Told:

@@ -62,15 +62,15 @@ def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tup
     return look.survey
 
 
-def has_more(root: Path, limit: int) -> bool:
-    """Say whether a directory datastore has more records than that; no more is looked at than it takes to tell."""
+def survey_up_to(root: Path, limit: int) -> Survey | None:
+    """Look at a directory datastore as at something new; None as soon as it has more records than `limit`."""
     look = _Look(f"{root}/", {})
     look.walk(list(ROOTS), limit)
-    return len(look.survey.found) > limit
+    return look.survey if len(look.survey.found) <= limit else None
 
 
 def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
-    """Look at the uppermost directories, until there are about `wanted` below them that nobody has looked into yet."""
+    """Look at the uppermost directories, until there are about `wanted` below them to look into."""
     look = _Look(f"{root}/", {})
     front = list(ROOTS)
     while front and len(front) < wanted:

@@ -1,30 +1,21 @@
-"""One item at a time: which of its versions may go, and what that frees. A pure function of its rows and of the tree.
-
-This process and Spark's workers judge by the same `Court`; who calls it makes no difference.
-"""
+"""One item at a time: which versions may go, and what that frees. A pure function of its rows and of the tree."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from bayou.quick import dataclass
 from bayou.records.catalog.rows import VersionRow
-from bayou.records.catalog.schema import values, version_of
 from bayou.records.layout import VersionPath
-from bayou.records.retention.removal import order, weigh_item
+from bayou.records.retention.removal import weigh_item
 from bayou.records.retention.rules import Doomed, judge
 from bayou.records.retention.runs import GoneRuns
 from bayou.records.versions import Versions
 from bayou.sync.presence import NoJournal
 from bayou.tree.tree import Tree
-
-Line = tuple[str | None, str | None, int | None, str | None]
-"""`row, why, bytes, unclear`: what `bayou.pipeline.kernels.retention` carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class Sentenced:
 
 
 Ruling = Sentenced | str
-"""What becomes of a version; a text says why nobody can tell, and so why it stays."""
+"""What becomes of a version; a text says why that cannot be told, and so why it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +40,10 @@ class Court:
     repo_id: str
 
     def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
-        """Judge the versions of many items, deleted ones among them: item by item, in order of name and number."""
+        """Judge the versions of many items, deleted ones among them, which come in order of item and number."""
         tree = Tree(self.root, NoJournal())
-        for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
+        for _, versions in groupby(rows, key=lambda row: row.item):
             yield from self._item(tree, list(versions))
-
-    def __call__(self, found: Sequence[Sequence[Any]]) -> Iterator[Line]:
-        """Judge the versions of one item; they come, and what is said of them goes, as plain values."""
-        return map(line_of, self.judge(map(version_of, found)))
 
     def _item(self, tree: Tree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
         verdict = judge(rows, self.now, self.gone)
@@ -67,19 +54,3 @@ class Court:
             for one in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
                 yield Sentenced(doomed[one.row.version], one.bytes)
         yield from verdict.unclear
-
-
-def line_of(ruling: Ruling) -> Line:
-    """Return a ruling as it crosses."""
-    if isinstance(ruling, str):
-        return None, None, None, ruling
-    row = ruling.doomed.row
-    return json.dumps((*values(row)[1], row.latest)), ruling.doomed.why, ruling.bytes, None
-
-
-def ruling_of(line: Line) -> Ruling:
-    """Return the ruling that crossed."""
-    row, why, size, unclear = line
-    if unclear is not None:
-        return unclear
-    return Sentenced(Doomed(version_of(json.loads(row or "")), "expired" if why == "expired" else "surplus"), size or 0)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bayou.quick import dataclass
-from bayou.records.catalog.find import Where
 from bayou.records.changes import steadily
-from bayou.records.retention.court import Court, Ruling, Sentenced
+from bayou.records.retention.court import Court, Sentenced
 from bayou.records.retention.doom import Doom
-from bayou.records.retention.large import judge_on_spark
+from bayou.records.retention.judging import judge_all
 from bayou.records.retention.removal import remove
 from bayou.records.retention.runs import Runs
 
 if TYPE_CHECKING:
     from bayou.records.records import Records
-
-MOST_UNCLEAR = 1000
-"""Versions that are named since nobody can judge them; of more, only the number is told."""
 
 _AT_ONCE = 5000
 """Versions whose rows are held at once while they are deleted."""
@@ -44,10 +40,7 @@ class GcPlan:
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
-    """Tell what may go at a time. Changes nothing, and sends nothing.
-
-    Of more versions than one process should look at, Spark judges and weighs each item, by the same `Court`.
-    """
+    """Tell what may go at a time. Changes nothing, and sends nothing."""
     return steadily(records.context, lambda: _plan(records, now))
 
 
@@ -66,31 +59,9 @@ def _plan(records: Records, now: datetime) -> GcPlan:
     gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
     court = Court(now, gone, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
-    found = None
-    if records.engine.takes(records.repo, catalog.count_versions()):
-        found = judge_on_spark(records, court, _told, warnings.append)
-    doom, unclear = found or _told(court.judge(catalog.select(Where())))
+    judged = judge_all(records, court, warnings.append)
     bad = [bad.why for bad in catalog.bad()]
-    return GcPlan(doom, doom.bytes, (*warnings, *unclear, *bad))
-
-
-def _told(rulings: Iterable[Ruling]) -> tuple[Doom, list[str]]:
-    """Keep what was ruled as it comes."""
-    unclear: list[str] = []
-    more = 0
-
-    def sentenced() -> Iterator[Sentenced]:
-        nonlocal more
-        for one in rulings:
-            if isinstance(one, Sentenced):
-                yield one
-            elif len(unclear) < MOST_UNCLEAR:
-                unclear.append(one)
-            else:
-                more += 1
-
-    doom = Doom(sentenced())
-    return doom, [*unclear, f"and {more:,} more that nobody can judge"] if more else unclear
+    return GcPlan(judged.doom, judged.doom.bytes, (*warnings, *judged.unclear, *bad))
 
 
 def _removed(records: Records, doomed: Doom) -> Iterator[Sentenced]:
