@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from bayou.engine.parts import REQUEST
 from bayou.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError
 from bayou.ids import ulid
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import entries_to_batch
-from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.kernels import handed_out, moved
 from bayou.pipeline.kernels.download import Came, Downloads
 from bayou.pipeline.kernels.kept import Kept

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,6 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.nodes import StoreNodes, StoreSink
 from bayou.index.tree import Tree
-from bayou.pipeline.balance import assign
 from bayou.store import keys
 from bayou.store.keys import Key
 from bayou.store.large import Downloaded
@@ -253,14 +251,6 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]
-
-
-def test_a_huge_file_has_a_task_to_itself():
-    tasks = assign({0: 1_000_000, **dict.fromkeys(range(1, 41), 10)}, 4)
-
-    alone = [bucket for bucket, task in tasks.items() if task == tasks[0]]
-    assert alone == [0]
-    assert sorted(Counter(task for bucket, task in tasks.items() if bucket).values()) == [13, 13, 14]
 
 
 @pytest.mark.parametrize("seconds", [None, 1e-9])

@@ -40,7 +40,7 @@ class SparkEngines:
             require_private_channel(config, store.recipe())
         with spark_session(config, deadline=deadline) as spark:
             for store in needs.stores:
-                require_store(spark, store.url, writes=needs.written)
+                require_store(spark, store.url, writes=store in needs.written)
             for path, what in needs.directories:
                 require_shared(spark, path, what)
             yield SparkExecutor(spark, deadline=deadline, progress=progress)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from bayou.deadline import Deadline
+from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.pipeline.arrow import ddl, entries_to_batch
-from bayou.pipeline.balance import REQUEST
 from bayou.pipeline.bound import ended_by, interrupt_all, seconds_left
 from bayou.pipeline.failure import spark_errors
 from bayou.pipeline.kernels import download, handed_out, upload

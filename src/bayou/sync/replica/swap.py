@@ -12,8 +12,8 @@ from bayou.index.replica import Replica
 from bayou.index.tree import Tree
 from bayou.store.store import Store
 from bayou.sync.replica.plan import Counts
-from bayou.sync.replica.point import Made
 from bayou.sync.replica.target import Target
+from bayou.sync.replica.transfer import Made
 from bayou.sync.steps import is_mass
 from bayou.sync.view import now
 
