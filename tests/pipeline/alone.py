@@ -14,6 +14,7 @@ import pytest
 from bayou.index.entry import Entry
 from bayou.pipeline import plan
 from bayou.pipeline.arrow import batch, rows
+from bayou.pipeline.executor import SparkExecutor
 from bayou.pipeline.kernels.kept import Kept
 from bayou.pipeline.kernels.look import LookAt
 from bayou.pipeline.sources import entries, said
@@ -30,14 +31,14 @@ from bayou.sync.report import Failure
 def without_spark() -> Iterator[None]:
     """Let this process do what Spark would."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bulk, "run", lambda self, what, job: job(None, self.datastore.url))
+        patch.setattr(Bulk, "run", lambda self, what, job: job(SparkExecutor(None), self.datastore.url))
         patch.setattr(plan, "compare", compare)
         patch.setattr(plan, "ended_by", lambda *_: nullcontext())
         patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
         opened: dict[str, Store] = {}
         for source in (entries, said):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
-        patch.setattr("bayou.pipeline.session.log_of", lambda _: None)
+        patch.setattr("bayou.pipeline.executor.log_of", lambda _: None)
         patch.setattr("bayou.sync.large._moving", moving)
         yield
 

@@ -20,6 +20,7 @@ from bayou.deadline import Deadline
 from bayou.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
+from bayou.pipeline.executor import SparkExecutor
 from bayou.records.renumber import renumber
 from bayou.store.meter import Meter, Verb
 from bayou.sync import api, commit, large, publish
@@ -517,7 +518,7 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
 
     def run(self: Bulk, what: str, job: Any) -> Any:
         try:
-            return job(None, None)
+            return job(SparkExecutor(None), None)
         except SparkLost as error:
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.engine.handle import _RemoteHandle
+from bayou.engine.handle import RemoteHandle
 from bayou.engine.parts import REQUEST
 from bayou.errors import DeadlinePassed
 from bayou.ids import ulid
@@ -48,7 +48,7 @@ def copied(
     recipes: tuple[Recipe, Recipe], entries: list[Entry], age: Age = AGE, seconds: float | None = None
 ) -> list[Outcome]:
     """Copy in a job as a worker has it, and return its rows as they arrive."""
-    job = CopyJob(*(_RemoteHandle(recipe, seconds) for recipe in recipes), age, entries)  # type: ignore[arg-type]
+    job = CopyJob(*(RemoteHandle(recipe, seconds) for recipe in recipes), age, entries)
     kernel = pickle.loads(pickle.dumps(job))
     found = [row for part in job.parts(4) for row in kernel.run(part)]
     return list(decode(Outcome, encode(schema_of(Outcome), found)))

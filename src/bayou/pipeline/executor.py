@@ -1,4 +1,4 @@
-"""Run jobs (`engine.job`) as tasks of Spark.
+"""Run jobs (`engine.job`) as tasks of Spark, and what its planner does for a large sync (`sync.bulk`).
 
 Each part is a task: a kernel takes its number, does the part with the store client of its process, and yields rows as
 Arrow batches. The driver reads them as they come and never collects them.
@@ -28,7 +28,18 @@ from bayou.pipeline.stream import batches, tasks_of
 from bayou.quick import dataclass
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql.connect.session import SparkSession
+
+    from bayou.index.discovery import Discovered
+    from bayou.index.staging import Staging
+    from bayou.index.tree import Tree
+    from bayou.pipeline.transfer import SparkMover
+    from bayou.store.recipe import Recipe
+    from bayou.store.store import Store
+    from bayou.sync.context import Context
+    from bayou.sync.windows import Planned
 
 _PARTS_PER_TASK = 4
 """More parts than run at once, so that one that takes long holds up no others."""
@@ -41,7 +52,7 @@ _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: 
 
 
 class SparkExecutor:
-    """Runs parts as tasks of one session. An `engine.job.Executor`."""
+    """Runs parts as tasks of one session. An `engine.job.Executor`, and a `sync.bulk.BulkExecutor`."""
 
     engine = "spark"
 
@@ -67,6 +78,26 @@ class SparkExecutor:
                 closing(self._rows(job.row, batches(spark, found))) as rows,
             ):
                 return job.fold(rows)
+
+    def discover(self, store: Store, recipe: Recipe, sink: Staging, *, carry: bool) -> Discovered:
+        from bayou.pipeline.discover import discover  # noqa: PLC0415
+
+        return discover(
+            self.session, store, recipe, sink, carry=carry, deadline=self._deadline, progress=self._progress
+        )
+
+    def compare(self, recipe: Recipe, context: Context, remote: Tree, folder: Path) -> Planned:
+        from bayou.pipeline.plan import plan  # noqa: PLC0415
+
+        with spark_errors(log_of(self.session)):
+            return plan(self.session, recipe, context, remote, folder)
+
+    def mover(self, recipe: Recipe, context: Context) -> SparkMover:
+        from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
+
+        return SparkMover(
+            self.session, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
+        )
 
     def _rows(self, row: type[Row], found: Iterator[pyarrow.RecordBatch]) -> Generator[Row, None, None]:
         for some in found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
 from pathlib import Path
@@ -26,13 +26,12 @@ from bayou.pipeline.progress import watching
 from bayou.pipeline.sources.said import SENT, Inputs, said, sent
 from bayou.pipeline.state import export
 from bayou.pipeline.stream import batches, tasks_of
-from bayou.quick import dataclass
 from bayou.store.recipe import Recipe
 from bayou.store.store import Store
 from bayou.sync.context import Context
 from bayou.sync.journal import Row
 from bayou.sync.plan import Action
-from bayou.sync.windows import Looked
+from bayou.sync.windows import Looked, Note, Planned
 from bayou.tree.scan import scan
 
 if TYPE_CHECKING:
@@ -51,39 +50,6 @@ _MOST_PARTS = 256
 """Files of a result: all of them are open while it is read."""
 
 _AT_ONCE = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What was met that nobody decides about: the kind of something that is no payload, or the code of a failure."""
-
-    path: str
-    what: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What a plan came to. `counts`, and the `bytes` that move, are of single paths: what becomes of versions that both
-    sides changed is for later.
-
-    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. Rows are
-    in the files `parts`, or come from `stream`.
-    """
-
-    parts: Sequence[Path]
-    counts: Counter[Action]
-    bytes: Counter[Action]
-    notes: list[Note]
-    marks: tuple[Row, ...]
-    through: int
-    stream: Callable[[], Iterator[Looked]] | None = None
-
-    def rows(self) -> Iterator[Looked]:
-        """Yield every path that needs a decision, in order; only a few are held."""
-        if self.stream is not None:
-            return self.stream()
-        return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
 
 
 def plan(spark: SparkSession, recipe: Recipe, context: Context, remote: Tree, folder: Path) -> Planned:
@@ -153,7 +119,7 @@ def _of_the_store_alone(kernel: LookAt, remote: Tree, marks: tuple[Row, ...], th
     """
     assert remote.root is not None
     counts, sizes = Counter({Action.PULL: remote.root.entries}), Counter({Action.PULL: remote.root.bytes})
-    return Planned((), counts, sizes, [], marks, through, partial(kernel.entries, partial(entries_of, remote)))
+    return Planned(counts, sizes, (), marks, through, partial(kernel.entries, partial(entries_of, remote)))
 
 
 def _asked(names: Container[str], kernel: LookAt) -> Column:
@@ -200,7 +166,12 @@ def _result(parts: Sequence[Path], marks: tuple[Row, ...], through: int, store: 
                     else:
                         counts[Action(action)] += 1
                         sizes[Action(action)] += cast("int", moved)
-    return Planned(parts, counts, sizes, noted, marks, through)
+    return Planned(counts, sizes, noted, marks, through, partial(_merged, parts))
+
+
+def _merged(parts: Sequence[Path]) -> Iterator[Looked]:
+    """Yield the rows of all files in order; only a few are held."""
+    return heapq.merge(*map(_read, parts), key=attrgetter("observed.path"))
 
 
 def _read(part: Path) -> Iterator[Looked]:

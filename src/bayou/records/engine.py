@@ -20,6 +20,9 @@ Choice = Request
 _LONGEST_S = 3600.0
 """What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
 
+_THREADS = 1
+"""Parts that run at once in this process. They parse and judge: several threads would wait for the interpreter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -43,8 +46,8 @@ class Engine:
         timeout = max(repo.config.sync.timeout, _LONGEST_S)
         engines = Engines.of(repo.config, self.choice, Deadline.after(timeout), warn, self.progress)
         if not count:
-            return engines.local().run(job)
-        return engines.run(job.needs, lambda executor: executor.run(job), what=what, files=count)
+            return engines.local(_THREADS).run(job)
+        return engines.run(job.needs, lambda executor: executor.run(job), what=what, files=count, threads=_THREADS)
 
 
 def needs_of(repo: Repo) -> Needs:

@@ -1,13 +1,20 @@
-"""Where a sync hands over to Spark what is too much for one process. Nothing of Spark is loaded before."""
+"""Where a sync hands over to Spark what is too much for one process. Nothing of Spark is loaded before.
+
+The sync says what it needs of Spark's planner (`BulkExecutor`); the pipeline has it, and the program's entry points
+install that (`engine.select`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.deadline import Deadline
-from bayou.engine.handle import StoreHandle
+from bayou.engine import select
+from bayou.engine.handle import RemoteHandle, StoreHandle
+from bayou.engine.job import Needs
 from bayou.engine.select import Request, Selector
 from bayou.errors import SparkError, UsageError
 from bayou.index.discovery import Discovered
@@ -18,16 +25,36 @@ from bayou.store.store import Store
 from bayou.sync.progress import Progress
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.index.tree import Tree
+    from bayou.sync.context import Context
+    from bayou.sync.mover import BulkMover
+    from bayou.sync.windows import Planned
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class BulkExecutor(Protocol):
+    """An executor that also joins many tables of paths, and moves files, where its workers are."""
+
+    def discover(self, store: Store, recipe: Recipe, sink: Staging, *, carry: bool) -> Discovered:
+        """List a store without a head, and build the tree of its payload in `sink`.
+
+        With `carry` nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
+        """
+
+    def compare(self, recipe: Recipe, context: Context, remote: Tree, folder: Path) -> Planned:
+        """Find the paths that need a decision, and look at them. `folder`, which workers see, keeps what is found."""
+
+    def mover(self, recipe: Recipe, context: Context) -> BulkMover:
+        """Return what moves files. `SparkNotShared` where workers do not see the tree or the staging directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
     """How one command uses Spark: for more than `limit` objects or files.
 
-    What could not be done there is told to `warn` and done here, unless somebody asked for Spark (`must`).
+    What could not be done there is told to `warn` and done here, unless the user asked for Spark (`must`).
     """
 
     datastore: DatastoreConfig
@@ -59,7 +86,7 @@ class Bulk:
             progress,
         )
 
-    def run(self, what: str, job: Callable[[Session, Recipe], T]) -> T | None:
+    def run(self, what: str, job: Callable[[BulkExecutor, Recipe], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
 
         `what` completes "… by this process alone", as in "the store was listed".
@@ -72,16 +99,15 @@ class Bulk:
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
-        from bayou.pipeline.session import require_private_channel, spark_session  # noqa: PLC0415
-        from bayou.pipeline.shared import require_store  # noqa: PLC0415
-
-        place.require_trust()
+        place.require_trust()  # V23
         recipe = Recipe.of(place.url, place.namespace, place.options, self.concurrency)
+        needs = Needs((RemoteHandle(recipe),))
         try:
-            require_private_channel(self.spark, recipe)
-            with spark_session(self.spark, deadline=self.deadline) as spark:
-                require_store(spark, place.url)
-                return job(spark, recipe)
+            with select.spark_engine().open(
+                self.spark, needs, deadline=self.deadline, progress=self.progress
+            ) as executor:
+                assert isinstance(executor, BulkExecutor)
+                return job(executor, recipe)
         except SparkError as error:
             if self.must:
                 raise
@@ -89,12 +115,10 @@ class Bulk:
             return None
 
     def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark, as `pipeline.discover` does; None if that cannot be: then do it here."""
+        """Discover a store on Spark; None if that cannot be: then do it here."""
 
-        def job(spark: Session, recipe: Recipe) -> Discovered:
-            from bayou.pipeline.discover import discover  # noqa: PLC0415
-
-            return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline, progress=self.progress)
+        def job(executor: BulkExecutor, recipe: Recipe) -> Discovered:
+            return executor.discover(store, recipe, sink, carry=carry)
 
         found = self.run("the store was listed", job)
         if found is not None and found.refusals > len(found.refused):

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bayou.errors import IndexDamaged, SparkFailed
 from bayou.index.diff import diff
@@ -21,8 +20,10 @@ from bayou.index.tree import Tree
 from bayou.store.recipe import Recipe
 from bayou.sync import files, view, windows
 from bayou.sync.act import Begun, begin, conflict_refused, finish
+from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import Context
 from bayou.sync.journaled import Journaled
+from bayou.sync.mover import BulkMover
 from bayou.sync.observe import Observation, Observer
 from bayou.sync.plan import Action
 from bayou.sync.planning import distrust, guard, plan, tell_found
@@ -33,20 +34,15 @@ from bayou.sync.run import prove, see_store, settle_pending, tell_looked
 from bayou.sync.steps import MASS_COUNT, Step
 from bayou.sync.tidy import LARGE, sweep_tree
 from bayou.sync.view import View
-from bayou.sync.windows import Looked, Window, cut
-
-if TYPE_CHECKING:
-    from bayou.pipeline.plan import Planned
-    from bayou.pipeline.session import Session
-    from bayou.pipeline.transfer import SparkMover
+from bayou.sync.windows import Looked, Planned, Window, cut
 
 _NAMED = 3
 
 
-def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: View | None = None) -> bool:
+def large_pass(context: Context, executor: BulkExecutor, recipe: Recipe, store_view: View | None = None) -> bool:
     """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
 
-    `store_view`: the store as it was seen a moment ago, by somebody who found that this is too much for one process.
+    `store_view`: the store as a pass of this process saw it, until it found that this is too much for it.
     """
     context.report.engine = "spark"
     if store_view is None:
@@ -58,8 +54,8 @@ def large_pass(context: Context, spark: Session, recipe: Recipe, store_view: Vie
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _meet_rebuilt(context, store_view)
-    with _folder(context.repo.state / LARGE) as folder, _moving(context, spark, recipe) as mover:
-        large = _Large(context, _compare(context, spark, recipe, store_view, folder), store_view, mover)
+    with _folder(context.repo.state / LARGE) as folder, _moving(context, executor, recipe) as mover:
+        large = _Large(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
         large.tell()
         if context.options.dry_run:
             large.rehearse()
@@ -80,12 +76,10 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[SparkMover]:
+def _moving(context: Context, executor: BulkExecutor, recipe: Recipe) -> Iterator[BulkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
-    from bayou.pipeline.transfer import SparkMover  # noqa: PLC0415
-
     before = context.mover
-    mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
+    mover = executor.mover(recipe, context)
     context.mover = mover
     try:
         yield mover
@@ -94,17 +88,12 @@ def _moving(context: Context, spark: Session, recipe: Recipe) -> Iterator[SparkM
         mover.close()
 
 
-def _compare(context: Context, spark: Session, recipe: Recipe, store_view: View, folder: Path) -> Planned:
+def _compare(context: Context, executor: BulkExecutor, recipe: Recipe, store_view: View, folder: Path) -> Planned:
     """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
-    from bayou.pipeline import plan as job  # noqa: PLC0415
-    from bayou.pipeline.failure import spark_errors  # noqa: PLC0415
-    from bayou.pipeline.session import log_of  # noqa: PLC0415
-
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
-        with spark_errors(log_of(spark)):
-            return job.plan(spark, recipe, context, store_view.tree, folder)
+        return executor.compare(recipe, context, store_view.tree, folder)
     except (SparkFailed, IndexDamaged):
         for tree in (context.base.tree(), store_view.tree):
             for _ in scan(tree):
@@ -123,7 +112,7 @@ def _meet_rebuilt(context: Context, store_view: View) -> None:
 class _Large:
     """One pass: what was found, and the store as of the window that was last committed."""
 
-    def __init__(self, context: Context, planned: Planned, store_view: View, mover: SparkMover) -> None:
+    def __init__(self, context: Context, planned: Planned, store_view: View, mover: BulkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view

@@ -27,7 +27,7 @@ from bayou.sync.tidy import sweep_tree, tidy
 from bayou.sync.view import View
 
 if TYPE_CHECKING:
-    from bayou.pipeline.session import Session
+    from bayou.sync.bulk import BulkExecutor
 
 _PASSES = 5
 
@@ -87,10 +87,10 @@ def _pass(context: Context) -> bool:
     return _pass_here(context, None)
 
 
-def _pass_there(context: Context, seen: Sequence[View], spark: Session, recipe: Recipe) -> bool:
+def _pass_there(context: Context, seen: Sequence[View], executor: BulkExecutor, recipe: Recipe) -> bool:
     from bayou.sync.large import large_pass  # noqa: PLC0415
 
-    return large_pass(context, spark, recipe, seen[0] if seen else None)
+    return large_pass(context, executor, recipe, seen[0] if seen else None)
 
 
 def _pass_here(context: Context, limit: int | None, looked: list[View] | None = None) -> bool:

@@ -6,12 +6,15 @@ is ever cut in two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bayou.index.span import Span
 from bayou.quick import dataclass
 from bayou.sync import files
+from bayou.sync.journal import Row
 from bayou.sync.observe import Observed
+from bayou.sync.plan import Action
 from bayou.sync.units import units_around
 
 WINDOW = 25_000
@@ -36,6 +39,32 @@ class Window:
 
     span: Span
     rows: Sequence[Looked]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a comparison met that needs no decision: the kind of something that is no payload, or a failure's code."""
+
+    path: str
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a comparison of many paths came to. `counts`, and the `bytes` that move, are of single paths: what becomes
+    of versions that both sides changed is decided later.
+
+    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. `rows`
+    yields every path that needs a decision, in order, and holds few of them; it may be called again.
+    """
+
+    counts: Counter[Action]
+    bytes: Counter[Action]
+    notes: Sequence[Note]
+    marks: tuple[Row, ...]
+    through: int
+    rows: Callable[[], Iterator[Looked]]
 
 
 def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
