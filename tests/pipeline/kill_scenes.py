@@ -24,18 +24,15 @@ FILES = {f"files/d{at % 20}/{at}": b"%d " % at * 400 for at in range(260)}
 
 ITEMS = [f"item {at}" for at in range(12)]
 
-_WAITS = """
+BY_EXECUTOR = """
 import os, sys, time
-from bayou.pipeline import {module} as job
+from bayou.pipeline import executor
 from bayou.cli import main
 
-folder, real = sys.argv.pop(1), job.{kernel}
+folder, real = sys.argv.pop(1), executor.read_parts
 
-class Waits:
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __call__(self, work):
+def waiting(kernel, folder):
+    def wait(part):
         try:
             os.close(os.open(folder + "/arrived", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -43,14 +40,14 @@ class Waits:
         else:
             while not os.path.exists(folder + "/release"):
                 time.sleep(0.02)
-        yield from self.kernel(work)
+        yield from kernel(part)
 
-job.{kernel} = lambda given: {waits}
+    return wait
+
+executor.read_parts = lambda spark, schema, parts, kernel: real(spark, schema, parts, waiting(kernel, folder))
 main()
 """
-"""A command the first task of whose job waits, before it looks at anything, until somebody says that it may go on."""
-
-BY_EXECUTOR = _WAITS.format(module="executor", kernel="_Run", waits="Waits(real(given))")
+"""A command the first task of whose job waits, before it looks at anything, until the test says that it may go on."""
 
 
 class Pause(Protocol):
