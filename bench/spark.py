@@ -34,7 +34,6 @@ import _growth
 import _large_store
 
 from bayou.config import SparkConfig
-from bayou.core.deadline import Deadline
 from bayou.core.ids import ulid
 from bayou.data.engine import CatalogEngine
 from bayou.data.records import Records
@@ -86,10 +85,8 @@ class OnSession(CatalogEngine, frozen=True):
 
     session: Any = None
 
-    def run(
-        self, repo: Repo, what: str, job: Callable[[Session, Deadline], Any], warn: Callable[[str], None]
-    ) -> Any | None:
-        return job(self.session, Deadline.after(3600))
+    def run(self, repo: Repo, job: Any, **_: object) -> Any:
+        return SparkExecutor(self.session).run(job)
 
 
 def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -69,9 +69,10 @@ def threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith("bayou-job")]
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
 @pytest.mark.parametrize("parts", [0, 1, 3, 40])
-def test_every_row_of_every_part_comes_once_and_in_its_order(parts):
-    found = LocalExecutor(threads=4).run(Count(parts, rows=1201))
+def test_every_row_of_every_part_comes_once_and_in_its_order(parts, at_once):
+    found = LocalExecutor(threads=at_once).run(Count(parts, rows=1201))
 
     assert sorted(found) == [Number(part, value) for part in range(parts) for value in range(1201)]
     for part in range(parts):
@@ -137,3 +138,16 @@ def test_progress_is_the_share_of_parts_that_are_done():
     LocalExecutor(progress=shown, threads=1).run(Count(4))
 
     assert shown.told == [("counting", 100, None), 25, 25, 25, 25, "end"]
+
+
+class Here(Count):
+    """Tells which thread runs its parts."""
+
+    def run(self, part: int) -> Iterator[Number]:
+        yield Number(part, threading.get_ident())
+
+
+def test_one_thread_is_the_callers_and_heeds_the_deadline_too():
+    assert {row.value for row in LocalExecutor(threads=1).run(Here(3))} == {threading.get_ident()}
+    with pytest.raises(DeadlinePassed):
+        LocalExecutor(deadline=Deadline.after(0.05), threads=1).run(Count(100, rows=10, waits=0.01))

@@ -293,14 +293,14 @@ def test_a_push_to_the_replica_in_the_middle_is_noticed_by_the_swap(scene: Scene
     scene.push({"files/new": b"new"})
     import bayou.maintenance.replicate as module
 
-    real = module.point.replicate
+    real = module.transfer.replicate
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
         made = real(*args, **kwargs)
         bob.push()
         return made
 
-    monkeypatch.setattr(module.point, "replicate", meanwhile)
+    monkeypatch.setattr(module.transfer, "replicate", meanwhile)
     with pytest.raises(ReplicaRefused, match="files/bobs"):
         scene.replicate()
     assert contents_of(scene.store)["files/bobs"] == b"bob's"
@@ -312,7 +312,7 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
     bob = scene.replica.clone("bob")
     import bayou.maintenance.replicate as module
 
-    real, ran = module.point.replicate, []
+    real, ran = module.transfer.replicate, []
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
         made = real(*args, **kwargs)
@@ -320,7 +320,7 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
             ran.append(api.collect(bob.repo, dry_run=False, grace_s=0))
         return made
 
-    monkeypatch.setattr(module.point, "replicate", meanwhile)
+    monkeypatch.setattr(module.transfer, "replicate", meanwhile)
     scene.replicate()
 
     assert ran[0].leftovers_deleted == 1

@@ -16,6 +16,7 @@ from bayou.objectstore import open_store
 from bayou.objectstore.store import Store
 from bayou.spark import plan
 from bayou.spark.arrow import batch, rows
+from bayou.spark.executor import SparkExecutor
 from bayou.spark.kernels.plan import Kept, LookAt
 from bayou.spark.sources import index_entries, sync_inputs
 from bayou.spark.sources.sync_inputs import Inputs, divide, read, schema_of
@@ -29,14 +30,14 @@ from bayou.sync.transfer.executor import Arrived, Sending, TransferExecutor, Upl
 def without_spark() -> Iterator[None]:
     """Let this process do what Spark would."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bulk, "run", lambda self, what, job: job(None, self.datastore.url))
+        patch.setattr(Bulk, "run", lambda self, what, job: job(SparkExecutor(None), self.datastore.url))
         patch.setattr(plan, "compare", compare)
         patch.setattr(plan, "ended_by", lambda *_: nullcontext())
         patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
         opened: dict[str, Store] = {}
         for source in (index_entries, sync_inputs):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
-        patch.setattr("bayou.spark.session.log_of", lambda _: None)
+        patch.setattr("bayou.spark.executor.log_of", lambda _: None)
         patch.setattr("bayou.sync.bulk_pass._moving", moving)
         yield
 

@@ -27,18 +27,15 @@ MANY_FILES = {f"files/d{at % 20}/{at}": b"%d" % at for at in range(1500)}
 
 ITEMS = [f"item {at}" for at in range(12)]
 
-_WAITS = """
+BY_EXECUTOR = """
 import os, sys, time
-from bayou.spark import {module} as job
+from bayou.spark import executor
 from bayou.cli import main
 
-folder, real = sys.argv.pop(1), job.{kernel}
+folder, real = sys.argv.pop(1), executor.read_parts
 
-class Waits:
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __call__(self, work):
+def waiting(kernel, folder):
+    def wait(part):
         try:
             os.close(os.open(folder + "/arrived", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -46,15 +43,14 @@ class Waits:
         else:
             while not os.path.exists(folder + "/release"):
                 time.sleep(0.02)
-        yield from self.kernel(work)
+        yield from kernel(part)
 
-job.{kernel} = lambda given: {waits}
+    return wait
+
+executor.read_parts = lambda spark, schema, parts, kernel: real(spark, schema, parts, waiting(kernel, folder))
 main()
 """
-"""A command the first task of whose job waits, before it looks at anything, until somebody says that it may go on."""
-
-BACKFILL = _WAITS.format(module="backfill", kernel="Parse", waits="real(Waits(given))")
-RETENTION = _WAITS.format(module="retention", kernel="Judge", waits="Waits(real(given))")
+"""A command the first task of whose job waits, before it looks at anything, until the test says that it may go on."""
 
 
 class Pause(Protocol):
@@ -306,7 +302,7 @@ def backfill(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("data", "list"),
-        AtKernel(BACKFILL, team.root / "kernel"),
+        AtKernel(BY_EXECUTOR, team.root / "kernel"),
         kept=has_versions(1, 2, 3, 4),
         done=done,
         environ={"BAYOU_POINT_LIMIT": "10"},
@@ -324,7 +320,7 @@ def retention(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("data", "gc", "--yes", "--engine", "spark"),
-        AtKernel(RETENTION, team.root / "kernel"),
+        AtKernel(BY_EXECUTOR, team.root / "kernel"),
         kept=kept,
         done=has_versions(3, 4),
     )

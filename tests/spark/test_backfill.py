@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from bayou.core.errors import JavaMissing, SparkFailed
 from bayou.core.file_lock import FileLock
 from bayou.data.catalog import Catalog, Refreshed
 from bayou.data.catalog.backfill import (
+    BackfillJob,
     CacheReader,
     Closed,
     DirectoryReader,
     Folder,
+    Line,
     Part,
     directories,
     divide,
@@ -31,9 +33,11 @@ from bayou.data.catalog.backfill import (
 )
 from bayou.data.catalog.derive import Absent, Read, read_all, version_row
 from bayou.data.engine import CatalogEngine
-from bayou.engine.select import LARGE, LARGE_COLD
+from bayou.engine import select
+from bayou.engine.local import LocalExecutor
+from bayou.engine.select import LARGE, LARGE_COLD, Selector
 from bayou.repo import Repo
-from bayou.spark.catalog_jobs import Parse, lines
+from bayou.spark.executor import decode, encode, schema_of
 from bayou.spark.sql.query import open_query
 from bayou.sync.service import Datastore
 from tests.data.catalog.scene import REPORT, VPC, age, metadata, output_file, run_file, write
@@ -141,6 +145,7 @@ def test_a_walk_that_meets_too_many_records_goes_on_on_spark(warm, team: Team, m
     lazy.pull()
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
     monkeypatch.setattr("bayou.data.catalog.follow_store.read_all", _not_here)
+    monkeypatch.setattr("bayou.data.catalog.backfill.read_all", None)  # in this process; workers have their own
 
     with catalog_by(_again(lazy.repo), "auto") as catalog:
         done = catalog.refresh()
@@ -173,9 +178,9 @@ def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, 
     (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
     server = FileLock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
     assert server.acquire()
-    assert CatalogEngine().takes(repo, LARGE + 1)
+    assert Selector.of(repo.config, "auto").choose(LARGE + 1).spark
     server.release()
-    assert not CatalogEngine().takes(repo, LARGE + 1)
+    assert not Selector.of(repo.config, "auto").choose(LARGE + 1).spark
     assert (CatalogEngine().limit(repo), CatalogEngine("spark").limit(repo), CatalogEngine("point").limit(repo)) == (
         LARGE_COLD,
         0,
@@ -215,26 +220,33 @@ def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(r
     remove(database(repo))
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
-    def run(self: CatalogEngine, repo: Repo, what: str, job, warn) -> None:
-        try:
-            job(None, None)
-        except SparkFailed as error:
-            warn(f"{what}: {error.message}")
-
-    def half(spark, parts, read, **_):
-        told = [line for part in parts for line in read(part)]
-        yield from told[: len(told) // 2]
-        raise SparkFailed("it ends here")
-
-    monkeypatch.setattr(CatalogEngine, "run", run)
-    monkeypatch.setattr("bayou.spark.catalog_jobs.backfill", half)
-    monkeypatch.setattr("bayou.spark.arrow.tasks_of", lambda spark: 2)
+    monkeypatch.setattr(select, "_installed", HalfWay)
 
     done, rows = rebuilt(_again(repo), "auto")
 
     assert rows == expected[1]
     assert (done.changed, done.rows) == (expected[0].changed, expected[0].rows)
-    assert done.warnings == ("the catalog was rebuilt: it ends here",)
+    assert done.warnings == ("the catalog was rebuilt by this process alone, since Spark could not: it ends here",)
+
+
+class HalfWay(LocalExecutor):
+    """A Spark that runs a job up to the middle of its rows."""
+
+    @contextmanager
+    def open(self, *_: object, **__: object) -> Iterator[HalfWay]:
+        yield self
+
+    def is_near(self, config: object) -> bool:
+        return True
+
+    def run(self, job: BackfillJob) -> int:
+        told = [line for part in job.parts(8) for line in job.run(part)]
+
+        def rows() -> Iterator[Line]:
+            yield from told[: len(told) // 2]
+            raise SparkFailed("it ends here")
+
+        return job.fold(rows())
 
 
 _ANSWERS = st.one_of(
@@ -253,9 +265,13 @@ _ANSWERS = st.one_of(
 
 @given(st.lists(_ANSWERS))
 def test_what_workers_tell_crosses_as_it_is(told) -> None:
-    batches = list(Parse(lambda some: map(line_of, some))(told))
+    assert list(map(told_by, crossed(map(line_of, told)))) == told
 
-    assert [told_by(line) for batch in batches for line in lines(batch)] == told
+
+def crossed(lines: Iterable[Line]) -> Iterator[Line]:
+    """Return rows as they arrive from a worker of Spark."""
+    sent = list(lines)
+    return decode(Line, encode(schema_of(Line), sent)) if sent else iter(())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -267,7 +283,7 @@ def test_a_file_of_any_content_is_read_by_a_worker_as_by_this_process(tmp_path, 
 
     (expected,) = read_all(tmp_path, [path])
     for reader in (CacheReader(tmp_path), DirectoryReader(tmp_path)):
-        told = [told_by(line) for batch in Parse(reader)(Part(below=["data"])) for line in lines(batch)]
+        told = map(told_by, crossed(reader.run(Part(below=["data"]))))
         assert list(records_of(told)) == [expected]
 
 

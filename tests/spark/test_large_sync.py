@@ -23,6 +23,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.maintenance import api
 from bayou.objectstore.transport import RequestCounter, Verb
+from bayou.spark.executor import SparkExecutor
 from bayou.sync import bulk_pass
 from bayou.sync.bulk import Bulk
 from bayou.sync.commit import commit, publish
@@ -520,7 +521,7 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
 
     def run(self: Bulk, what: str, job: Any) -> Any:
         try:
-            return job(None, None)
+            return job(SparkExecutor(None), None)
         except SparkLost as error:
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
 

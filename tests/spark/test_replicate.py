@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow
 import pytest
 from pyspark import TaskContext, cloudpickle
 
-import bayou.spark.replicate as job
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
@@ -18,20 +17,20 @@ from bayou.index.node_store import LocalNodes, StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.maintenance import api
 from bayou.objectstore import keys, open_store
-from bayou.spark.replicate import Copy
+from bayou.spark.executor import _Run
 from tests.spark.test_discover_kernels import Files
 from tests.sync.conftest import Clone, Team
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-class FailsAtFirst(Copy):
-    """Copy, but half of the tasks fail once, after they have done their work."""
+class FailsAtFirst(_Run):
+    """The kernel of a job, but half of the tasks fail once, after they have done their work."""
 
-    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        yield from Copy.__call__(self, batches)
+        yield from _Run.__call__(self, part)
         if context.attemptNumber() == 0 and context.partitionId() % 2 == 0:
             raise RuntimeError("this task fails at first")
 
@@ -55,7 +54,8 @@ def told(url: str) -> list[tuple[object, ...]]:
 
 def test_both_engines_make_the_same_replica(warm, team: Team, tmp_path: Path, monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(job, "Copy", FailsAtFirst)
+    monkeypatch.setattr("bayou.spark.executor._Run", FailsAtFirst)
+    monkeypatch.setattr("bayou.maintenance.replica.transfer._LEAST_COST", 1 << 20)
     for name in ("point", "spark"):
         (tmp_path / name).mkdir()
     urls = {name: (tmp_path / name).as_uri() for name in ("point", "spark")}

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
-import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayou.core.errors import JavaMissing
 from bayou.data.catalog.catalog import Where
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.catalog.schema import values
+from bayou.data.catalog.schema import SCHEMA, values
+from bayou.data.catalog.schema import put as schema_put
 from bayou.data.engine import CatalogEngine
 from bayou.data.records import Records
 from bayou.data.retention import plan_gc, run_gc
-from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order, ruling_of
+from bayou.data.retention.judging import Judged, Line, RetentionJob, line_of, ruling_of
+from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order
 from bayou.data.runs import Run
+from bayou.engine.job import Needs
 from bayou.repo import Repo, open_repo
-from bayou.spark.arrow import batch
-from bayou.spark.catalog_jobs import Judge, retention_lines
-from bayou.spark.sql.views import _ARROW, VERSION
+from bayou.spark.executor import decode, encode, schema_of
 from tests.data.conftest import directory_repo, repo
 from tests.data.retention.conftest import LATER, put, size, versions
 from tests.sync.conftest import Team
@@ -67,32 +70,44 @@ def court_of(root: Path) -> RetentionEvaluator:
     return RetentionEvaluator(NOW, GoneRuns(frozenset({"R1"})), root, "repo")
 
 
-def arrow(history: list[VersionRow], at_once: int) -> list[pyarrow.RecordBatch]:
-    """Rows as the sorted part of a shuffle has them."""
-    schema = pyarrow.schema([(name, _ARROW[kind]) for name, kind in VERSION.columns.items()])
-    schema = schema.append(pyarrow.field("latest", pyarrow.bool_()))
-    found = [(*_as_in_sqlite(row), row.latest) for row in sorted(history, key=order)]
-    some = [found[start : start + at_once] for start in range(0, len(found), at_once)]
-    return [batch(schema, list(zip(*part, strict=True))) for part in some]
-
-
-def _as_in_sqlite(row: VersionRow) -> tuple[object, ...]:
-    return tuple(int(value) if isinstance(value, bool) else value for value in values(row)[1])
-
-
 @given(HISTORIES, st.integers(1, 40))
-def test_the_kernel_rules_as_this_process_does(history, at_once) -> None:
-    """However a shuffle cuts the rows of an item into batches."""
+def test_what_a_worker_rules_crosses_as_it_is(history, at_once) -> None:
+    ruled = list(court_of(Path("/nowhere")).judge(sorted(history, key=order)))
+
+    sent = [line_of(ruling, 1, at) for at, ruling in enumerate(ruled)]
+    some = [sent[start : start + at_once] for start in range(0, len(sent), at_once)]
+
+    assert [ruling_of(line) for lines in some for line in decode(Line, encode(schema_of(Line), lines))] == ruled
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(HISTORIES, st.integers(1, 40), st.integers(1, 6))
+def test_parts_of_items_are_ruled_as_all_at_once(tmp_path_factory, history, wanted, least) -> None:
+    """However many parts there are, and in whatever order they come."""
+    catalog = tmp_path_factory.mktemp("catalog") / "catalog.db"
+    with closing(sqlite3.connect(catalog)) as db, db:
+        db.executescript(SCHEMA)
+        schema_put(db, "version", [(*values(row)[1], None) for row in history])
     court = court_of(Path("/nowhere"))
+    job = RetentionJob(catalog, court, Needs())
 
-    told = [ruling_of(line) for found in Judge(court)(arrow(history, at_once)) for line in retention_lines(found)]
+    with patch("bayou.data.retention.judging._VERSIONS_PER_PART", least):
+        parts = job.parts(wanted)
+    judged = job.fold(line for part in reversed(parts) for line in job.run(part))
 
-    assert told == list(court.judge(history))
+    expected = Judged.of(court.judge(sorted(with_latest(history), key=order)))
+    assert (judged.doom, judged.unclear) == (expected.doom, expected.unclear)
+
+
+def with_latest(history: list[VersionRow]) -> list[VersionRow]:
+    """Rows as the catalog gives them, which says of each whether it is the latest of its item."""
+    highest = {row.item: row.version for row in sorted(history, key=order) if not row.deleted}
+    return [replace(row, latest=highest.get(row.item) == row.version) for row in history]
 
 
 @given(HISTORIES)
 def test_a_court_dooms_what_the_rules_doom(history) -> None:
-    found = list(court_of(Path("/nowhere")).judge(history))
+    found = list(court_of(Path("/nowhere")).judge(sorted(history, key=order)))
     verdict = judge(history, NOW, lambda row: row.run == "R1")
 
     doomed = [one.doomed for one in found if isinstance(one, ExpiredVersion)]
@@ -193,19 +208,21 @@ def test_v5_what_was_judged_while_others_wrote_is_judged_again(repo: Repo, monke
     """A worker that misses the newest version of an item would let its older ones go."""
     put(repo, "n", *[b"x"] * 4, keep="1")
     asked = []
+    divide = RetentionJob.parts
 
-    def retention(spark, file, court, **_):
+    def parts(self: RetentionJob, wanted: int) -> object:
         with Records(repo) as other:
-            rows = other.catalog.select(Where())
-        asked.append(len(rows))
+            stale = sorted(other.catalog.select(Where()), key=order)
+        asked.append(len(stale))
+        monkeypatch.setattr("bayou.data.retention.judging.versions_between", lambda *_: iter(stale))
+        found = divide(self, wanted)
         if len(asked) == 1:
             put(repo, "n", b"keeps all")
-        yield from court([(*values(row)[1], row.latest) for row in rows])
+        return found
 
-    monkeypatch.setattr("bayou.spark.catalog_jobs.retention", retention)
-    monkeypatch.setattr(CatalogEngine, "run", lambda self, repo, what, job, warn: job(None, None))
+    monkeypatch.setattr(RetentionJob, "parts", parts)
 
-    plan = planned(repo, "spark")
+    plan = planned(repo, "point")
 
     assert asked == [4, 5]
     assert len(plan.doomed) == 0

@@ -17,11 +17,12 @@ from pyarrow import parquet
 
 from bayou.core.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
 from bayou.core.ids import ulid
+from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests, Stored
-from bayou.spark.arrow import REQUEST, entries_to_batch
+from bayou.spark.arrow import entries_to_batch
 from bayou.spark.kernels import transfer
 from bayou.spark.kernels.plan import Kept
 from bayou.spark.kernels.transfer import (

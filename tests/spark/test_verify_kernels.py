@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,6 @@ from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Level
-from bayou.spark.arrow import assign
 from bayou.spark.executor import _Run, decode
 from tests.index.memory import MemoryStore
 from tests.maintenance.reference_compare import compare
@@ -301,14 +299,6 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]
-
-
-def test_a_huge_file_has_a_task_to_itself():
-    tasks = assign({0: 1_000_000, **dict.fromkeys(range(1, 41), 10)}, 4)
-
-    alone = [bucket for bucket, task in tasks.items() if task == tasks[0]]
-    assert alone == [0]
-    assert sorted(Counter(task for bucket, task in tasks.items() if bucket).values()) == [13, 13, 14]
 
 
 @pytest.mark.parametrize("seconds", [None, 1e-9])

@@ -38,22 +38,28 @@ class StoreHandle:
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
         seconds = None if self._deadline is None else self._deadline.remaining()
-        return _RemoteHandle, (self._recipe(), seconds)
+        return RemoteHandle, (self._recipe(), seconds)
 
 
-class _RemoteHandle:
-    """What a `StoreHandle` is in a worker."""
+class RemoteHandle(StoreHandle):
+    """A store that is known by its recipe alone: what a `StoreHandle` is in a worker."""
 
-    def __init__(self, recipe: StoreSpec, seconds: float | None) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: StoreSpec, seconds: float | None = None) -> None:
+        self._known = recipe
         self._seconds = seconds
 
     @property
     def url(self) -> str:
-        return self._recipe.url
+        return self._known.url
 
     def open(self) -> Store:
-        return store_of(self._recipe, self._seconds)
+        return store_of(self._known, self._seconds)
+
+    def recipe(self) -> StoreSpec:
+        return self._known
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
+        return RemoteHandle, (self._known, self._seconds)
 
 
 def store_of(recipe: StoreSpec, seconds: float | None = None) -> Store:

@@ -37,8 +37,8 @@ class Needs(Struct, frozen=True):
     stores: Sequence[StoreHandle] = ()
     directories: Sequence[tuple[Path, str]] = field(default_factory=tuple)
     """Directories that every worker must see under the same path, each with what it is, as `the tree`."""
-    written: bool = False
-    """Whether workers write to the stores; a directory that is a store must then be writable for them."""
+    written: Sequence[StoreHandle] = ()
+    """Those of the stores that workers write to; a directory that is one must be writable for them."""
 
 
 class Job(Protocol[Part, Row, Result_co]):

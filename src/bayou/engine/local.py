@@ -31,7 +31,10 @@ _WAKE_S = 0.1
 
 
 class LocalExecutor:
-    """Runs parts on a bounded number of threads, and folds rows as they come. An `engine.job.Executor`."""
+    """Runs parts on a bounded number of threads, and folds rows as they come. An `engine.job.Executor`.
+
+    With one thread, that is the caller's.
+    """
 
     engine = "local"
 
@@ -50,11 +53,25 @@ class LocalExecutor:
             self._progress.begin(stage.what, stage.files, stage.bytes)
             shown = ScaledProgress(self._progress, stage)
         try:
-            with closing(self._rows(job, parts, shown)) as rows:
+            found = self._rows_here(job, parts, shown) if self.slots == 1 else self._rows(job, parts, shown)
+            with closing(found) as rows:
                 return job.fold(rows)
         finally:
             if self._progress is not None:
                 self._progress.end()
+
+    def _rows_here(
+        self, job: Job[Part, Row, Result], parts: Sequence[Part], shown: ScaledProgress | None
+    ) -> Generator[Row, None, None]:
+        """Yield the rows of all parts, one after the other: a second thread would only wait for the first."""
+        for done, part in enumerate(parts, 1):
+            rows = iter(job.run(part))
+            while some := list(islice(rows, _AT_ONCE)):
+                if self._deadline is not None:
+                    self._deadline.remaining()  # V12
+                yield from some
+            if shown is not None:
+                shown.reach(done / len(parts))
 
     def _rows(
         self, job: Job[Part, Row, Result], parts: Sequence[Part], shown: ScaledProgress | None

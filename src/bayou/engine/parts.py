@@ -25,6 +25,9 @@ from bayou.objectstore.transport import ObjectMeta
 MOST_LEVELS = 500
 """Directories that are looked into before the work begins: what they cost must not be felt."""
 
+REQUEST = 1 << 16
+"""What a request costs besides the bytes that it moves, in bytes: a small object takes as long as this many."""
+
 _PAGE = 1000
 
 T = TypeVar("T")

@@ -180,18 +180,28 @@ class Engines(Struct, frozen=True):
     ) -> Engines:
         return cls(config.spark, Selector.of(config, requested), deadline, warn, progress)
 
-    def local(self) -> Executor:
-        """Return the executor of this process."""
-        from bayou.engine.local import LocalExecutor  # noqa: PLC0415  (most commands run no job)
+    def local(self, threads: int | None = None) -> Executor:
+        """Return the executor of this process; `threads` is how many parts run at once."""
+        from bayou.engine.local import THREADS, LocalExecutor  # noqa: PLC0415  (most commands run no job)
 
-        return LocalExecutor(deadline=self.deadline, progress=self.progress)
+        return LocalExecutor(deadline=self.deadline, progress=self.progress, threads=threads or THREADS)
 
-    def run(self, needs: Needs, work: Callable[[Executor], T], *, what: str, files: int, size: int = 0) -> T:
+    def run(
+        self,
+        needs: Needs,
+        work: Callable[[Executor], T],
+        *,
+        what: str,
+        files: int,
+        size: int = 0,
+        threads: int | None = None,
+    ) -> T:
         """Do work of so many entries or files, and bytes, with the executor that pays; `work` runs one job or several.
 
         Where Spark was chosen and fails, this warns and calls `work` again with the executor of this process, unless
         the user asked for Spark: then its error is raised. `what` completes "… by this process alone", as in "the store
-        was listed".
+        was listed". `threads` is how many parts run at once in this process: one, where a part by itself does as much
+        at once as memory allows.
         """
         if self.selector.choose(files, size).spark and self._reaches(needs):
             try:
@@ -201,7 +211,7 @@ class Engines(Struct, frozen=True):
                 if self.selector.must:
                     raise
                 self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
-        return work(self.local())
+        return work(self.local(threads))
 
     def _reaches(self, needs: Needs) -> bool:
         """Say whether other processes can reach the stores of a job at all."""

@@ -8,7 +8,7 @@ a reader of the replica sees one version of the source or the next. Nothing is w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from itertools import chain, repeat
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,29 +18,25 @@ from bayou.config.settings import check_place
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid
-from bayou.core.progress import NoProgress, Progress
-from bayou.engine.select import Request
-from bayou.index.discovery import TooMany
+from bayou.core.progress import Progress
+from bayou.engine.job import Executor
+from bayou.engine.select import Engines, Request
 from bayou.index.head import Head, read_head
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
-from bayou.maintenance.replica import point
+from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.copy import Age
 from bayou.maintenance.replica.plan import Counts, Plan, plan
-from bayou.maintenance.replica.point import Made, swap, tally_of
 from bayou.maintenance.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
+from bayou.maintenance.replica.transfer import Made, Stores, needs_of, swap, tally_of
 from bayou.objectstore.retry import RetryPolicy
-from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.state.database import remote_url
-from bayou.sync.bulk import Bulk
+from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import ReplicateReport
-
-if TYPE_CHECKING:
-    from bayou.spark.session import Session
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
@@ -51,11 +47,9 @@ class _Job(Struct, frozen=True):
     source: Store
     head: Head
     target: Store
-    place: DatastoreConfig
-    bulk: Bulk | None
+    stores: Stores
+    engines: Engines
     allow_mass_delete: bool
-    progress: Progress
-    deadline: Deadline
     by: str
     report: ReplicateReport
 
@@ -84,16 +78,16 @@ def replicate(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     place = DatastoreConfig(url, None, namespace, options=dict(options or {}))
     source, target = _stores(repo, place, deadline)
+    if engine == "spark" and any(store.url.startswith("memory:") for store in (source, target)):
+        raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
     report = ReplicateReport(url=target.url, namespace=namespace, dry_run=dry_run)
     job = _Job(
         source,
         _head(source),
         target,
-        place,
-        _bulk(repo, url, engine, deadline, report, progress),
+        Stores(store_handle(repo.config, source, deadline), store_handle(_with(repo, place).config, target, deadline)),
+        Engines.of(repo.config, engine, deadline, report.warn, progress),
         allow_mass_delete,
-        progress or NoProgress(),
-        deadline,
         identity(),
         report,
     )
@@ -120,8 +114,12 @@ def _stores(repo: Repo, place: DatastoreConfig, deadline: Deadline) -> tuple[Sto
     if here.url and place.url and remote_url(here.url, here.namespace) == remote_url(place.url, place.namespace):
         raise UsageError(f"{place.url} is where this repo's data is already", hint="name another URL, or --namespace N")
     source = repo.store()
-    target = replace(repo, config=replace(repo.config, datastore=place)).store()
-    return source.within(deadline), target.within(deadline)
+    return source.within(deadline), _with(repo, place).store().within(deadline)
+
+
+def _with(repo: Repo, place: DatastoreConfig) -> Repo:
+    """Return the repo as if its data were in another store."""
+    return replace(repo, config=replace(repo.config, datastore=place))
 
 
 def _head(source: Store) -> Head:
@@ -137,21 +135,11 @@ def _head(source: Store) -> Head:
     return seen.head
 
 
-def _bulk(
-    repo: Repo, url: str, engine: Request, deadline: Deadline, report: ReplicateReport, progress: Progress | None
-) -> Bulk | None:
-    if not url.startswith("memory:"):
-        return Bulk.of(repo.config, engine, deadline, report.warn, progress)
-    if engine == "spark":
-        raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
-    return None
-
-
 def _estimate(job: _Job) -> None:
     """Say what a run would do. Nothing is written anywhere (V15)."""
     target = look(job.target, job.head, job.source)
     check_others(target)
-    counts = _counted(job, target)
+    counts = plan(job.tree, target).counts
     _guard(job, target, counts)
     job.report.copied, job.report.bytes, job.report.deleted = counts.copies, counts.bytes, counts.deletes
 
@@ -160,18 +148,17 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     """Look at the target, copy what it lacks, and swap its head; False if somebody else has changed that meanwhile."""
     target = look(job.target, job.head, job.source)
     check_others(target)
-    found = _plan(job, target)
-    if found is not None:
-        _guard(job, target, found.counts)
-        if target.seen is not None and not found.counts.any and _is_known(job, target):
-            return True
+    found = plan(job.tree, target)
+    _guard(job, target, found.counts)
+    if target.seen is not None and not found.counts.any and _is_known(job, target):
+        return True
     try:
         ready = begin(target, job.by)
     except Overtaken:
         return False
     sink = StoreSink(job.target, ulid())
-    work = _Work(job, ready, _age(ready, doubt=target.seen is not None and (again or doubtful(ready))), sink)
-    made, counts = work.on_spark() if found is None else work.here(found)
+    age = _age(ready, doubt=target.seen is not None and (again or doubtful(ready)))
+    made, counts = _copy(job, ready, found, age, sink), found.counts
     job.report.copied += made.copied
     job.report.bytes += made.bytes
     tally = tally_of(ready, made, counts)
@@ -184,82 +171,24 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     return True
 
 
-class _Work(Struct, frozen=True):
-    """The copying of one attempt, and the tree that it makes, under a commit that is its own."""
+def _copy(job: _Job, target: Target, found: Plan, age: Age, sink: StoreSink) -> Made:
+    """Copy what a plan says, and make the target's next tree, under the commit of `sink`."""
+    if not found.counts.copies:
+        return transfer.replicate(job.engines.local(), job.stores, target, found, age, sink)
+    ages = chain([age], repeat(replace(age, doubt=True)))  # what an executor that failed has copied lies there
 
-    job: _Job
-    target: Target
-    age: Age
-    sink: StoreSink
+    def work(executor: Executor) -> Made:
+        mark(target, job.by)
+        return transfer.replicate(executor, job.stores, target, found, next(ages), sink)
 
-    def here(self, found: Plan) -> tuple[Made, Counts]:
-        """Copy in this process."""
-        if found.counts.copies:
-            mark(self.target, self.job.by)
-        job = self.job
-        return point.replicate(job.source, self.target, found, self.age, self.sink, job.progress), found.counts
-
-    def on_spark(self) -> tuple[Made, Counts]:
-        """Copy on Spark, or here where that cannot be."""
-        job, bulk = self.job, self.job.bulk
-        assert bulk is not None
-
-        def run(spark: Session, recipe: StoreSpec) -> tuple[Made, Counts]:
-            from bayou.spark.replicate import Both, replicate  # noqa: PLC0415
-
-            both = Both(recipe, _recipe(job), job.tree, self.target.tree)
-            return replicate(spark, both, self.age, self.sink, self._agreed, job.deadline, job.progress)
-
-        done = bulk.run("the store was replicated", run)
-        if done is not None:
-            return done
-        found = plan(job.tree, self.target, None)
-        _guard(job, self.target, found.counts)
-        return replace(self, age=replace(self.age, doubt=True)).here(found)
-
-    def _agreed(self, counts: Counts) -> None:
-        """Called once it is known what there is to do, before anything is copied."""
-        _guard(self.job, self.target, counts)
-        if counts.copies:
-            mark(self.target, self.job.by)
-
-
-def _plan(job: _Job, target: Target) -> Plan | None:
-    """Return what there is to do; None where that is for Spark to find out."""
-    if job.bulk is None:
-        return plan(job.tree, target, None)
-    try:
-        return plan(job.tree, target, job.bulk.limit)
-    except TooMany:
-        return None
-
-
-def _counted(job: _Job, target: Target) -> Counts:
-    """Return how much there is to do."""
-    found = _plan(job, target)
-    if found is not None:
-        return found.counts
-
-    def run(spark: Session, recipe: StoreSpec) -> Counts:
-        from bayou.spark.replicate import Both, survey  # noqa: PLC0415
-
-        return survey(spark, Both(recipe, _recipe(job), job.tree, target.tree), job.deadline, job.progress)
-
-    assert job.bulk is not None
-    counts = job.bulk.run("the stores were compared", run)
-    return counts if counts is not None else plan(job.tree, target, None).counts
-
-
-def _recipe(job: _Job) -> StoreSpec:
-    """Return how tasks open the target."""
-    from bayou.spark.session import require_private_channel  # noqa: PLC0415
-
-    place = job.place
-    assert place.url is not None
-    assert job.bulk is not None
-    recipe = StoreSpec.of(place.url, place.namespace, place.options, job.target.concurrency)
-    require_private_channel(job.bulk.spark, recipe)
-    return recipe
+    return job.engines.run(
+        needs_of(job.stores.source, job.stores.target),
+        work,
+        what="the store was replicated",
+        files=found.counts.copies,
+        size=found.counts.bytes,
+        threads=1,
+    )
 
 
 def _is_known(job: _Job, target: Target) -> bool:

@@ -37,7 +37,7 @@ from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, Pre
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
-from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.parts import REQUEST, Part, divide, groups, objects
 from bayou.engine.spool import SortedSpool
 from bayou.index.check import Outline, damage_of, outline, try_load
 from bayou.index.discovery import (
@@ -210,9 +210,6 @@ of the index, or of the trash, that nothing is done by (V25); a node that cannot
 
 _ENTRIES_PER_PART = 5000
 """Fewer are not worth a part: dividing a store takes requests of its own."""
-
-REQUEST = 1 << 16
-"""What it costs to read an object besides its bytes, in bytes."""
 
 _AT_ONCE = 2000
 """Entries whose objects are asked for, or read, together."""

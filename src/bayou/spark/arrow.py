@@ -1,15 +1,11 @@
 """Records as Arrow batches and back. What crosses: text, int64, binary, and times in µs.
 
 A result as it comes: Arrow batches, part after part, and never the whole.
-
-Divide rows among tasks by what they cost, and not by their number: one huge file among small ones, or one model that
-has most of them, must not leave the other tasks without work.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import pyarrow
@@ -128,36 +124,3 @@ def batches(spark: SparkSession, frame: DataFrame) -> Iterator[pyarrow.RecordBat
 def tasks_of(spark: SparkSession) -> int:
     """Return a number of tasks that keeps the cluster busy: what shuffles are told is made for it."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-
-
-_BUCKETS = 64
-"""For each task: enough to even out, few enough to count here."""
-
-REQUEST = 1 << 16
-"""What a request costs besides its bytes, in bytes: a small file takes as long as this many."""
-
-
-def balanced(frame: DataFrame, key: str, size: str, tasks: int) -> DataFrame:
-    """Return the same rows in `tasks` parts of about the same cost; a row costs its `size` and a request."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
-    buckets = tasks * _BUCKETS
-    placed = frame.withColumn("_bucket", f.pmod(f.xxhash64(key), f.lit(buckets)).cast("int"))
-    cost = f.sum(f.col(size) + REQUEST).alias("cost")
-    costs = {row["_bucket"]: row["cost"] for row in placed.groupBy("_bucket").agg(cost).collect()}
-    if not costs:
-        return frame
-    task_of = frame.sparkSession.createDataFrame(list(assign(costs, tasks).items()), "_bucket int, _task int")
-    joined = placed.join(f.broadcast(task_of), "_bucket")
-    return joined.repartitionById(tasks, "_task").select(*frame.columns)
-
-
-def assign(costs: Mapping[int, int], tasks: int) -> dict[int, int]:
-    """Give each bucket a task: the costliest first, always to whoever has the least."""
-    load = [(0, task) for task in range(tasks)]
-    found: dict[int, int] = {}
-    for bucket, cost in sorted(costs.items(), key=lambda item: (-item[1], item[0])):
-        least, task = load[0]
-        heapq.heapreplace(load, (least + cost, task))
-        found[bucket] = task
-    return found

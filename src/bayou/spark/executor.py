@@ -1,4 +1,4 @@
-"""Run jobs (`engine.job`) as tasks of Spark.
+"""Run jobs (`engine.job`) as tasks of Spark, and what its planner does for a large sync (`sync.bulk`).
 
 Each part is a task: a kernel takes its number, does the part with the store client of its process, and yields rows as
 Arrow batches. The driver reads them as they come and never collects them.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -22,13 +23,26 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
 from bayou.engine.job import Job, Needs, Part, Result, Row
+from bayou.repo import Repo
 from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, tasks_of
 from bayou.spark.progress import watching
 from bayou.spark.session import cancelled_with, interrupt_at_deadline, log_of, spark_errors
 from bayou.spark.sources.source import read_parts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql.connect.session import SparkSession
+
+    from bayou.index.discovery import Discovered
+    from bayou.index.node_store import Staging
+    from bayou.index.tree import IndexTree
+    from bayou.objectstore.spec import StoreSpec
+    from bayou.objectstore.store import Store
+    from bayou.spark.sql.query import Saved
+    from bayou.spark.transfer import SparkMover
+    from bayou.sync.context import SyncContext
+    from bayou.sync.plan.windows import Planned
 
 _PARTS_PER_TASK = 4
 """More parts than run at once, so that one that takes long holds up no others."""
@@ -41,7 +55,7 @@ _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: 
 
 
 class SparkExecutor:
-    """Runs parts as tasks of one session. An `engine.job.Executor`."""
+    """Runs parts as tasks of one session. An `engine.job.Executor`, and a `sync.bulk.BulkExecutor`."""
 
     engine = "spark"
 
@@ -67,6 +81,26 @@ class SparkExecutor:
                 closing(self._rows(job.row, batches(spark, found))) as rows,
             ):
                 return job.fold(rows)
+
+    def discover(self, store: Store, recipe: StoreSpec, sink: Staging, *, carry: bool) -> Discovered:
+        from bayou.spark.discover import discover  # noqa: PLC0415
+
+        return discover(
+            self.session, store, recipe, sink, carry=carry, deadline=self._deadline, progress=self._progress
+        )
+
+    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+        from bayou.spark.plan import plan  # noqa: PLC0415
+
+        with spark_errors(log_of(self.session)):
+            return plan(self.session, recipe, context, remote, folder)
+
+    def mover(self, recipe: StoreSpec, context: SyncContext) -> SparkMover:
+        from bayou.spark.transfer import SparkMover  # noqa: PLC0415
+
+        return SparkMover(
+            self.session, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
+        )
 
     def _rows(self, row: type[Row], found: Iterator[pyarrow.RecordBatch]) -> Generator[Row, None, None]:
         for some in found:
@@ -120,13 +154,22 @@ def _plain(hint: Any) -> type:
 
 
 class SparkEngines:
-    """Opens executors of Spark. An `engine.select.SparkEngine`."""
+    """Opens executors of Spark, and runs queries. An `engine.select.SparkEngine`, and a
+    `models.types.sql.SqlEngine`."""
 
     def is_near(self, config: SparkConfig) -> bool:
         """Say whether some server runs already, here or elsewhere; a guess that takes no time, and starts nothing."""
         from bayou.spark.server.files import is_available  # noqa: PLC0415
 
         return is_available(config)
+
+    def save_result(
+        self, repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline
+    ) -> Saved:
+        """Ask a question of what a repo's catalog knows, and let tasks write the answer to `target`."""
+        from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
+
+        return save_result(repo, text, parameters, target, deadline)
 
     @contextmanager
     def open(
@@ -143,7 +186,7 @@ class SparkEngines:
             require_private_channel(config, store.recipe())
         with spark_session(config, deadline=deadline) as spark:
             for store in needs.stores:
-                require_store(spark, store.url, writes=needs.written)
+                require_store(spark, store.url, writes=store in needs.written)
             for path, what in needs.directories:
                 require_shared(spark, path, what)
             yield SparkExecutor(spark, deadline=deadline, progress=progress)

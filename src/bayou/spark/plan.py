@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
 from pathlib import Path
@@ -33,7 +33,7 @@ from bayou.state.database import Database
 from bayou.state.journal import JournalRow
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.windows import Looked
+from bayou.sync.plan.windows import Looked, Note, Planned
 from bayou.worktree.scan import scan
 
 if TYPE_CHECKING:
@@ -107,37 +107,6 @@ _MOST_PARTS = 256
 _AT_ONCE = 1024
 
 
-class Note(Struct, frozen=True):
-    """What was met that nobody decides about: the kind of something that is no payload, or the code of a failure."""
-
-    path: str
-    what: str
-    text: str
-
-
-class Planned(Struct, frozen=True):
-    """What a plan came to. `counts`, and the `bytes` that move, are of single paths: what becomes of versions that both
-    sides changed is for later.
-
-    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. Rows are
-    in the files `parts`, or come from `stream`.
-    """
-
-    parts: Sequence[Path]
-    counts: Counter[Action]
-    bytes: Counter[Action]
-    notes: list[Note]
-    marks: tuple[JournalRow, ...]
-    through: int
-    stream: Callable[[], Iterator[Looked]] | None = None
-
-    def rows(self) -> Iterator[Looked]:
-        """Yield every path that needs a decision, in order; only a few are held."""
-        if self.stream is not None:
-            return self.stream()
-        return heapq.merge(*map(_read, self.parts), key=attrgetter("observed.path"))
-
-
 def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
     """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
 
@@ -205,7 +174,7 @@ def _of_the_store_alone(kernel: LookAt, remote: IndexTree, marks: tuple[JournalR
     """
     assert remote.root is not None
     counts, sizes = Counter({Action.PULL: remote.root.entries}), Counter({Action.PULL: remote.root.bytes})
-    return Planned((), counts, sizes, [], marks, through, partial(kernel.entries, partial(entries_of, remote)))
+    return Planned(counts, sizes, (), marks, through, partial(kernel.entries, partial(entries_of, remote)))
 
 
 def _asked(names: Container[str], kernel: LookAt) -> Column:
@@ -252,7 +221,12 @@ def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, 
                     else:
                         counts[Action(action)] += 1
                         sizes[Action(action)] += cast("int", moved)
-    return Planned(parts, counts, sizes, noted, marks, through)
+    return Planned(counts, sizes, noted, marks, through, partial(_merged, parts))
+
+
+def _merged(parts: Sequence[Path]) -> Iterator[Looked]:
+    """Yield the rows of all files in order; only a few are held."""
+    return heapq.merge(*map(_read, parts), key=attrgetter("observed.path"))
 
 
 def _read(part: Path) -> Iterator[Looked]:

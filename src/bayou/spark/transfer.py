@@ -19,11 +19,12 @@ from msgspec import Struct
 
 from bayou.core.batched import batched
 from bayou.core.deadline import Deadline
+from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore.prefetcher import Prefetcher
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
-from bayou.spark.arrow import REQUEST, batches, ddl, entries_to_batch, tasks_of
+from bayou.spark.arrow import batches, ddl, entries_to_batch, tasks_of
 from bayou.spark.kernels import transfer
 from bayou.spark.kernels.transfer import MOVED, Kernel, Reports, TransferRow, in_rows, outcomes
 from bayou.spark.session import interrupt_all, interrupt_at_deadline, log_of, seconds_left, spark_errors

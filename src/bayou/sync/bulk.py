@@ -1,9 +1,14 @@
-"""Where a sync hands over to Spark what is too much for one process. Nothing of Spark is loaded before."""
+"""Where a sync hands over to Spark what is too much for one process. Nothing of Spark is loaded before.
+
+The sync says what it needs of Spark's planner (`BulkExecutor`); the pipeline has it, and the program's entry points
+install that (`engine.select`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -11,7 +16,9 @@ from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkError, UsageError
 from bayou.core.progress import Progress
-from bayou.engine.handle import StoreHandle
+from bayou.engine import select
+from bayou.engine.handle import RemoteHandle, StoreHandle
+from bayou.engine.job import Needs
 from bayou.engine.select import Request, Selector
 from bayou.index.discovery import Discovered
 from bayou.index.node_store import Staging
@@ -19,15 +26,35 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 
 if TYPE_CHECKING:
-    from bayou.spark.session import Session
+    from bayou.index.tree import IndexTree
+    from bayou.sync.context import SyncContext
+    from bayou.sync.plan.windows import Planned
+    from bayou.sync.transfer.executor import BulkMover
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class BulkExecutor(Protocol):
+    """An executor that also joins many tables of paths, and moves files, where its workers are."""
+
+    def discover(self, store: Store, recipe: StoreSpec, sink: Staging, *, carry: bool) -> Discovered:
+        """List a store without a head, and build the tree of its payload in `sink`.
+
+        With `carry` nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
+        """
+
+    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+        """Find the paths that need a decision, and look at them. `folder`, which workers see, keeps what is found."""
+
+    def mover(self, recipe: StoreSpec, context: SyncContext) -> BulkMover:
+        """Return what moves files. `SparkNotShared` where workers do not see the tree or the staging directory."""
 
 
 class Bulk(Struct, frozen=True):
     """How one command uses Spark: for more than `limit` objects or files.
 
-    What could not be done there is told to `warn` and done here, unless somebody asked for Spark (`must`).
+    What could not be done there is told to `warn` and done here, unless the user asked for Spark (`must`).
     """
 
     datastore: DatastoreConfig
@@ -59,7 +86,7 @@ class Bulk(Struct, frozen=True):
             progress,
         )
 
-    def run(self, what: str, job: Callable[[Session, StoreSpec], T]) -> T | None:
+    def run(self, what: str, job: Callable[[BulkExecutor, StoreSpec], T]) -> T | None:
         """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
 
         `what` completes "… by this process alone", as in "the store was listed".
@@ -72,16 +99,15 @@ class Bulk(Struct, frozen=True):
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
-        from bayou.spark.session import require_private_channel, spark_session  # noqa: PLC0415
-        from bayou.spark.shared_fs import require_store  # noqa: PLC0415
-
-        place.require_trust()
+        place.require_trust()  # V23
         recipe = StoreSpec.of(place.url, place.namespace, place.options, self.concurrency)
+        needs = Needs((RemoteHandle(recipe),))
         try:
-            require_private_channel(self.spark, recipe)
-            with spark_session(self.spark, deadline=self.deadline) as spark:
-                require_store(spark, place.url)
-                return job(spark, recipe)
+            with select.spark_engine().open(
+                self.spark, needs, deadline=self.deadline, progress=self.progress
+            ) as executor:
+                assert isinstance(executor, BulkExecutor)
+                return job(executor, recipe)
         except SparkError as error:
             if self.must:
                 raise
@@ -89,12 +115,10 @@ class Bulk(Struct, frozen=True):
             return None
 
     def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark, as `spark.discover` does; None if that cannot be: then do it here."""
+        """Discover a store on Spark; None if that cannot be: then do it here."""
 
-        def job(spark: Session, recipe: StoreSpec) -> Discovered:
-            from bayou.spark.discover import discover  # noqa: PLC0415
-
-            return discover(spark, store, recipe, sink, carry=carry, deadline=self.deadline, progress=self.progress)
+        def job(executor: BulkExecutor, recipe: StoreSpec) -> Discovered:
+            return executor.discover(store, recipe, sink, carry=carry)
 
         found = self.run("the store was listed", job)
         if found is not None and found.refusals > len(found.refused):

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
@@ -20,6 +19,7 @@ from bayou.index.tree import IndexTree, diff, scan
 from bayou.objectstore.spec import StoreSpec
 from bayou.state import file_stats
 from bayou.state.journal import JournalSnapshot
+from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
 from bayou.sync.plan.decision_table import Action
@@ -27,27 +27,23 @@ from bayou.sync.plan.local_scanner import LocalScanner, Observation
 from bayou.sync.plan.planner import distrust, guard, plan, tell_found
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import MASS_COUNT, PathAction
-from bayou.sync.plan.windows import Looked, Window, cut
+from bayou.sync.plan.windows import Looked, Planned, Window, cut
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import record_in_sync, see_store, settle_pending, tell_looked
 from bayou.sync.transfer.apply import Begun, begin, conflict_refused, finish
+from bayou.sync.transfer.executor import BulkMover
 from bayou.sync.transfer.pull import IncomingFile, downloads
-
-if TYPE_CHECKING:
-    from bayou.spark.plan import Planned
-    from bayou.spark.session import Session
-    from bayou.spark.transfer import SparkMover
 
 _NAMED = 3
 
 
 def large_pass(
-    context: SyncContext, spark: Session, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
+    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
 ) -> bool:
     """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
 
-    `store_view`: the store as it was seen a moment ago, by somebody who found that this is too much for one process.
+    `store_view`: the store as a pass of this process saw it, until it found that this is too much for it.
     """
     context.report.engine = "spark"
     if store_view is None:
@@ -59,8 +55,8 @@ def large_pass(
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _meet_rebuilt(context, store_view)
-    with _folder(context.repo.state / LARGE) as folder, _moving(context, spark, recipe) as mover:
-        large = _Large(context, _compare(context, spark, recipe, store_view, folder), store_view, mover)
+    with _folder(context.repo.state / LARGE) as folder, _moving(context, executor, recipe) as mover:
+        large = _Large(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
         large.tell()
         if context.options.dry_run:
             large.rehearse()
@@ -81,12 +77,10 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
+def _moving(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
-    from bayou.spark.transfer import SparkMover  # noqa: PLC0415
-
     before = context.mover
-    mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
+    mover = executor.mover(recipe, context)
     context.mover = mover
     try:
         yield mover
@@ -96,17 +90,13 @@ def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator
 
 
 def _compare(
-    context: SyncContext, spark: Session, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
+    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
 ) -> Planned:
     """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
-    from bayou.spark import plan as job  # noqa: PLC0415
-    from bayou.spark.session import log_of, spark_errors  # noqa: PLC0415
-
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
-        with spark_errors(log_of(spark)):
-            return job.plan(spark, recipe, context, store_view.tree, folder)
+        return executor.compare(recipe, context, store_view.tree, folder)
     except (SparkFailed, IndexDamaged):
         for tree in (context.base.tree(), store_view.tree):
             for _ in scan(tree):
@@ -125,7 +115,7 @@ def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
 class _Large:
     """One pass: what was found, and the store as of the window that was last committed."""
 
-    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: SparkMover) -> None:
+    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: BulkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view

@@ -29,7 +29,7 @@ from bayou.sync.report import CommitId, PlannedAction, SyncReport
 from bayou.sync.transfer.pull import ProofLost, settle_intents
 
 if TYPE_CHECKING:
-    from bayou.spark.session import Session
+    from bayou.sync.bulk import BulkExecutor
 
 _PASSES = 5
 
@@ -89,10 +89,12 @@ def _pass(context: SyncContext) -> bool:
     return _pass_here(context, None)
 
 
-def _pass_there(context: SyncContext, seen: Sequence[RemoteSnapshot], spark: Session, recipe: StoreSpec) -> bool:
+def _pass_there(
+    context: SyncContext, seen: Sequence[RemoteSnapshot], executor: BulkExecutor, recipe: StoreSpec
+) -> bool:
     from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
-    return large_pass(context, spark, recipe, seen[0] if seen else None)
+    return large_pass(context, executor, recipe, seen[0] if seen else None)
 
 
 def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnapshot] | None = None) -> bool:

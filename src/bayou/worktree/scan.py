@@ -18,7 +18,10 @@ from bayou.worktree.durability import tree_error, why
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DIRECTORY, SafeRoot, no_link, what_is
 
-__all__ = ["FileStat", "Found", "Skipped", "scan"]
+__all__ = ["FileStat", "Found", "Skipped", "places", "scan"]
+
+_MOST_FILES = 1000
+"""Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
 
 
 class Found(NamedTuple):
@@ -195,3 +198,48 @@ def _shown(path: str) -> str:
     """Make a name printable that may be no text at all."""
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def places(root: Path, wanted: int) -> list[str | None]:
+    """Return places that together are the whole tree (None: the tree itself): about `wanted`, or as many as there are.
+
+    A directory is divided only if everything directly in it is a directory or a file with a good name.
+    """
+    if not root.is_dir():
+        return [None]
+    names = sorted(os.listdir(root))
+    if any(name not in paths.PAYLOAD_ROOTS or not _is_directory(root / name) for name in names):
+        return [None]
+    done: list[str | None] = []
+    front = names
+    while front and len(done) + len(front) < wanted:
+        below: list[str] = []
+        for place in front:
+            inside = _inside(root, place)
+            if inside is None:
+                done.append(place)
+            else:
+                done += inside[1]
+                below += inside[0]
+        front = below
+    return done + list(front)
+
+
+def _inside(root: Path, place: str) -> tuple[list[str], list[str]] | None:
+    """Return the directories and the files directly in a directory, or None where only a walk of it tells all."""
+    directories: list[str] = []
+    plain: list[str] = []
+    try:
+        with os.scandir(root / place) as found:
+            for entry in found:
+                path = f"{place}/{entry.name}"
+                if paths.refusal(path) is not None or len(plain) == _MOST_FILES:
+                    return None
+                (directories if entry.is_dir(follow_symlinks=False) else plain).append(path)
+    except OSError:
+        return None
+    return directories, plain
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -1,4 +1,4 @@
-"""A rebuild of more records than one process should read: Spark reads them, and the rows are loaded here as they come.
+"""A rebuild of the catalog: one job reads every record, and the rows are loaded here as they come.
 
 The load is part of the rebuild's transaction, so that it takes effect as a whole, with the position that it reflects.
 
@@ -7,9 +7,7 @@ What changed in a datastore that is a directory: told by stat alone, and no file
 A directory whose mtime is the one that is remembered has the names that it had; in one that has changed, every record
 is looked at. Claimed versions that have no metadata yet are directories like all others.
 
-What workers tell of records, as plain values that can travel, and what becomes of it here.
-
-Both ways of a rebuild read with the same functions; here is only how their answers cross.
+What the workers of a rebuild tell of records and directories, and the rows in which that crosses to the driver.
 """
 
 from __future__ import annotations
@@ -20,27 +18,26 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from itertools import chain
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
 from bayou.core import paths
-from bayou.core.deadline import Deadline
+from bayou.core.progress import Stage
 from bayou.data.catalog.derive import ROOTS, Absent, Read, is_record, read_all, stamp
 from bayou.data.catalog.schema import INDEXES
-from bayou.data.engine import CatalogEngine
+from bayou.data.engine import CatalogEngine, needs_of
 from bayou.data.layout import METADATA, version_number
+from bayou.engine.job import Needs
+from bayou.engine.parts import groups
 from bayou.repo import Repo
 from bayou.worktree.durability import why
 from bayou.worktree.safe_root import DIRECTORY
-from bayou.worktree.scan import Found, scan
-
-if TYPE_CHECKING:
-    from bayou.spark.session import Session
+from bayou.worktree.scan import Found, places, scan
 
 _STEP_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without a trace in its mtime."""
@@ -81,15 +78,15 @@ def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tup
     return look.survey
 
 
-def has_more(root: Path, limit: int) -> bool:
-    """Say whether a directory datastore has more records than that; no more is looked at than it takes to tell."""
+def survey_up_to(root: Path, limit: int) -> Survey | None:
+    """Look at a directory datastore as at something new; None as soon as it has more records than `limit`."""
     look = _Look(f"{root}/", {})
     look.walk(list(ROOTS), limit)
-    return len(look.survey.found) > limit
+    return look.survey if len(look.survey.found) <= limit else None
 
 
 def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
-    """Look at the uppermost directories, until there are about `wanted` below them that nobody has looked into yet."""
+    """Look at the uppermost directories, until there are about `wanted` below them to look into."""
     look = _Look(f"{root}/", {})
     front = list(ROOTS)
     while front and len(front) < wanted:
@@ -169,8 +166,15 @@ class _Look:
         return True
 
 
-Line = tuple[str, str, str | None, str | None, str | None, int | None]
-"""`path, kind, row, stamp, why, mtime`: what `bayou.spark.catalog_jobs` carries."""
+class Line(NamedTuple):
+    """A row: what is told of one file or directory. `kind` says of what class it is, `row` is JSON."""
+
+    path: str
+    kind: str
+    row: str | None = None
+    stamp: str | None = None
+    why: str | None = None
+    mtime: int | None = None
 
 
 class Folder(Struct, frozen=True):
@@ -190,36 +194,6 @@ class Closed(Struct, frozen=True):
 Told = Read | Absent | Folder | Closed
 
 
-class Part(Struct, frozen=True):
-    """What one task looks at: directories with all that is below them, and records that were found already."""
-
-    below: Sequence[str] = ()
-    records: Sequence[str] = ()
-
-
-class CacheReader(Struct, frozen=True):
-    """Reads the records of a part of a store's cache. It can be pickled."""
-
-    root: Path
-
-    def __call__(self, part: Part) -> Iterator[Line]:
-        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, Found))
-        return map(line_of, read_all(self.root, filter(is_record, here)))
-
-
-class DirectoryReader(Struct, frozen=True):
-    """Reads the records of a part of a directory datastore, and tells of its directories. It can be pickled."""
-
-    root: Path
-
-    def __call__(self, part: Part) -> Iterator[Line]:
-        for place in part.below:
-            seen = survey_below(self.root, [place])
-            yield from map(line_of, directories(seen))
-            yield from map(line_of, read_all(self.root, seen.found))
-        yield from map(line_of, read_all(self.root, part.records))
-
-
 def directories(seen: Survey) -> Iterator[Folder | Closed]:
     """Yield the directories of a survey."""
     yield from (Folder(path, mtime) for path, mtime in seen.folders.items())
@@ -230,15 +204,15 @@ def line_of(one: Told) -> Line:
     """Return an answer as it crosses."""
     match one:
         case Read(path, None, stamp, why, hidden):
-            return path, "hidden" if hidden else "bad", None, stamp, why, None
+            return Line(path, "hidden" if hidden else "bad", stamp=stamp, why=why)
         case Read(path, row, stamp):
-            return path, "row", json.dumps(row), stamp, None, None
+            return Line(path, "row", json.dumps(row), stamp)
         case Folder(path, mtime):
-            return path, "folder", None, None, None, mtime
+            return Line(path, "folder", mtime=mtime)
         case Closed(path, why):
-            return path, "closed", None, None, why, None
+            return Line(path, "closed", why=why)
         case Absent(path):
-            return path, "absent", None, None, None, None
+            return Line(path, "absent")
 
 
 def told_by(line: Line) -> Told:
@@ -261,74 +235,158 @@ def records_of(told: Iterable[Told]) -> Iterator[Read | Absent]:
     return (one for one in told if isinstance(one, Read | Absent))
 
 
-_PLACES_PER_TASK = 4
+_PLACES_PER_PART = 4
 _RECORDS = 1000
 """Records of one part, where they lie in one directory and so cannot be divided otherwise."""
+
+_MANY = 20_000
+"""Records that are loaded sooner into tables without indexes."""
 
 Take = Callable[[Iterator[Told]], int]
 """Loads what was told, and returns how many rows are not what they were."""
 
 
+class Part(Struct, frozen=True):
+    """Directories that are read with all that is below them, records that were found already, and what is known."""
+
+    below: Sequence[str] = ()
+    records: Sequence[str] = ()
+    known: Sequence[Line] = ()
+
+
+class CacheReader:
+    """Reads the records of a part of a store's cache. A kernel."""
+
+    row = Line
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, part: Part) -> Iterator[Line]:
+        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, Found))
+        yield from part.known
+        yield from map(line_of, read_all(self.root, filter(is_record, here)))
+        yield from map(line_of, read_all(self.root, part.records))
+
+
+class DirectoryReader:
+    """Reads the records of a part of a directory datastore, and tells of its directories. A kernel."""
+
+    row = Line
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, part: Part) -> Iterator[Line]:
+        yield from part.known
+        for place in part.below:
+            seen = survey_below(self.root, [place])
+            yield from map(line_of, directories(seen))
+            yield from map(line_of, read_all(self.root, seen.found))
+        yield from map(line_of, read_all(self.root, part.records))
+
+
+class _Load(Struct, frozen=True):
+    """Loads rows into the catalog, in a savepoint: a job that fails leaves nothing for the one that does it again."""
+
+    db: sqlite3.Connection
+    take: Take
+    many: bool
+
+    def __call__(self, rows: Iterable[Line]) -> int:
+        with _savepoint(self.db), _without_indexes(self.db) if self.many else nullcontext():
+            return self.take(map(told_by, rows))
+
+
+class BackfillJob:
+    """Reads every record of a tree and loads it. An `engine.job.Job`."""
+
+    row = Line
+    stage = Stage("reading records")
+
+    def __init__(
+        self,
+        needs: Needs,
+        reader: CacheReader | DirectoryReader,
+        divided: Callable[[int], Sequence[Part]],
+        load: Callable[[Iterable[Line]], int],
+    ) -> None:
+        self.needs = needs
+        self._reader = reader
+        self._divided = divided
+        self._load = load
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return type(self._reader), (self._reader.root,)  # the database stays with the driver
+
+    def parts(self, wanted: int) -> Sequence[Part]:
+        return self._divided(wanted)
+
+    def run(self, part: Part) -> Iterator[Line]:
+        return self._reader.run(part)
+
+    def fold(self, rows: Iterable[Line]) -> int:
+        return self._load(rows)
+
+
 class Backfill(Struct, frozen=True):
-    """How one refresh of a catalog uses Spark. `warnings` says why it did not, where it should have."""
+    """How one refresh of a catalog reads everything. `warnings` says why Spark did not, where it should have."""
 
     repo: Repo
     engine: CatalogEngine
     warnings: list[str] = field(default_factory=list)
 
+    def cache(self, db: sqlite3.Connection, root: Path, here: Iterator[str], take: Take) -> int:
+        """Load the records of a store's cache. `here` finds them; it is asked for as many as decide on the engine."""
+        limit = self._limit
+        some = list(islice(here, limit + 1))
+
+        def parts(wanted: int) -> Sequence[Part]:
+            return _record_parts(some) if len(some) <= limit else _cache_parts(root, wanted)
+
+        return self._run(CacheReader(root), parts, len(some), _Load(db, take, len(some) > min(limit, _MANY)))
+
+    def directory(self, db: sqlite3.Connection, root: Path, take: Take) -> int:
+        """Load the records of a directory datastore, and its directories."""
+        limit = self._limit
+        seen = survey_up_to(root, limit)
+
+        def parts(wanted: int) -> Sequence[Part]:
+            upper, front = divide(root, wanted * _PLACES_PER_PART) if seen is None else (seen, [])
+            return [*_surveyed_parts(upper), *(Part(below=some) for some in groups(front, wanted))]
+
+        count = limit + 1 if seen is None else len(seen.found)
+        return self._run(DirectoryReader(root), parts, count, _Load(db, take, count > min(limit, _MANY)))
+
     @property
-    def limit(self) -> int | None:
-        """How many records this process reads by itself; None: all."""
-        return self.engine.limit(self.repo)
-
-    def cache(self, db: sqlite3.Connection, root: Path, take: Take) -> int | None:
-        """Load the records of a store's cache; None where Spark cannot: then nothing has changed."""
-        return self._run(db, CacheReader(root), lambda tasks: (_cache_parts(root, tasks), ()), take)
-
-    def directory(self, db: sqlite3.Connection, root: Path, take: Take) -> int | None:
-        """Load the records of a directory datastore, its directories among them; None as above."""
-        return self._run(db, DirectoryReader(root), lambda tasks: _directory_parts(root, tasks), take)
+    def _limit(self) -> int:
+        """How many records are looked for before the work begins: with more, parts are found by the way."""
+        limit = self.engine.limit(self.repo)
+        return _MANY if limit is None else limit
 
     def _run(
-        self,
-        db: sqlite3.Connection,
-        read: CacheReader | DirectoryReader,
-        divided: Callable[[int], tuple[Sequence[Part], Iterable[Told]]],
-        take: Take,
-    ) -> int | None:
-        def job(spark: Session, deadline: Deadline) -> int:
-            from bayou.spark.arrow import tasks_of  # noqa: PLC0415
-            from bayou.spark.catalog_jobs import backfill  # noqa: PLC0415
-
-            parts, seen = divided(tasks_of(spark) * _PLACES_PER_TASK)
-            found = backfill(spark, parts, read, progress=self.engine.progress, deadline=deadline)
-            with _whole(db), _loading(db), closing(found):
-                return take(chain(seen, map(told_by, found)))
-
-        return self.engine.run(self.repo, "the catalog was rebuilt", job, self.warnings.append)
+        self, reader: CacheReader | DirectoryReader, parts: Callable[[int], Sequence[Part]], count: int, load: _Load
+    ) -> int:
+        job = BackfillJob(needs_of(self.repo), reader, parts, load)
+        return self.engine.run(self.repo, job, what="the catalog was rebuilt", count=count, warn=self.warnings.append)
 
 
-def _cache_parts(root: Path, tasks: int) -> Sequence[Part]:
-    from bayou.engine.parts import groups  # noqa: PLC0415
-    from bayou.spark.sources.source import places  # noqa: PLC0415
-
-    found = places(root, tasks * _PLACES_PER_TASK)
+def _cache_parts(root: Path, wanted: int) -> Sequence[Part]:
+    found = places(root, wanted * _PLACES_PER_PART)
     named = [place for place in found if place is not None and place.partition("/")[0] in ROOTS]
-    return [Part(below=some) for some in groups(ROOTS if None in found else named, tasks)]
+    return [Part(below=some) for some in groups(ROOTS if None in found else named, wanted)]
 
 
-def _directory_parts(root: Path, tasks: int) -> tuple[Sequence[Part], Iterable[Told]]:
-    from bayou.engine.parts import groups  # noqa: PLC0415
+def _surveyed_parts(seen: Survey) -> list[Part]:
+    return [Part(known=list(map(line_of, directories(seen)))), *_record_parts(list(seen.found))]
 
-    upper, front = divide(root, tasks * _PLACES_PER_TASK)
-    records = list(upper.found)
-    parts = [Part(below=some) for some in groups(front, tasks)]
-    parts += [Part(records=records[at : at + _RECORDS]) for at in range(0, len(records), _RECORDS)]
-    return parts, directories(upper)
+
+def _record_parts(records: Sequence[str]) -> list[Part]:
+    return [Part(records=records[at : at + _RECORDS]) for at in range(0, len(records), _RECORDS)]
 
 
 @contextmanager
-def _loading(db: sqlite3.Connection) -> Iterator[None]:
+def _without_indexes(db: sqlite3.Connection) -> Iterator[None]:
     """Do without the indexes of questions while rows come, and make them when all are there.
 
     Rows come in the order of their places, and in none of their ids and times: an index of a million of those that is
@@ -342,8 +400,8 @@ def _loading(db: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _whole(db: sqlite3.Connection) -> Iterator[None]:
-    """Undo what was done in here if it fails, and only that: somebody else goes on in the same transaction."""
+def _savepoint(db: sqlite3.Connection) -> Iterator[None]:
+    """Undo what was done in here if it fails, and only that: the caller goes on in the same transaction."""
     db.execute("SAVEPOINT backfill")
     try:
         yield

@@ -78,6 +78,24 @@ def versions(db: sqlite3.Connection, where: Where, limit: int | None = None) -> 
     return map(version_of, db.execute(statement, (*where.parameters, -1 if limit is None else limit)))
 
 
+Item = tuple[str, str, str]
+"""What the versions of an item have in common: type, model and name."""
+
+
+def count_by_item(db: sqlite3.Connection) -> Iterator[tuple[Item, int]]:
+    """Yield the items, in order, each with its number of versions, marks of deleted ones included."""
+    found = db.execute("SELECT type, model_id, name, count(*) FROM version GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
+    return (((kind, model_id, name), count) for kind, model_id, name, count in found)
+
+
+def versions_between(db: sqlite3.Connection, first: Item, last: Item) -> Iterator[VersionRow]:
+    """Yield the versions of a range of items, both ends included, as of one moment, in order of item and number."""
+    statement = f"""SELECT {quoted(TABLES["version"])}, {IS_LATEST} FROM version
+        WHERE (type, model_id, name) >= (?, ?, ?) AND (type, model_id, name) <= (?, ?, ?)
+        ORDER BY type, model_id, name, version"""
+    return map(version_of, db.execute(statement, (*first, *last)))
+
+
 def outputs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[OutputRow]:
     """Return outputs, the newest first."""
     statement = f"SELECT {quoted(TABLES['output'])} FROM output {where.sql} ORDER BY started_at DESC, id DESC LIMIT ?"

@@ -271,6 +271,20 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+@contextlib.contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a catalog to read it, as a worker does, which has nothing but the file; it may be gone or damaged."""
+    try:
+        address = f"{path.as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_WITHIN_S, isolation_level=None)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise StateError(
+            f"the catalog cannot be read: {path}: {error}",
+            hint="workers read it as a file: it must be on a file system that they share with this machine",
+        ) from error
+
+
 def _transaction(db: sqlite3.Connection, begin: str, work: Work[T]) -> T:
     db.execute(begin)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.data.catalog.backfill import Backfill, Closed, Folder, Told, has_more, survey
+from bayou.data.catalog.backfill import Backfill, Closed, Folder, Told, survey
 from bayou.data.catalog.derive import Absent, Read, Refreshed, apply, empty, is_record, read_all, settle
 from bayou.data.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, key_of, told
 
@@ -53,35 +53,31 @@ def _look(db: sqlite3.Connection, root: Path) -> DirectoryScan:
 
 def catch_up(db: sqlite3.Connection, root: Path, looked: DirectoryScan, backfill: Backfill) -> Refreshed:
     """Read what has changed, and remember the directory as it was when it was looked at."""
-    why = None
-    if told(db, "position") != _place(root):
+    place = _place(root)
+    if told(db, "position") != place:
         why = told(db, "why") or "had lost track of the tree"
-        if told(db, "place") not in (None, _place(root)):
+        if told(db, "place") not in (None, place):
             empty(db)
             why = "was of another datastore"
-        count = _backfill(db, root, backfill)
-        if count is not None:
-            return settle(db, _place(root), _place(root), why, count)
-        looked = _look(db, root)
+        return settle(db, place, place, why, _read_everything(db, root, backfill))
     count = apply(db, read_all(root, looked.todo), partial(_gone, db, root))
     db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _closed(db)])
     db.executemany("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", looked.unreadable.items())
     db.executemany("DELETE FROM folder WHERE path = ?", [(path,) for path in looked.gone])
     db.executemany("INSERT OR REPLACE INTO folder VALUES (?, ?)", looked.folders.items())
-    return settle(db, _place(root), _place(root), why, count)
+    return settle(db, place, place, None, count)
 
 
-def _backfill(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int | None:
-    """Read everything on Spark if it is too much for this process; None if it is not, or cannot be: nothing is done."""
-    limit = backfill.limit
-    if limit is None or not has_more(root, limit):
-        return None
+def _read_everything(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int:
+    """Read every record that is here, and remember every directory."""
 
     def take(found: Iterator[Told]) -> int:
+        db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _closed(db)])
+        db.execute("DELETE FROM folder")
         for table in TABLES:
             db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
         count = apply(db, _without_directories(db, found), partial(_gone, db, root))
-        # Rows of an earlier catalog whose files nobody has met: they are gone, unless nobody could look (V20).
+        # Rows of an earlier catalog whose files the job did not meet are gone, unless it could not look (V20).
         hidden = tuple(f"{path}/" for path in _closed(db))
         unseen = [
             str(path)

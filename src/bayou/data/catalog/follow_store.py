@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 
 from bayou.data.catalog.backfill import Backfill, records_of
@@ -60,15 +59,9 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
 
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
-    """Read every record that is here: in this process, or on Spark once the walk has met too many for it."""
+    """Read every record that is here."""
     here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
-    limit = backfill.limit
-    some = list(islice(here, 0 if limit is None else limit + 1))
-    if limit is not None and len(some) > limit:
-        count = backfill.cache(db, root, lambda told: apply(db, records_of(told), gone))
-        if count is not None:
-            return count
-    return apply(db, read_all(root, chain(some, here)), gone)
+    return backfill.cache(db, root, here, lambda told: apply(db, records_of(told), gone))
 
 
 def _records(paths: Iterable[str]) -> Iterator[str]:

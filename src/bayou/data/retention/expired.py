@@ -1,24 +1,15 @@
-"""The versions that may go, however many: what is told first is kept, so that exactly that can go (F120).
-
-Judging more versions than one process should look at, on Spark.
-"""
+"""The versions that may go, however many: what is told first is kept, so that exactly that can go (F120)."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
-from bayou.core.deadline import Deadline
 from bayou.data.catalog.schema import values, version_of
-from bayou.data.retention.rules import Doomed, ExpiredVersion, RetentionEvaluator, Ruling, order, ruling_of
-
-if TYPE_CHECKING:
-    from bayou.data.records import Records
-    from bayou.spark.session import Session
+from bayou.data.retention.rules import Doomed, ExpiredVersion, order
 
 _AT_ONCE = 1000
 
@@ -91,34 +82,3 @@ def _shared(mine: Iterable[Doomed], shown: Iterable[Doomed]) -> Iterator[Doomed]
             other = next(others, None)
         if other is not None and order(other.row) == order(one.row):
             yield one
-
-
-_ATTEMPTS = 3
-T = TypeVar("T")
-
-
-def judge_on_spark(
-    records: Records, court: RetentionEvaluator, take: Callable[[Iterator[Ruling]], T], warn: Callable[[str], None]
-) -> T | None:
-    """Return what `take` makes of the rulings on every item, which come in order; None if that has to be done here.
-
-    Workers read the catalog one after the other, and an item's rows may be in several of their parts. So what was
-    judged counts only if nobody has written to the catalog meanwhile: of half its rows, an item is judged wrongly (V5).
-    """
-    catalog = records.catalog
-
-    def job(spark: Session, deadline: Deadline) -> T | None:
-        from bayou.spark.catalog_jobs import retention  # noqa: PLC0415
-
-        for _ in range(_ATTEMPTS):
-            before = catalog.mark()
-            if before is None:
-                return None
-            found = retention(spark, catalog.path, court, progress=records.engine.progress, deadline=deadline)
-            with closing(found):
-                taken = take(map(ruling_of, found))
-            if catalog.mark() == before:
-                return taken
-        return None
-
-    return records.engine.run(records.repo, "what may go was found", job, warn)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bayou.data.catalog.catalog import Where
 from bayou.data.changes import consistent_read
-from bayou.data.retention.expired import ExpiredSet, judge_on_spark
-from bayou.data.retention.rules import ExpiredVersion, RetentionEvaluator, Ruling, Runs, remove
+from bayou.data.retention.expired import ExpiredSet
+from bayou.data.retention.judging import judge_all
+from bayou.data.retention.rules import ExpiredVersion, RetentionEvaluator, Runs, remove
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
-
-MOST_UNCLEAR = 1000
-"""Versions that are named since nobody can judge them; of more, only the number is told."""
 
 _AT_ONCE = 5000
 """Versions whose rows are held at once while they are deleted."""
@@ -41,10 +38,7 @@ class GcPlan(Struct, frozen=True):
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
-    """Tell what may go at a time. Changes nothing, and sends nothing.
-
-    Of more versions than one process should look at, Spark judges and weighs each item, by the same `Court`.
-    """
+    """Tell what may go at a time. Changes nothing, and sends nothing."""
     return consistent_read(records.context, lambda: _plan(records, now))
 
 
@@ -63,31 +57,9 @@ def _plan(records: Records, now: datetime) -> GcPlan:
     gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
     court = RetentionEvaluator(now, gone, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
-    found = None
-    if records.engine.takes(records.repo, catalog.count_versions()):
-        found = judge_on_spark(records, court, _told, warnings.append)
-    doom, unclear = found or _told(court.judge(catalog.select(Where())))
+    judged = judge_all(records, court, warnings.append)
     bad = [bad.why for bad in catalog.bad()]
-    return GcPlan(doom, doom.bytes, (*warnings, *unclear, *bad))
-
-
-def _told(rulings: Iterable[Ruling]) -> tuple[ExpiredSet, list[str]]:
-    """Keep what was ruled as it comes."""
-    unclear: list[str] = []
-    more = 0
-
-    def sentenced() -> Iterator[ExpiredVersion]:
-        nonlocal more
-        for one in rulings:
-            if isinstance(one, ExpiredVersion):
-                yield one
-            elif len(unclear) < MOST_UNCLEAR:
-                unclear.append(one)
-            else:
-                more += 1
-
-    doom = ExpiredSet(sentenced())
-    return doom, [*unclear, f"and {more:,} more that nobody can judge"] if more else unclear
+    return GcPlan(judged.doom, judged.doom.bytes, (*warnings, *judged.unclear, *bad))
 
 
 def _removed(records: Records, doomed: ExpiredSet) -> Iterator[ExpiredVersion]:

@@ -7,26 +7,22 @@ Which workflow runs are known to be gone. Absence here is no evidence: the recor
 
 Deleting versions of many items: weighed before, then deleted in batches.
 
-One item at a time: which of its versions may go, and what that frees. A pure function of its rows and of the tree.
-
-This process and Spark's workers judge by the same `Court`; who calls it makes no difference.
+One item at a time: which versions may go, and what that frees. A pure function of its rows and of the tree.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from bayou.core.errors import RetentionInvalid
 from bayou.core.ids import ulid
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.catalog.schema import values, version_of
 from bayou.data.items import Versions, metadata_of
 from bayou.data.layout import METADATA, RAW, VersionPath
 from bayou.data.metadata import parse_keep, parse_lifetime
@@ -245,10 +241,6 @@ def _size(tree: Worktree, row: VersionRow) -> int:
     return sum((elsewhere | {name: found.size for name, found in here.items() if found is not None}).values())
 
 
-Line = tuple[str | None, str | None, int | None, str | None]
-"""`row, why, bytes, unclear`: what `bayou.spark.catalog_jobs` carries."""
-
-
 class ExpiredVersion(Struct, frozen=True):
     """A version that may go and that is still there, and the bytes that this frees."""
 
@@ -257,7 +249,7 @@ class ExpiredVersion(Struct, frozen=True):
 
 
 Ruling = ExpiredVersion | str
-"""What becomes of a version; a text says why nobody can tell, and so why it stays."""
+"""What becomes of a version; a text says why that cannot be told, and so why it stays."""
 
 
 class RetentionEvaluator(Struct, frozen=True):
@@ -269,14 +261,10 @@ class RetentionEvaluator(Struct, frozen=True):
     repo_id: str
 
     def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
-        """Judge the versions of many items, deleted ones among them: item by item, in order of name and number."""
+        """Judge the versions of many items, deleted ones among them, which come in order of item and number."""
         tree = Worktree(self.root, NoJournal())
-        for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
+        for _, versions in groupby(rows, key=lambda row: row.item):
             yield from self._item(tree, list(versions))
-
-    def __call__(self, found: Sequence[Sequence[Any]]) -> Iterator[Line]:
-        """Judge the versions of one item; they come, and what is said of them goes, as plain values."""
-        return map(line_of, self.judge(map(version_of, found)))
 
     def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
         verdict = judge(rows, self.now, self.gone)
@@ -287,21 +275,3 @@ class RetentionEvaluator(Struct, frozen=True):
             for one in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
                 yield ExpiredVersion(doomed[one.row.version], one.bytes)
         yield from verdict.unclear
-
-
-def line_of(ruling: Ruling) -> Line:
-    """Return a ruling as it crosses."""
-    if isinstance(ruling, str):
-        return None, None, None, ruling
-    row = ruling.doomed.row
-    return json.dumps((*values(row)[1], row.latest)), ruling.doomed.why, ruling.bytes, None
-
-
-def ruling_of(line: Line) -> Ruling:
-    """Return the ruling that crossed."""
-    row, why, size, unclear = line
-    if unclear is not None:
-        return unclear
-    return ExpiredVersion(
-        Doomed(version_of(json.loads(row or "")), "expired" if why == "expired" else "surplus"), size or 0
-    )

@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from bayou.core.batched import batched
 from bayou.core.errors import NodeDamaged, NodeMissing
-from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
 from bayou.maintenance.replica.copy import Pair
@@ -65,19 +64,17 @@ class Plan(Struct):
         return iter(self._held) if self._held is not None else self._again()
 
 
-def plan(source: IndexTree, target: Target, limit: int | None) -> Plan:
-    """Compare source and target; `TooMany` as soon as that is known to be more than `limit` pairs.
+def plan(source: IndexTree, target: Target) -> Plan:
+    """Compare source and target.
 
     After a whole replication only what the source has changed since is looked at; else everything.
     """
     if target.replica.whole and target.untouched:
         try:
-            return _plan(lambda: _since(source, target), limit)
+            return _plan(lambda: _since(source, target))
         except (NodeMissing, NodeDamaged):
             pass  # what the source was then has been collected: the entries themselves still tell
-    if limit is not None and max((root.entries for root in (source.root, target.root) if root), default=0) > limit:
-        raise TooMany
-    return _plan(lambda: _everything(source, target), limit)
+    return _plan(lambda: _everything(source, target))
 
 
 def windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -94,15 +91,13 @@ def windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
         yield window
 
 
-def _plan(pairs: Callable[[], Iterator[Pair]], limit: int | None) -> Plan:
+def _plan(pairs: Callable[[], Iterator[Pair]]) -> Plan:
     found = Plan(Counts(), lambda: (pair for pair in pairs() if pair.action != "keep"))
     todo = 0
     for pair in pairs():
         if not found.counts.add(pair):
             continue
         todo += 1
-        if limit is not None and todo > limit:
-            raise TooMany
         if found._held is not None:
             found._held.append(pair)
             if todo > WINDOW:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
+from bayou.engine import select
 from bayou.models.method_context import MethodContext
 from bayou.models.types.schema import Method, OutputSpec
-
-if TYPE_CHECKING:
-    from bayou.spark.sql.query import Saved
+from bayou.repo import Repo
 
 _VALUE = ["string", "number", "boolean", "null"]
 _ARGUMENTS = {
@@ -37,6 +37,36 @@ _ARGUMENTS = {
 }
 RESULT, SUMMARY = "result", "summary"
 PARQUET = "application/vnd.apache.parquet"
+
+
+class Column(Protocol):
+    """A column of a result."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+
+
+class Saved(Protocol):
+    """What a query has written: its columns, its rows, and its size in bytes."""
+
+    @property
+    def columns(self) -> Sequence[Column]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+@runtime_checkable
+class SqlEngine(Protocol):
+    """What `engine.select` has been given, as this type needs it: an engine that answers queries."""
+
+    def save_result(
+        self, repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline
+    ) -> Saved:
+        """Ask a question of what a repo's catalog knows, and write the answer to `target` as Parquet."""
 
 
 class SparkSql:
@@ -72,12 +102,12 @@ class SparkSql:
 
 def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> Saved:
     """Let Spark write the rows of a query; say what is wrong with it together with what to do about that."""
-    from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
-
+    engine = select.spark_engine()
+    assert isinstance(engine, SqlEngine)
     deadline = Deadline.after(float("inf") if timeout is None else timeout, work.cancelled)
     try:
         with work.room(RESULT) as file:
-            return save_result(work.current(), sql, parameters, file, deadline)
+            return engine.save_result(work.current(), sql, parameters, file, deadline)
     except (JavaMissing, JavaTooOld, QueryInvalid) as error:
         raise MethodFailed(f"{error.message}; {error.hint}" if error.hint else error.message) from error
     except DeadlinePassed as error:

@@ -8,7 +8,6 @@ The files of a tree, by stat. Its directory must be where the workers see it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -19,11 +18,10 @@ import pyarrow
 from msgspec import Struct
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bayou.core import paths
 from bayou.core.ids import ulid
 from bayou.engine.parts import groups
 from bayou.spark.arrow import INT, TEXT, batches_of_rows, ddl
-from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.scan import Found, Skipped, places, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,38 +116,11 @@ TEMPORARY = "temporary"
 """How a write in progress is skipped, or what a killed one left."""
 
 _AT_ONCE = 1000
-_MOST_FILES = 1000
-"""Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
 
 
 def files(spark: SparkSession, root: Path, tasks: int) -> DataFrame:
     """Return what lies in a tree (`FILES`)."""
     return load(spark, "files", FILES, groups(places(root, tasks * 4), tasks), partial(read, root))
-
-
-def places(root: Path, wanted: int) -> list[str | None]:
-    """Return places that together are the whole tree (None: the tree itself): about `wanted`, or as many as there are.
-
-    A directory is divided only if everything directly in it is a directory or a file with a good name.
-    """
-    if not root.is_dir():
-        return [None]
-    names = sorted(os.listdir(root))
-    if any(name not in paths.PAYLOAD_ROOTS or not _is_directory(root / name) for name in names):
-        return [None]
-    done: list[str | None] = []
-    front = names
-    while front and len(done) + len(front) < wanted:
-        below: list[str] = []
-        for place in front:
-            inside = _inside(root, place)
-            if inside is None:
-                done.append(place)
-            else:
-                done += inside[1]
-                below += inside[0]
-        front = below
-    return done + list(front)
 
 
 def read(root: Path, some: Sequence[str | None]) -> Iterator[pyarrow.RecordBatch]:
@@ -165,23 +136,3 @@ def _row(one: Found | Skipped) -> tuple[object, ...]:
         return one.path, None, None, None, None, one.kind, one.reason
     stat = one.stat
     return one.path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, None, None
-
-
-def _inside(root: Path, place: str) -> tuple[list[str], list[str]] | None:
-    """Return the directories and the files directly in a directory, or None where only a walk of it tells all."""
-    directories: list[str] = []
-    plain: list[str] = []
-    try:
-        with os.scandir(root / place) as found:
-            for entry in found:
-                path = f"{place}/{entry.name}"
-                if paths.refusal(path) is not None or len(plain) == _MOST_FILES:
-                    return None
-                (directories if entry.is_dir(follow_symlinks=False) else plain).append(path)
-    except OSError:
-        return None
-    return directories, plain
-
-
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

@@ -28,6 +28,7 @@ from bayou.spark.kernels.plan import SIDES
 from bayou.spark.shared_fs import store_of
 from bayou.spark.sources import index_entries, source
 from bayou.spark.sources.source import read_parts
+from bayou.worktree.scan import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +93,7 @@ def sync_inputs(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: i
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
     """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
     sides = ["file", "skip"]
-    parts: list[_Part] = [_Walk(some) for some in groups(source.places(inputs.root, tasks * 4), tasks)]
+    parts: list[_Part] = [_Walk(some) for some in groups(places(inputs.root, tasks * 4), tasks)]
     for side, file in inputs.known.items():
         sides.append(side)
         count = parquet.read_metadata(file).num_row_groups

@@ -6,12 +6,15 @@ is ever cut in two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from bayou.index.key_range import KeyRange
 from bayou.state import file_stats
+from bayou.state.journal import JournalRow
+from bayou.sync.plan.decision_table import Action
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import version_dirs_around
 
@@ -35,6 +38,30 @@ class Window(Struct, frozen=True):
 
     span: KeyRange
     rows: Sequence[Looked]
+
+
+class Note(Struct, frozen=True):
+    """What a comparison met that needs no decision: the kind of something that is no payload, or a failure's code."""
+
+    path: str
+    what: str
+    text: str
+
+
+class Planned(Struct, frozen=True):
+    """What a comparison of many paths came to. `counts`, and the `bytes` that move, are of single paths: what becomes
+    of versions that both sides changed is decided later.
+
+    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. `rows`
+    yields every path that needs a decision, in order, and holds few of them; it may be called again.
+    """
+
+    counts: Counter[Action]
+    bytes: Counter[Action]
+    notes: Sequence[Note]
+    marks: tuple[JournalRow, ...]
+    through: int
+    rows: Callable[[], Iterator[Looked]]
 
 
 def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -121,6 +121,16 @@ class TransferExecutor(Protocol):
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
         """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
+
+
+class BulkMover(TransferExecutor, Protocol):
+    """A `Mover` of many files, whose work begins before its results are asked for. Close it once all is in place."""
+
+    def expect(self, entries: Sequence[Entry]) -> None:
+        """Begin the downloads of a window, which `download` is asked for later."""
+
+    def close(self) -> None:
+        """Give up what was expected, and remove what it has left in the staging directory."""
 
 
 class ThreadTransfer(Struct, frozen=True):

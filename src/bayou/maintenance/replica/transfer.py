@@ -1,18 +1,22 @@
-"""Replicate in this process: windows of pairs, copied by many threads, merged into the target's tree one by one.
+"""Replicate: windows of pairs, copied by a job, merged into the target's tree one by one.
 
 Publish what was copied: one compare-and-swap of the target's head (V1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
-from bayou.core.progress import Progress
+from bayou.core.progress import Stage
+from bayou.engine.handle import StoreHandle
+from bayou.engine.job import Executor, Needs
+from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally
@@ -20,7 +24,7 @@ from bayou.index.merge import merge
 from bayou.index.node import Root
 from bayou.index.node_store import Staging, StoreNodes
 from bayou.index.tree import IndexTree, diff
-from bayou.maintenance.replica.copy import Age, Pair, copy_all
+from bayou.maintenance.replica.copy import Age, Copied, Pair, copy_all
 from bayou.maintenance.replica.plan import Counts, Plan, windows
 from bayou.maintenance.replica.target import Target
 from bayou.objectstore.store import Store
@@ -30,6 +34,9 @@ from bayou.sync.report import Failure
 
 MOST_FAILED = 1000
 """Failures that are named; of more, only the number is told."""
+
+_LEAST_COST = 50 * REQUEST
+"""Less is not worth a part: a part by itself copies about as many objects at once."""
 
 
 class Made(Struct):
@@ -42,39 +49,123 @@ class Made(Struct):
     failures: int = 0
 
 
-def replicate(source: Store, target: Target, plan: Plan, age: Age, sink: Staging, progress: Progress) -> Made:
-    """Copy what the plan says, and build the target's next tree in `sink`."""
+class Outcome(NamedTuple):
+    """A row: the target's entry of an object that is there (`sent`: by us, and just now); or, with a code, why not."""
+
+    path: str
+    push: str | None = None
+    size: int = 0
+    sha256: bytes | None = None
+    etag: str | None = None
+    version: str | None = None
+    modified: int = 0
+    sent: bool = False
+    code: str | None = None
+    message: str = ""
+
+    @classmethod
+    def of(cls, path: str, result: Copied | Failure) -> Outcome:
+        if isinstance(result, Failure):
+            return cls(path, code=result.code, message=result.message)
+        entry = result.entry
+        known = (entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
+        return cls(path, *known, sent=result.sent)
+
+    @property
+    def result(self) -> Copied | Failure:
+        if self.code is not None:
+            return Failure(self.path, self.code, self.message)
+        return Copied(Entry(*self[:7]), self.sent)
+
+
+class CopyJob:
+    """Copies the objects of some entries from store to store. An `engine.job.Job`.
+
+    A part runs twice at times: a copy's key stands for its content, so the second run writes the same bytes again.
+    """
+
+    row = Outcome
+
+    def __init__(self, source: StoreHandle, target: StoreHandle, age: Age, entries: Sequence[Entry] = ()) -> None:
+        self._source = source
+        self._target = target
+        self._age = age
+        self._entries = entries
+
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, StoreHandle, Age]]:
+        return type(self), (self._source, self._target, self._age)  # the parts have the entries
+
+    @property
+    def stage(self) -> Stage:
+        return Stage("replicating", len(self._entries), sum(entry.size for entry in self._entries))
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self._source, self._target)
+
+    def parts(self, wanted: int) -> Sequence[Sequence[Entry]]:
+        """Divide the entries, in order of path, into parts of about as many bytes and requests."""
+        most = max(_LEAST_COST, sum(map(_cost, self._entries)) // wanted)
+        parts: list[list[Entry]] = []
+        held = most
+        for entry in self._entries:
+            if held >= most:
+                parts.append([])
+                held = 0
+            parts[-1].append(entry)
+            held += _cost(entry)
+        return parts
+
+    def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
+        for entry, result in copy_all(self._source.open(), self._target.open(), part, self._age):
+            yield Outcome.of(entry.path, result)
+
+    def fold(self, rows: Iterable[Outcome]) -> list[Outcome]:
+        return list(rows)  # of one window
+
+
+def needs_of(source: StoreHandle, target: StoreHandle) -> Needs:
+    """Return what workers must reach: both stores, and no directory of this machine."""
+    return Needs((source, target), written=(target,))
+
+
+class Stores(Struct, frozen=True):
+    """The two stores of a replication, as jobs hold them."""
+
+    source: StoreHandle
+    target: StoreHandle
+
+
+def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, age: Age, sink: Staging) -> Made:
+    """Copy what the plan says, window by window, and build the target's next tree in `sink`."""
     made = Made(target.root)
     nodes = StoreNodes(target.store)
-    progress.begin("replicating", plan.counts.copies, plan.counts.bytes)
-    try:
-        for window in windows(plan.pairs()):
-            changes = _copy(source, target.store, window, age, made, progress)
-            made.root = merge(IndexTree(nodes, made.root), changes, sink)
-    finally:
-        progress.end()
+    for window in windows(plan.pairs()):
+        changes = _copy(executor, stores, window, age, made)
+        made.root = merge(IndexTree(nodes, made.root), changes, sink)
     sink.flush()
     return made
 
 
 def _copy(
-    source: Store, target: Store, window: Sequence[Pair], age: Age, made: Made, progress: Progress
+    executor: Executor, stores: Stores, window: Sequence[Pair], age: Age, made: Made
 ) -> Mapping[str, Entry | None]:
     """Copy the objects of a window, and return what it changes in the target's index."""
     entries = [pair.source for pair in window if pair.action == "copy" and pair.source is not None]
     come: dict[str, Entry] = {}
     failed: list[Failure] = []
-    for entry, result in copy_all(source, target, entries, age):
+    for one in executor.run(CopyJob(stores.source, stores.target, age, entries)) if entries else ():
+        result = one.result
         if isinstance(result, Failure):
             failed.append(result)
         else:
-            come[entry.path] = result.entry
+            come[one.path] = result.entry
             made.copied += result.sent
-            made.bytes += entry.size if result.sent else 0
-        progress.advance(files=1, bytes=entry.size)
+            made.bytes += one.size if result.sent else 0
+    failed.sort(key=lambda one: one.path)
     made.failures += len(failed)
     made.failed += failed[: MOST_FAILED - len(made.failed)]
-    held = PendingCopies.of(failed)
+    held = Held.of(failed)
     return {
         pair.path: come.get(pair.path) if pair.action == "copy" else pair.settled
         for pair in window
@@ -82,14 +173,18 @@ def _copy(
     }
 
 
-class PendingCopies(Struct, frozen=True):
+def _cost(entry: Entry) -> int:
+    return entry.size + REQUEST
+
+
+class Held(Struct, frozen=True):
     """What stays as the target has it, since something of it could not be copied: a version changes whole or not."""
 
     paths: frozenset[str]
     units: frozenset[str]
 
     @classmethod
-    def of(cls, failed: Sequence[Failure]) -> PendingCopies:
+    def of(cls, failed: Sequence[Failure]) -> Held:
         units = (version_dir(one.path) for one in failed)
         return cls(frozenset(one.path for one in failed), frozenset(unit for unit in units if unit is not None))
 
