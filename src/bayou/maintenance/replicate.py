@@ -102,7 +102,7 @@ def replicate(
     else:
         attempt = 1
         while not _attempt(job, again=attempt > 1):
-            deadline.sleep(_BACKOFF.pause(attempt))
+            deadline.sleep(_BACKOFF.backoff(attempt))
             attempt += 1
     entries = job.head.root.entries if job.head.root is not None else 0
     report.skipped = max(0, entries - report.copied - report.failures)

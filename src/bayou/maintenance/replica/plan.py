@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-from bayou.core.batched import batched
 from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.iterators import batched
 from bayou.index.discovery import TooMany
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
