@@ -1,4 +1,4 @@
-"""A repo: a directory with `bayou.toml`, and where everything in it lies (section 2 of the design)."""
+"""A repo: a directory with `bayou.toml`, and the layout of its files (section 2 of the design)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from bayou.config import Config, load_config, parse_config, told_offline, write_file
+from bayou.config import Config, load_config, offline_requested, parse_config, write_file
 from bayou.config.ownership import own_catalog, own_state
 from bayou.config.trust import Ask, Gate, extension_needs, link_needs, write_private
 from bayou.core.errors import AlreadyInitialized, NotARepo, Offline, UsageError
@@ -33,7 +33,7 @@ repo_id = "{repo_id}"
 
 
 class Repo(SelectiveStruct, frozen=True):
-    """An open repo: its place, its configuration, and whether it must leave the store alone."""
+    """An open repo: its root, its configuration, and whether it may contact the store."""
 
     uncompared: ClassVar[tuple[str, ...]] = ("links", "ask")
     unshown: ClassVar[tuple[str, ...]] = ("links", "ask")
@@ -42,9 +42,9 @@ class Repo(SelectiveStruct, frozen=True):
     config: Config
     offline: bool = False
     runs_code: bool = False
-    """Whether the user asked for something that runs this repo's own code, and so allows that."""
+    """Whether the user's command runs this repo's own code; typing it allows that (V23)."""
     links: Gate | None = None
-    """What of `.bayou/` leads out of the repo."""
+    """The gate of links in `.bayou/` that lead out of the repo."""
     ask: Ask | None = None
 
     @property
@@ -54,29 +54,29 @@ class Repo(SelectiveStruct, frozen=True):
 
     @property
     def state(self) -> Path:
-        """What this machine knows of the datastore. Never inside the tree, so it is never synced (V8)."""
+        """This machine's state of the datastore. It is never inside the tree, so it is never synced (V8)."""
         return own_state(self.local)  # V24
 
     @property
     def local(self) -> Path:
-        """The directory of everything that is this machine's; `TrustNeeded` if it leads out of the repo (V23)."""
+        """The directory of all local state; raise `TrustNeeded` if it leads out of the repo (V23)."""
         if self.links is not None:
             self.links.require()
         return self.root / LOCAL
 
     @property
     def catalog(self) -> Path:
-        """The database of what data there is: derived, so one that came from elsewhere is not believed (V24)."""
+        """The database of existing data. It is derived, so a foreign catalog is set aside (V24)."""
         return own_catalog(self.local)
 
     @property
     def conflicts(self) -> Path:
-        """Copies that were kept when two sides changed one path."""
+        """The directory of copies that were kept when two sides changed one path."""
         return self.local / "conflicts"
 
     @property
     def tree_root(self) -> Path:
-        """The directory of payload: the cache of a store, or the directory that is the datastore."""
+        """The directory of payload: the cache of a store, or the directory datastore itself."""
         path = self.config.datastore.path
         if path is None:
             return self.local / "tree"
@@ -84,46 +84,49 @@ class Repo(SelectiveStruct, frozen=True):
         return self.root / Path(path).expanduser()
 
     def running(self) -> Repo:
-        """Return this repo for a command that runs what its definitions say: whoever types that allows it (V23)."""
+        """Return this repo for a command that runs its definitions; the user who types it allows that (V23)."""
         return replace(self, runs_code=True)
 
     def require_extensions(self) -> None:
-        """Raise `TrustNeeded` unless this user allows the code of `extensions/` to be loaded (V23)."""
+        """Raise `TrustNeeded` unless this user allows Bayou to load the code of `extensions/` (V23)."""
         if not self.runs_code:
             Gate(self.root, extension_needs(self.root), self.ask).require()
 
     def store(self) -> Store:
-        """Open the configured store; `UsageError` where there is none, `Offline` offline. No request is sent.
+        """Open the configured store without a request; raise `UsageError` if there is none, and `Offline` offline.
 
-        This is the only way from a repo to its store, so that nothing goes around `--offline` and BAYOU_OFFLINE.
+        This is the only way from a repo to its store, so that no code ignores `--offline` and BAYOU_OFFLINE.
         """
-        place = self.config.datastore
-        if place.url is None:
+        datastore = self.config.datastore
+        if datastore.url is None:
             raise UsageError(
                 f"there is no store to talk to: the datastore is the directory {self.tree_root}",
                 hint="name one with `bayou datastore setup URL`",
             )
         self.require_online("the store is not to be contacted")
-        place.require_trust()
+        datastore.require_trust()
         from bayou.objectstore import open_store  # noqa: PLC0415
 
         return open_store(
-            place.url, namespace=place.namespace, options=place.options, concurrency=self.config.sync.concurrency
+            datastore.url,
+            namespace=datastore.namespace,
+            options=datastore.options,
+            concurrency=self.config.sync.concurrency,
         )
 
     def require_online(self, why: str) -> None:
-        """Raise `Offline` for work that makes no sense without the store, before anything of it is done."""
+        """Raise `Offline` for work that needs the store; call it before the work begins."""
         if self.offline:
             raise Offline(f"offline: {why}", hint="leave out --offline, and unset BAYOU_OFFLINE")
 
 
 def leads_out(root: Path, path: str) -> bool:
-    """Say whether a path of a repo leads out of it, through a link: Git keeps links, and a clone is data (V23)."""
+    """Say whether a link makes a path of a repo lead out of it: Git keeps links, and a clone is data (V23)."""
     return not Path(os.path.realpath(root / path)).is_relative_to(os.path.realpath(root))
 
 
 def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | None = None) -> Path:
-    """Return the root of a repo: `explicit` if given, and no other, else the nearest that `start` lies in."""
+    """Return the root of a repo: exactly `explicit` if given, else the nearest repo that contains `start`."""
     if explicit is not None:
         root = Path(os.path.abspath(explicit))
         if not (root / MARKER).is_file():
@@ -137,26 +140,27 @@ def find_repo(start: str | os.PathLike[str], explicit: str | os.PathLike[str] | 
 
 
 def open_repo(path: str | os.PathLike[str] = ".", *, offline: bool = False, ask: Ask | None = None) -> Repo:
-    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`).
+    """Open the repo that `path` is, or is inside of, with the environment (`BAYOU_…`) applied.
 
-    What the repo needs this user's permission for is asked with `ask`, when it is first used; without, it is an error.
+    When a part of the repo that needs this user's permission is first used, `ask` asks the user; without `ask`, that
+    raises `TrustNeeded`.
     """
     root = find_repo(path)
     config = load_config(root / MARKER, ask=ask)
     links = link_needs(root)
-    return Repo(root, config, offline or told_offline(), links=Gate(root, links, ask) if links else None, ask=ask)
+    return Repo(root, config, offline or offline_requested(), links=Gate(root, links, ask) if links else None, ask=ask)
 
 
 def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
-    """Make a directory a repo; `AlreadyInitialized`, and nothing changed, if it is one.
+    """Make a directory a repo; raise `AlreadyInitialized`, and change nothing, if it is one already.
 
-    V19: the marker comes last, so whatever a crash leaves behind, the same call again completes it.
+    V19: the marker comes last, so after a crash the same call completes the repo.
     """
     root = Path(os.path.abspath(directory))
     if os.path.lexists(root / MARKER):
-        raise _already(root)
+        raise _already_initialized(root)
     text = _TEMPLATE.format(repo_id=uuid.uuid4())
-    repo = Repo(root, parse_config(text, MARKER, os.environ), told_offline())  # a bad environment changes nothing
+    repo = Repo(root, parse_config(text, MARKER, os.environ), offline_requested())  # a bad environment changes nothing
     try:
         for name in ("models", "workflows"):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -169,9 +173,9 @@ def init_repo(directory: str | os.PathLike[str] = ".") -> Repo:
     try:
         write_file(repo.file, text, create=True)
     except FileExistsError:
-        raise _already(root) from None
+        raise _already_initialized(root) from None
     return repo
 
 
-def _already(root: Path) -> AlreadyInitialized:
+def _already_initialized(root: Path) -> AlreadyInitialized:
     return AlreadyInitialized(f"{root} is a Bayou repo already", hint="see it with `bayou datastore status`")

@@ -251,7 +251,7 @@ def test_a_signal_that_comes_while_the_command_line_loads_ends_it_without_a_word
 EVERYWHERE = """
 import dis, os, signal, sys, threading, time
 from bayou.cli import signals
-from bayou.objectstore.threads import Crew, outcome
+from bayou.objectstore.threads import ThreadPool, wait_for_result
 
 CHECKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 MODULES = (threading.__file__, sys.modules["concurrent.futures._base"].__file__)
@@ -283,12 +283,12 @@ def usable(event, crew):
 def child(at):
     signals.GRACE_S = 3600
     signals.install(json=False)
-    event, crew = threading.Event(), Crew(1)
+    event, crew = threading.Event(), ThreadPool(1)
     sent = Sent(at)
     try:
         sys.settrace(sent.watch)
         called = crew.submit(lambda: time.sleep(0.002))
-        outcome(called)
+        wait_for_result(called)
         event.wait(0.001)
         event.set()
         crew.retire()

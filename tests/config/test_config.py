@@ -14,8 +14,8 @@ from bayou.config import (
     SparkConfig,
     SyncConfig,
     load_config,
+    offline_requested,
     spark_config,
-    told_offline,
     write_datastore,
 )
 from bayou.core.errors import ConfigInvalid, CredentialInConfig, NamespaceInvalid, UsageError
@@ -330,12 +330,12 @@ def test_a_file_that_cannot_be_read_is_named(file):
 
 @pytest.mark.parametrize(("told", "offline"), [("1", True), ("yes", True), ("0", False), ("", False), ("False", False)])
 def test_the_environment_can_ask_to_stay_offline(told, offline):
-    assert told_offline({"BAYOU_OFFLINE": told}) is offline
+    assert offline_requested({"BAYOU_OFFLINE": told}) is offline
 
 
 def test_a_word_that_is_neither_yes_nor_no_is_refused():
     with pytest.raises(ConfigInvalid, match="BAYOU_OFFLINE"):
-        told_offline({"BAYOU_OFFLINE": "maybe"})
+        offline_requested({"BAYOU_OFFLINE": "maybe"})
 
 
 COMMENTED = f"""\

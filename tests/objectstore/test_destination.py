@@ -11,8 +11,9 @@ import pytest
 from bayou.core.errors import ConfigInvalid, DeleteFailed, StoreError, UsageError, WrongRegion
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.backends.credentials import GCS_RENEWAL
-from bayou.objectstore.backends.obstore_errors import Request, client, host_of
+from bayou.objectstore.backends.obstore_errors import Request
 from bayou.objectstore.backends.plain_http import fetch
+from bayou.objectstore.backends.providers import client_arguments, host_of
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import OPTIONS, CustomEndpoint, check_options, custom_endpoint
 from bayou.testing.contract import payload
@@ -96,7 +97,7 @@ def test_17_13_no_request_follows_a_redirect_to_another_host(serve: Serve, schem
 
 
 def test_17_13_a_redirect_from_tls_to_clear_text_is_not_followed_not_even_on_the_same_host() -> None:
-    assert client(1, "https://127.0.0.1:9000", ["127.0.0.1"])["client_options"]["allow_http"] is False
+    assert client_arguments(1, "https://127.0.0.1:9000", ["127.0.0.1"])["client_options"]["allow_http"] is False
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])

@@ -284,5 +284,5 @@ def test_plain_keys_never_import_boto3() -> None:
 def test_a_retry_policy_gives_up_sooner_on_a_store_that_was_never_reached() -> None:
     policy = RetryPolicy()
     error = CannotConnect("refused")
-    assert not policy.again(error, policy.first_contact_attempts, contacted=False)
-    assert policy.again(error, policy.first_contact_attempts, contacted=True)
+    assert not policy.should_retry(error, policy.first_contact_attempts, contacted=False)
+    assert policy.should_retry(error, policy.first_contact_attempts, contacted=True)

@@ -110,7 +110,7 @@ def secrets_of(recipe: StoreSpec) -> list[str]:
 def test_17_1_the_recipe_of_a_directory_has_no_credentials_at_all(everything: None, tmp_path: Path) -> None:
     for url in (tmp_path.as_uri(), "memory://name", "elsewhere://plugged/in"):
         recipe = StoreSpec.of(url, None, {})
-        assert (dict(recipe.environ), recipe.granted, recipe.secret) == ({}, None, False)
+        assert (dict(recipe.environ), recipe.aws_keys, recipe.secret) == ({}, None, False)
         assert SECRET.encode() not in pickle.dumps(recipe)
 
 
@@ -121,11 +121,11 @@ def test_17_1_the_recipe_of_a_bucket_has_the_keys_of_its_own_provider_only(
     monkeypatch.setenv("AWS_PROXY_URL", f"http://me:{SECRET}@127.0.0.1:9")
     s3, gs, az = (StoreSpec.of(f"{scheme}://bucket/p", None, {}) for scheme in ("s3", "gs", "az"))
 
-    assert s3.granted is not None
-    assert (s3.granted.access_key_id, s3.granted.secret_access_key, s3.granted.token) == ("me", SECRET, SECRET)
+    assert s3.aws_keys is not None
+    assert (s3.aws_keys.access_key_id, s3.aws_keys.secret_access_key, s3.aws_keys.token) == ("me", SECRET, SECRET)
     assert dict(s3.environ) == {"AWS_REGION": "eu-west-1"}
-    assert (gs.granted, secrets_of(gs)) == (None, ["GCE_METADATA_HOST", "GOOGLE_BEARER_TOKEN"])
-    assert az.granted is None
+    assert (gs.aws_keys, secrets_of(gs)) == (None, ["GCE_METADATA_HOST", "GOOGLE_BEARER_TOKEN"])
+    assert az.aws_keys is None
     assert secrets_of(az) == ["AZURE_CLIENT_SECRET", "AZURE_STORAGE_ACCOUNT_KEY", "IDENTITY_HEADER"]
     assert az.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "account"
     assert all(recipe.secret for recipe in (s3, gs, az))

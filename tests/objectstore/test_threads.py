@@ -77,11 +77,11 @@ def test_a_signal_is_raised_while_a_call_hangs_and_the_next_call_goes_through(fo
 
 def test_a_fork_starts_threads_of_its_own() -> None:
     body = """
-from bayou.objectstore.threads import aside
-aside(lambda: 1)
+from bayou.objectstore.threads import run_interruptible
+run_interruptible(lambda: 1)
 child = os.fork()
 if child == 0:
-    os._exit(aside(lambda: 7))
+    os._exit(run_interruptible(lambda: 7))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert children.output(body).strip() == "7"
@@ -90,9 +90,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_process_ends_while_a_thread_is_inside_a_call() -> None:
     body = """
 import threading
-from bayou.objectstore.threads import Crew
+from bayou.objectstore.threads import ThreadPool
 inside = threading.Event()
-Crew(1).submit(lambda: (inside.set(), threading.Event().wait()))
+ThreadPool(1).submit(lambda: (inside.set(), threading.Event().wait()))
 inside.wait()
 print("done")
 """
@@ -110,7 +110,7 @@ def test_a_crew_waits_for_what_has_begun_and_drops_the_rest() -> None:
     futures = [crew.submit(lambda number=number: work(number)) for number in range(3)]
     begun.wait()
     threading.Timer(0.05, gate.set).start()
-    crew.dismiss(futures, threading.Event())
+    crew.cancel_and_join(futures, threading.Event())
 
     assert done == [0]
     assert [future.cancelled() for future in futures] == [False, True, True]
@@ -122,7 +122,7 @@ def test_a_crew_that_is_told_to_stop_is_not_waited_for(forever: threading.Event)
     begun.wait()
     stop.set()
 
-    crew.dismiss([future], stop)
+    crew.cancel_and_join([future], stop)
 
     assert not future.done()
 

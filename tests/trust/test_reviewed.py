@@ -192,7 +192,7 @@ def commit(up: Path, clone: Path, *args: str) -> None:
     git(up, "add", "-f", ".bayou")
     git(up, "commit", "-qm", "evil")
     git(clone, "pull", "-q", *args)
-    ownership._proved.clear()  # another process
+    ownership._verified.clear()  # another process
 
 
 @pytest.mark.parametrize("name", ["nodes", "sync.db", "sync.lock", "owners", "sync.db-wal"])
@@ -297,7 +297,7 @@ def test_state_of_another_user_is_left_where_it_is(tmp_path: Path, monkeypatch: 
     (tmp_path / "root").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "root"))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    ownership._proved.clear()
+    ownership._verified.clear()
 
     with pytest.raises(StateError, match="belongs to another user"):
         _ = made.state

@@ -262,7 +262,7 @@ def test_proof_that_the_clone_brought_along_proves_nothing(tmp_path, monkeypatch
     (user_folder() / "state").mkdir(parents=True)
     (one,) = ownership.owner_ids(made.root / ".bayou" / "state" / "owner")
     (user_folder() / "state" / one).write_text("x")
-    ownership._proved.clear()
+    ownership._verified.clear()
 
     with pytest.raises(StateError, match="lies in the repo itself"):
         _ = made.state

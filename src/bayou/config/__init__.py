@@ -1,17 +1,17 @@
-"""What a repo is told: `bayou.toml` and the environment, checked before anybody acts on it.
+"""The configuration of a repo, from `bayou.toml` and the environment, checked before it is used.
 
-Precedence: flag, then environment, then file, then default. Flags are the callers' own; the rest is `load_config`.
+Precedence: flag, then environment, then file, then default. Callers apply their flags; `load_config` does the rest.
 
-    BAYOU_DATASTORE      URL or directory instead of the file's, whose namespace and options stay behind with it
+    BAYOU_DATASTORE      URL or directory instead of the file's, whose namespace and options then do not apply
     BAYOU_NAMESPACE      BAYOU_HYDRATE      BAYOU_SYNC_TIMEOUT      BAYOU_CONCURRENCY      BAYOU_POINT_LIMIT
-    BAYOU_SPARK_REMOTE   BAYOU_SPARK_MASTER: either, instead of what the file says of Spark
+    BAYOU_SPARK_REMOTE   BAYOU_SPARK_MASTER: either replaces the [spark] table of the file
     BAYOU_OFFLINE        1: neither pull nor push
-    BAYOU_TRUST          1: allow whatever the repo asks for (`bayou.config.trust`)
+    BAYOU_TRUST          1: allow everything that needs permission (`bayou.config.trust`)
 
-An empty variable is as good as none. No value of an option is ever part of a message.
+An empty variable counts as unset. No message contains the value of an option.
 """
 
-from bayou.config.load import load_config, parse_config, spark_config, told_offline
+from bayou.config.load import load_config, offline_requested, parse_config, spark_config
 from bayou.config.settings import Config, DatastoreConfig, Hydrate, SparkConfig, SyncConfig
 from bayou.config.write import write_datastore, write_file
 
@@ -22,9 +22,9 @@ __all__ = [
     "SparkConfig",
     "SyncConfig",
     "load_config",
+    "offline_requested",
     "parse_config",
     "spark_config",
-    "told_offline",
     "write_datastore",
     "write_file",
 ]

@@ -1,7 +1,7 @@
-"""Files of `.bayou/` that Git has put there: read from Git's index, without running Git.
+"""Files of `.bayou/` that Git wrote, read from Git's index without running Git.
 
-`.bayou/` is ignored, and Git overwrites ignored files without a word where a commit has such a path. So a hostile repo
-can replace single files of a state that is ours. What the index names, and is on disk as the index has it, is Git's.
+`.bayou/` is ignored, and Git silently overwrites ignored files if a commit has such a path. So a hostile repo can
+replace single files of the user's own state. A file whose content is that of its entry in the index is Git's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bayou.core import limits
 _FIXED = struct.Struct(">10I")
 _MODE, _SIZE, _MTIME = 6, 9, 2
 _EXTENDED = 0x4000
-_MOST_HASHED = 64 * limits.MIB
+_MAX_HASHED = 64 * limits.MIB
 
 
 class _Entry(NamedTuple):
@@ -30,23 +30,23 @@ class _Entry(NamedTuple):
 
 
 def placed_by_git(root: Path, folder: str) -> list[str]:
-    """Return the paths below `folder` of a repo that are on disk just as Git's index has them."""
-    found = _git_folder(root)
-    if found is None:
+    """Return the paths below `folder` of a repo whose files match Git's index."""
+    located = _git_folder(root)
+    if located is None:
         return []
-    git, inside = found
+    git, inside = located
     prefix = os.fsencode(f"{inside}{folder}/")
     placed = []
     for index in (git / "index", *git.glob("sharedindex.*")):
         for entry in _entries(index, prefix, _digest_size(git)):
             path = root / os.fsdecode(entry.name[len(os.fsencode(inside)) :])
-            if _is_as_listed(path, entry):
+            if _matches(path, entry):
                 placed.append(path.relative_to(root).as_posix())
     return placed
 
 
 def _git_folder(root: Path) -> tuple[Path, str] | None:
-    """Return the folder of Git's own files for the repo that `root` lies in, and the path from there to `root`."""
+    """Return Git's directory for the work tree that contains `root`, and the path from that work tree to `root`."""
     real = Path(os.path.realpath(root))
     for above in (real, *real.parents):
         git = above / ".git"
@@ -56,10 +56,10 @@ def _git_folder(root: Path) -> tuple[Path, str] | None:
             return git, prefix
         if git.is_file():  # a worktree, or a submodule
             try:
-                told = git.read_text(errors="replace").removeprefix("gitdir:").strip()
+                target = git.read_text(errors="replace").removeprefix("gitdir:").strip()
             except OSError:
                 return None
-            return above / told, prefix
+            return above / target, prefix
     return None
 
 
@@ -74,7 +74,7 @@ def _digest_size(git: Path) -> int:
 
 
 def _entries(index: Path, prefix: bytes, digest_size: int) -> Iterator[_Entry]:
-    """Yield the entries below `prefix`; nothing of a file that is no index."""
+    """Yield the entries below `prefix`; nothing if the file is not an index."""
     try:
         data = index.read_bytes()
     except OSError:
@@ -115,16 +115,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def _is_as_listed(path: Path, entry: _Entry) -> bool:
+def _matches(path: Path, entry: _Entry) -> bool:
     try:
         found = os.lstat(path)
     except OSError:
         return False
     if stat.S_ISLNK(found.st_mode) or not stat.S_ISREG(found.st_mode):
         return stat.S_ISLNK(found.st_mode)
-    if found.st_size > _MOST_HASHED:
+    if found.st_size > _MAX_HASHED:
         return (int(found.st_mtime), found.st_size & 0xFFFFFFFF) == (entry.mtime, entry.size)
-    import hashlib  # noqa: PLC0415  (only where Git has something to do with it)
+    import hashlib  # noqa: PLC0415  (only if Git's index names the file)
 
     try:
         data = path.read_bytes()

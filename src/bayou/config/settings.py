@@ -1,10 +1,7 @@
-"""The configuration as the rest of the program sees it: whole, checked, and the same for everybody.
+"""The configuration as structs, and the checks that a datastore and a Spark configuration must pass.
 
-Which Spark: what may be said of it.
-
-Where the datastore is: what may be said of it, and what the environment may change.
-
-The rules for URLs, namespaces and options are the store's own; `store` is loaded only where one is named.
+The rules for URLs, namespaces and options are those of `bayou.objectstore`, which this module imports only for a
+datastore that is a store.
 """
 
 from __future__ import annotations
@@ -24,9 +21,13 @@ from bayou.core.structs import SelectiveStruct
 
 Hydrate = Literal["full", "lazy"]
 
+_REMOTE = re.compile(r"sc://[^/;?#@\s]+(/(;\S*)?)?")
+_TOKEN = re.compile(r"[/;](token|x-[\w-]*)=", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"://[^/]*@")
+
 
 class DatastoreConfig(SelectiveStruct, frozen=True):
-    """Where payload lives: a store (`url`), a directory (`path`), or, with neither, the repo's own tree."""
+    """The location of the payload: a store (`url`), a directory (`path`), or, with neither, the repo's own tree."""
 
     uncompared: ClassVar[tuple[str, ...]] = ("gate",)
     unshown: ClassVar[tuple[str, ...]] = ("gate",)
@@ -38,16 +39,16 @@ class DatastoreConfig(SelectiveStruct, frozen=True):
     exclude: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
-    """What of this a user must allow first, if a file says it; what a person typed has none (V23)."""
+    """The permissions that this configuration needs if it comes from a file; None if the user typed it (V23)."""
 
     def require_trust(self) -> None:
-        """Raise `TrustNeeded` unless this user has allowed the servers and directories that this names."""
+        """Raise `TrustNeeded` unless this user has allowed the configured servers and directories (V23)."""
         if self.gate is not None:
             self.gate.require()
 
 
 class SyncConfig(Struct, frozen=True):
-    """How long a sync may take, how many requests run at once, and, where set, how many files need no Spark."""
+    """Time limit and concurrent requests of a sync, and optionally up to how many files it runs without Spark."""
 
     timeout: float = 300.0
     concurrency: int = 64
@@ -66,24 +67,22 @@ class SparkConfig(SelectiveStruct, frozen=True):
     gate: Gate | None = None
 
     def require_trust(self) -> None:
-        """Raise `TrustNeeded` unless this user has allowed the server or cluster that this names (V23)."""
+        """Raise `TrustNeeded` unless this user has allowed the configured server or cluster (V23)."""
         if self.gate is not None:
             self.gate.require()
 
 
 class Config(Struct, frozen=True):
+    """The whole configuration of a repo."""
+
     repo_id: str
     datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
 
 
-_REMOTE = re.compile(r"sc://[^/;?#@\s]+(/(;\S*)?)?")
-_TOKEN = re.compile(r"[/;](token|x-[\w-]*)=", re.IGNORECASE)
-
-
 def check_spark(config: SparkConfig, remote: str, master: str) -> None:
-    """Refuse what contradicts itself or names no Spark; `remote` and `master` are what an error calls them."""
+    """Refuse a contradiction or a wrong address; `remote` and `master` are the names of the values in messages."""
     if config.remote is not None and config.master is not None:
         raise ConfigInvalid(f"{remote} and {master.rpartition(': ')[2]} exclude each other", hint="keep one of them")
     if config.remote is not None and not _REMOTE.fullmatch(config.remote):
@@ -93,7 +92,7 @@ def check_spark(config: SparkConfig, remote: str, master: str) -> None:
 
 
 def refuse_token(config: SparkConfig, where: str) -> None:
-    """Refuse an address with a secret in it, where it would be committed."""
+    """Refuse an address with a secret in a file that would be committed."""
     if config.remote is not None and _TOKEN.search(config.remote):
         raise CredentialInConfig(
             f"{where} has a token, which does not belong into the configuration",
@@ -101,43 +100,40 @@ def refuse_token(config: SparkConfig, where: str) -> None:
         )
 
 
-_USER_IN_URL = re.compile(r"://[^/]*@")
-
-
-def check_place(place: DatastoreConfig, source: str) -> None:
-    """Refuse what contradicts itself, is no URL or no namespace, or holds a secret."""
-    for name, value in place.options.items():
+def check_datastore(datastore: DatastoreConfig, source: str) -> None:
+    """Refuse a contradiction, a wrong URL, namespace or option, and a secret; messages name `source`."""
+    for name, value in datastore.options.items():
         if is_credential(name) or _USER_IN_URL.search(value):
             raise credential(f"{source}: datastore.options.{name}")
-    if place.path is not None:
-        _check_directory(place, place.path, source)
-    if place.namespace is not None:
+    if datastore.path is not None:
+        _check_directory(datastore, datastore.path, source)
+    if datastore.namespace is not None:
         from bayou.objectstore.keys import check_namespace  # noqa: PLC0415
 
-        with _naming(f"{source}: datastore.namespace"):
-            check_namespace(place.namespace)
-    if place.url is not None:
-        _check_store(place, place.url, source)
+        with _prefix_errors(f"{source}: datastore.namespace"):
+            check_namespace(datastore.namespace)
+    if datastore.url is not None:
+        _check_store(datastore, datastore.url, source)
 
 
-def moved(place: DatastoreConfig, target: str) -> DatastoreConfig:
-    """Return `place` elsewhere. Namespace and options were meant for its own store, and stay behind with it (V9)."""
+def with_target(datastore: DatastoreConfig, target: str) -> DatastoreConfig:
+    """Return the configuration with another URL or directory, without the namespace and options of the old one (V9)."""
     from bayou.objectstore.url import parse_url, refuse_broken_url  # noqa: PLC0415
 
     if "://" not in target:
-        with _naming("BAYOU_DATASTORE"):
+        with _prefix_errors("BAYOU_DATASTORE"):
             refuse_broken_url(target)
         directory = str(Path(target).expanduser().absolute())
-        return replace(place, url=None, path=directory, namespace=None, options={})
-    with _naming("BAYOU_DATASTORE"):
-        there = parse_url(target)
-    if place.path is None and (place.url is None or parse_url(place.url) == there):
-        return replace(place, url=target)
-    return replace(place, url=target, path=None, namespace=None, options={})
+        return replace(datastore, url=None, path=directory, namespace=None, options={})
+    with _prefix_errors("BAYOU_DATASTORE"):
+        parsed = parse_url(target)
+    if datastore.path is None and (datastore.url is None or parse_url(datastore.url) == parsed):
+        return replace(datastore, url=target)
+    return replace(datastore, url=target, path=None, namespace=None, options={})
 
 
 def is_credential(name: str) -> bool:
-    """Say whether the name of a setting sounds like a secret."""
+    """Say whether the name of a setting looks like that of a secret."""
     from bayou.objectstore.url import is_secret  # noqa: PLC0415
 
     return is_secret(name)
@@ -150,44 +146,44 @@ def credential(where: str) -> CredentialInConfig:
     )
 
 
-def _check_directory(place: DatastoreConfig, path: str, source: str) -> None:
+def _check_directory(datastore: DatastoreConfig, path: str, source: str) -> None:
     try:
         if not path.isprintable():
             raise ValueError
         Path(path).expanduser()
     except (ValueError, RuntimeError):
         raise ConfigInvalid(f"{source}: datastore.path is not the name of a directory", hint="check it") from None
-    if place.url is not None:
+    if datastore.url is not None:
         raise ConfigInvalid(f"{source}: datastore.url and datastore.path exclude each other", hint="keep one of them")
-    if place.path is not None and "://" in place.path:
+    if datastore.path is not None and "://" in datastore.path:
         raise ConfigInvalid(f"{source}: datastore.path is a URL", hint="call it url")
-    if place.path is not None and "@" in place.path:
+    if datastore.path is not None and "@" in datastore.path:
         from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
 
-        with _naming(f"{source}: datastore.path"):
-            refuse_broken_url(place.path)
-    if place.namespace is not None or place.options:
+        with _prefix_errors(f"{source}: datastore.path"):
+            refuse_broken_url(datastore.path)
+    if datastore.namespace is not None or datastore.options:
         raise ConfigInvalid(
             f"{source}: datastore.path goes with neither namespace nor options",
             hint='leave them out, or use the directory as a store: url = "file:///…"',
         )
 
 
-def _check_store(place: DatastoreConfig, url: str, source: str) -> None:
+def _check_store(datastore: DatastoreConfig, url: str, source: str) -> None:
     from bayou.objectstore.keys import check_prefix  # noqa: PLC0415
     from bayou.objectstore.url import OPTIONS, check_options, parse_url  # noqa: PLC0415
 
-    with _naming(f"{source}: datastore.url"):
-        there = parse_url(url)
-        check_prefix(there.prefix)
-    if there.scheme in OPTIONS:  # what a plugged-in store takes, it alone knows
-        with _naming(f"{source}: datastore.options"):
-            check_options(there.scheme, place.options, OPTIONS[there.scheme])
+    with _prefix_errors(f"{source}: datastore.url"):
+        parsed = parse_url(url)
+        check_prefix(parsed.prefix)
+    if parsed.scheme in OPTIONS:  # only a plug-in itself knows its options
+        with _prefix_errors(f"{source}: datastore.options"):
+            check_options(parsed.scheme, datastore.options, OPTIONS[parsed.scheme])
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Put the place of a wrong value in front of what is wrong with it."""
+def _prefix_errors(where: str) -> Iterator[None]:
+    """Put `where` in front of the message of a `UsageError` that the block raises."""
     try:
         yield
     except UsageError as error:

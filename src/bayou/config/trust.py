@@ -1,12 +1,12 @@
-"""What a cloned repo asks for, and what this user has allowed on this machine (V23).
+"""Trust: what a cloned repo needs permission for, and what this user has allowed on this machine (V23).
 
-A clone is data: some of its values would send credentials or data somewhere, run code, or touch files outside the
+A clone is data: some of its values would send credentials or data to a server, run code, or touch files outside the
 repo. Each of them is a `Need`. A user allows the needs of a repo with `bayou trust allow`, or by answering a question
 at a terminal; a command that writes such a value (`datastore setup`) allows what it writes.
 
-Permissions lie in the user's own folder, never in the repo: one file for each repo, named by the hash of its real path,
-with the digest of every value or set of files that was allowed. Another value has another digest, and is asked about
-anew. `BAYOU_TRUST=1` allows everything for one process: CI runs code of the repo anyway.
+Bayou keeps the permissions in the user's own folder, never in the repo: one file for each repo, named by the hash of
+its real path, with the digest of every allowed value or set of files. A changed value has another digest, and needs a
+new permission. `BAYOU_TRUST=1` allows everything for one process: CI runs code of the repo anyway.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HINT = "look at it with `bayou trust show`; allow it on this machine with `bayo
 
 
 class Need(Struct, frozen=True):
-    """One thing that needs this user's permission: what it is, where it stands, and what it would do."""
+    """One value or set of files that needs this user's permission: `why` says what it would do."""
 
     what: What
     where: str
@@ -53,14 +53,14 @@ class Need(Struct, frozen=True):
     @classmethod
     def of(cls, what: What, where: str, value: str, why: str, content: str | None = None) -> Need:
         """Make a need; its digest covers `what`, `where` and the content, which is the value unless given."""
-        from hashlib import sha256  # noqa: PLC0415  (only for what needs permission)
+        from hashlib import sha256  # noqa: PLC0415  (only for a repo that needs permission)
 
         text = json.dumps([what, where, value if content is None else content])
         return cls(what, where, value, why, sha256(text.encode(errors="surrogatepass")).hexdigest())
 
 
 Ask = Callable[[Sequence[Need]], bool]
-"""Ask a person whether these needs are allowed; only a caller at a terminal has one."""
+"""Ask the user whether to allow these needs; only a caller at a terminal has such a function."""
 
 
 class Gate(SelectiveStruct, frozen=True):
@@ -73,22 +73,22 @@ class Gate(SelectiveStruct, frozen=True):
     needs: tuple[Need, ...] = ()
     ask: Ask | None = None
     passed: list[bool] = field(default_factory=list)
-    """Not empty once everything was found to be allowed: it is looked up once."""
+    """Not empty once all needs are allowed, so that the gate checks only once."""
 
     def require(self) -> None:
-        """Return if this user has allowed every need, now or before; else raise `TrustNeeded`."""
+        """Raise `TrustNeeded` unless this user has allowed every need, earlier or when asked now."""
         if self.passed:
             return
         missing = unallowed(self.root, self.needs)
         if missing:
             if self.ask is None or not self.ask(missing):
-                raise needed(missing)
+                raise trust_error(missing)
             allow(self.root, missing)
         self.passed.append(True)
 
 
-def needed(missing: Sequence[Need]) -> TrustNeeded:
-    """Return the error for needs that this user has not allowed; it says what would happen."""
+def trust_error(missing: Sequence[Need]) -> TrustNeeded:
+    """Return the error for needs that this user has not allowed."""
     more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
     return TrustNeeded(f"this repo needs your permission: {missing[0].why}{more}", hint=_HINT)
 
@@ -99,25 +99,22 @@ def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def is_set(variable: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether a variable says yes; `ConfigInvalid` if neither yes nor no. An empty one is as good as none."""
-    told = (os.environ if environ is None else environ).get(variable, "").strip().lower()
-    if told not in _YES + _NO:
-        raise ConfigInvalid(f"{variable} is neither yes nor no: {told!r}", hint="use 1 or 0")
-    return told in _YES
-
-
-# ---- what a repo asks for ----
+    """Say whether a variable is yes; empty or unset is no. Raise `ConfigInvalid` if it is neither yes nor no."""
+    value = (os.environ if environ is None else environ).get(variable, "").strip().lower()
+    if value not in _YES + _NO:
+        raise ConfigInvalid(f"{variable} is neither yes nor no: {value!r}", hint="use 1 or 0")
+    return value in _YES
 
 
 def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
-    """Return what needs permission in the [spark] table of a file: whatever is not this machine's own Spark."""
+    """Return the needs of the [spark] table of a file: any Spark that is not this machine's own."""
     if config.remote is not None:
         why = (
             f"its bayou.toml sends bulk jobs and queries, with the store's credentials and data, "
             f"to the Spark server {config.remote}"
         )
-        told = {part for part in config.remote.lower().partition("/")[2].split(";") if part.startswith("use_ssl=")}
-        if told != {"use_ssl=true"}:
+        parameters = config.remote.lower().partition("/")[2].split(";")
+        if {parameter for parameter in parameters if parameter.startswith("use_ssl=")} != {"use_ssl=true"}:
             why += ", unencrypted"
         return (Need.of("spark", "bayou.toml: spark.remote", config.remote, why),)
     if config.master is not None and not _is_local_master(config.master):
@@ -129,42 +126,44 @@ def spark_needs(config: SparkConfig) -> tuple[Need, ...]:
     return ()
 
 
-def datastore_needs(root: Path, place: DatastoreConfig, *, lasting: bool = False) -> tuple[Need, ...]:
-    """Return what needs permission in the [datastore] table of a file: other servers, directories outside the repo.
+def datastore_needs(root: Path, datastore: DatastoreConfig, *, lasting: bool = False) -> tuple[Need, ...]:
+    """Return the needs of the [datastore] table of a file: other servers, and directories outside the repo.
 
-    `lasting`: also what needs none today, and will once the directory of a store has files in it.
+    `lasting` includes the directory of a store that needs no permission now, but will once it contains files.
     """
     found: list[Need] = []
-    if place.url is not None and place.options:
+    if datastore.url is not None and datastore.options:
         from bayou.objectstore.url import OPTIONS, custom_endpoint, parse_url  # noqa: PLC0415
 
-        scheme = parse_url(place.url).scheme
-        server = custom_endpoint(scheme, place.options)
+        scheme = parse_url(datastore.url).scheme
+        server = custom_endpoint(scheme, datastore.options)
         if scheme not in OPTIONS:
-            # A plugged-in store: it alone knows which of its options say where it sends credentials.
-            value = ", ".join(f"{name}={text}" for name, text in sorted(place.options.items()))
-            why = f"its bayou.toml tells the plugged-in store {place.url} where to send data and credentials: {value}"
-            found.append(Need.of("endpoint", "bayou.toml: datastore.options", value, why, f"{place.url} {value}"))
+            # Only a plug-in itself knows which of its options decide where it sends credentials.
+            value = ", ".join(f"{name}={text}" for name, text in sorted(datastore.options.items()))
+            why = (
+                f"its bayou.toml tells the plugged-in store {datastore.url} where to send data and credentials: {value}"
+            )
+            found.append(Need.of("endpoint", "bayou.toml: datastore.options", value, why, f"{datastore.url} {value}"))
         elif server is not None:
-            name = "endpoint" if "endpoint" in place.options else "use_emulator"
+            name = "endpoint" if "endpoint" in datastore.options else "use_emulator"
             plain = ", unencrypted" if server.clear_text else ""
             there = f"{server.address}{plain}"
-            why = f"its bayou.toml sends data, and your credentials for {place.url}, to the server {there}"
-            # The URL belongs to it: its scheme says whose credentials go there.
-            where, content = f"bayou.toml: datastore.options.{name}", f"{place.url} {server.address}"
+            why = f"its bayou.toml sends data, and your credentials for {datastore.url}, to the server {there}"
+            # The URL is part of the content: its scheme decides whose credentials the server gets.
+            where, content = f"bayou.toml: datastore.options.{name}", f"{datastore.url} {server.address}"
             found.append(Need.of("endpoint", where, server.address, why, content))
-    if place.path is not None:
-        target = Path(os.path.realpath(root / Path(place.path).expanduser()))
+    if datastore.path is not None:
+        target = Path(os.path.realpath(root / Path(datastore.path).expanduser()))
         if not target.is_relative_to(os.path.realpath(root)):
             why = f"its bayou.toml keeps data in a directory outside the repo: it reads, writes and deletes in {target}"
-            found.append(Need.of("directory", "bayou.toml: datastore.path", place.path, why, str(target)))
-    if place.url is not None:
-        found += _file_store(root, place, place.url, lasting=lasting)
+            found.append(Need.of("directory", "bayou.toml: datastore.path", datastore.path, why, str(target)))
+    if datastore.url is not None:
+        found += _file_store(root, datastore, datastore.url, lasting=lasting)
     return tuple(found)
 
 
 def link_needs(root: Path) -> tuple[Need, ...]:
-    """Return what needs permission because part of `.bayou/` is a link out of the repo: Git keeps links."""
+    """Return the needs of links in `.bayou/` that lead out of the repo: Git keeps links."""
     inside = os.path.realpath(root)
     found = []
     for name in (".bayou", ".bayou/tree", ".bayou/state", ".bayou/conflicts"):
@@ -177,7 +176,7 @@ def link_needs(root: Path) -> tuple[Need, ...]:
 
 
 def extension_needs(root: Path) -> tuple[Need, ...]:
-    """Return what needs permission because it is code: the files of `extensions/`, taken together."""
+    """Return the need of the code in `extensions/`, all files taken together."""
     found = list(_extension_files(root))
     if not found:
         return ()
@@ -194,7 +193,7 @@ def extension_needs(root: Path) -> tuple[Need, ...]:
 
 
 def is_plain_directory(root: Path, path: str) -> bool:
-    """Say whether a directory of a repo, and each above it, is one itself and no link to one."""
+    """Say whether a path of a repo, and each directory above it, is a directory and not a link."""
     parts = path.split("/")
     return all(_is_directory(root / "/".join(parts[: length + 1])) for length in range(len(parts)))
 
@@ -207,9 +206,9 @@ def _is_directory(path: Path) -> bool:
 
 
 def _extension_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of everything in `extensions/`: the bytes of a file, the target of a link.
+    """Yield name and content of every entry of `extensions/`: the bytes of a file, the target of a link.
 
-    Links are not followed, here or by the loader (`model/types/extensions.py`), which reads no `__pycache__` either.
+    Neither this function nor the loader (`bayou.models.types.registry`) follows links or reads `__pycache__`.
     """
     count = total = 0
     folders = [EXTENSIONS] if is_plain_directory(root, EXTENSIONS) else []
@@ -242,18 +241,18 @@ def _content(entry: os.DirEntry[str]) -> bytes:
         return f"cannot be read: {error.strerror}".encode()
 
 
-def _file_store(root: Path, place: DatastoreConfig, url: str, *, lasting: bool) -> Iterable[Need]:
-    """Return a need for a `file://` store that would be made among files outside the repo.
+def _file_store(root: Path, datastore: DatastoreConfig, url: str, *, lasting: bool) -> Iterable[Need]:
+    """Return a need for a `file://` store in a directory outside the repo that contains other files.
 
-    A directory that is a store already is shared on purpose, as a bucket is; an empty or missing one holds nothing of
-    anybody's.
+    A directory that is already a store is shared on purpose, like a bucket; an empty or missing directory contains no
+    files that Bayou could damage.
     """
     if ":" not in url or url.strip().partition(":")[0].lower() != "file":
         return ()
     from bayou.objectstore.url import parse_url  # noqa: PLC0415
 
-    there = parse_url(url)
-    target = Path(os.path.realpath(Path(there.bucket, there.prefix, place.namespace or "")))
+    parsed = parse_url(url)
+    target = Path(os.path.realpath(Path(parsed.bucket, parsed.prefix, datastore.namespace or "")))
     if target.is_relative_to(os.path.realpath(root)) or (not lasting and _is_store_or_empty(target)):
         return ()
     why = f"its bayou.toml makes a store of a directory outside the repo: it reads, writes and deletes in {target}"
@@ -268,24 +267,21 @@ def _is_store_or_empty(target: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # whatever it is, the store says so when it is opened
+        return False  # opening the store reports the error
 
 
 def _is_local_master(master: str) -> bool:
-    """Whether Spark runs inside the server that Bayou starts on this machine; `local-cluster` starts others."""
+    """Say whether Spark runs inside the server that Bayou starts on this machine; `local-cluster` does not."""
     import re  # noqa: PLC0415
 
     return re.fullmatch(r"local(\[[0-9*, ]+\])?", master) is not None
 
 
-# ---- what this user has allowed ----
-
-
 def user_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return this user's own folder for Bayou's settings: `$XDG_CONFIG_HOME/bayou`, else `~/.config/bayou`."""
-    told = (os.environ if environ is None else environ).get("XDG_CONFIG_HOME", "")
-    if os.path.isabs(told):
-        return Path(told, "bayou")
+    home = (os.environ if environ is None else environ).get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(home):
+        return Path(home, "bayou")
     try:
         return Path.home() / ".config" / "bayou"
     except RuntimeError:  # no HOME, and no such user
@@ -304,10 +300,10 @@ def unallowed(root: Path, needs: Sequence[Need]) -> list[Need]:
 
 
 def read_allowed(root: Path) -> dict[str, dict[str, str]]:
-    """Return what was allowed for a repo, by digest; nothing where the file is missing, or is none of ours."""
-    file = _file(root)
+    """Return the permissions of a repo by digest; none if their file is missing or invalid."""
+    file = _permissions_file(root)
     if _lies_in(file, root):
-        return {}  # the clone brought it along
+        return {}  # the file may come from the clone
     try:
         with open(file, "rb") as opened:
             found = read_json(opened.read(limits.CONFIG_BYTES + 1), limits.CONFIG_BYTES)
@@ -320,7 +316,7 @@ def read_allowed(root: Path) -> dict[str, dict[str, str]]:
 
 
 def allow(root: Path, needs: Iterable[Need]) -> None:
-    """Remember that this user allows these needs of the repo at `root`, besides those that were allowed before."""
+    """Record that this user allows these needs of the repo at `root`, in addition to earlier permissions."""
     new = {
         need.digest: {"what": need.what, "where": need.where, "value": need.value, "at": now("seconds")}
         for need in needs
@@ -330,7 +326,7 @@ def allow(root: Path, needs: Iterable[Need]) -> None:
     allowed = read_allowed(root)
     if new.keys() <= allowed.keys():
         return
-    file = _file(root)
+    file = _permissions_file(root)
     if _lies_in(file, root):
         raise TrustNeeded(
             f"permissions cannot be kept in {file.parent}: it lies in the repo itself",
@@ -341,25 +337,25 @@ def allow(root: Path, needs: Iterable[Need]) -> None:
 
 
 def revoke(root: Path) -> bool:
-    """Forget whatever was allowed for the repo at `root`; say whether anything was."""
+    """Remove all permissions of the repo at `root`; return whether there were any."""
     try:
-        _file(root).unlink()
+        _permissions_file(root).unlink()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise TrustNeeded(f"cannot forget what was allowed: {error.strerror}: {_file(root)}") from None
+        raise TrustNeeded(f"cannot forget what was allowed: {error.strerror}: {_permissions_file(root)}") from None
     return True
 
 
 def make_private(folder: Path) -> None:
     """Create a directory, and those above it, that only this user can enter."""
-    for one in reversed([folder, *folder.parents]):
-        if not one.is_dir():
-            os.makedirs(one, mode=0o700, exist_ok=True)
+    for directory in reversed([folder, *folder.parents]):
+        if not directory.is_dir():
+            os.makedirs(directory, mode=0o700, exist_ok=True)
 
 
 def write_private(file: Path, *lines: str) -> None:
-    """Write a small file that only this user can read, whole or not at all."""
+    """Write a small file atomically that only this user can read."""
     write_file(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
 
 
@@ -374,7 +370,7 @@ def _write(file: Path, text: str) -> None:
         ) from None
 
 
-def _file(root: Path) -> Path:
+def _permissions_file(root: Path) -> Path:
     from hashlib import sha256  # noqa: PLC0415
 
     name = sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]

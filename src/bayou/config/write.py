@@ -1,4 +1,4 @@
-"""Changing `bayou.toml` without losing a word that a person wrote in it."""
+"""Change `bayou.toml`, and keep everything else in it, comments too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bayou.config.load import parse_config, read_text
-from bayou.config.settings import DatastoreConfig, Hydrate, check_place
+from bayou.config.settings import DatastoreConfig, Hydrate, check_datastore
 from bayou.config.trust import allow, datastore_needs
 from bayou.core import atomic_file
 from bayou.core.errors import ConfigInvalid
@@ -27,57 +27,57 @@ def write_datastore(
     options: Mapping[str, str] | None = None,
     hydrate: Hydrate | None = None,
 ) -> None:
-    """Make a file name this datastore and no other, in one step (V19); the rest of it stays, comments too.
+    """Write this datastore into a file in one step (V19).
 
-    Neither `url` nor `path` means the repo's own tree. A `hydrate` of None keeps what the file says. A file that
-    already says so is not written again.
+    Neither `url` nor `path` means the repo's own tree. A `hydrate` of None keeps the file's value. A file that already
+    has this datastore is not written.
     """
     text = read_text(file)
     before = parse_config(text, str(file))
     wanted = DatastoreConfig(
         url, path, namespace, hydrate or before.datastore.hydrate, before.datastore.exclude, dict(options or {})
     )
-    check_place(wanted, str(file))
-    # V23: whoever has this written allows it. Before the file names it, so that no crash leaves it unallowed.
+    check_datastore(wanted, str(file))
+    # V23: the user who writes this allows it. Allow it first, so that a crash never leaves it written but not allowed.
     allow(file.parent, datastore_needs(file.parent, wanted, lasting=True))
     if wanted == before.datastore:
         return
     import tomlkit  # noqa: PLC0415  (30 ms: only when the configuration changes)
 
     document = tomlkit.parse(text)
-    _put(document, wanted)
+    _update(document, wanted)
     new = tomlkit.dumps(document)
-    # Nothing that tomlkit got wrong reaches the disk: it cannot change every file that TOML allows.
+    # tomlkit cannot change every valid file: check its result before the file is written.
     if parse_config(new, str(file)) != replace(before, datastore=wanted):
         raise ConfigInvalid(f"{file}: cannot change [datastore]", hint="write it as one table, with its options below")
     write_file(file, new)
 
 
 def write_file(file: Path, text: str, *, create: bool = False) -> None:
-    """Write a small file whole or not at all, durably; with `create`, `FileExistsError` if there is one already."""
-    target = file if create else file.resolve()  # through a link, so that it stays one
+    """Write a small file atomically and durably; with `create`, raise `FileExistsError` if it exists."""
+    target = file if create else file.resolve()  # write through a link, which stays a link
     mode = 0o666 if create else target.stat().st_mode & 0o777
     atomic_file.write_file(target, text.encode(), mode=mode, overwrite=not create)
 
 
-def _put(document: TOMLDocument, place: DatastoreConfig) -> None:
-    """Change the [datastore] tables of a parsed file, value by value, so that what stands beside them stays."""
+def _update(document: TOMLDocument, datastore: DatastoreConfig) -> None:
+    """Change the [datastore] tables of a parsed file value by value, so that comments beside them stay."""
     import tomlkit  # noqa: PLC0415
 
     table = document.setdefault("datastore", tomlkit.table())
-    for name, value in (("url", place.url), ("path", place.path), ("namespace", place.namespace)):
+    for name, value in (("url", datastore.url), ("path", datastore.path), ("namespace", datastore.namespace)):
         if value is None:
             table.pop(name, None)
         elif table.get(name) != value:
             table[name] = value
-    if table.get("hydrate", "full") != place.hydrate:
-        table["hydrate"] = place.hydrate
-    if place.options and "options" not in table:
+    if table.get("hydrate", "full") != datastore.hydrate:
+        table["hydrate"] = datastore.hydrate
+    if datastore.options and "options" not in table:
         table["options"] = tomlkit.table()
     options = table.get("options", {})
-    for name in [name for name in options if name not in place.options]:
+    for name in [name for name in options if name not in datastore.options]:
         del options[name]
-    for name, text in place.options.items():
+    for name, text in datastore.options.items():
         if options.get(name) != text:
             options[name] = text
     if "options" in table and not options and "#" not in options.as_string():

@@ -1,1 +1,1 @@
-"""What all packages share and none owns: atomic files, file locks, times, hints. It imports no package above it."""
+"""Modules that all packages share and that import none of them."""

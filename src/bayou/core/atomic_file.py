@@ -28,8 +28,8 @@ def atomic_file(
 
     The content is durable before the file has its name; the name itself is durable after
     `fsync_directory(target.parent)`. Without `overwrite`, an existing target raises `FileExistsError`. `mode` is
-    reduced by the umask. The temporary gets a new name each time; a caller whose process may be killed and that sweeps
-    nothing names `temporary`, so that the next write replaces what the killed one left (V14).
+    reduced by the umask. Each call uses a new name for its temporary file. A caller that never sweeps the directory
+    passes `temporary`, so that the next write replaces the file that a killed process left (V14).
     """
     if temporary is None:
         temporary = target.with_name(f".bayou-{ulid()}.tmp")
@@ -69,7 +69,7 @@ def _link(temporary: Path, target: Path) -> None:
 
 
 def fsync_file(path: str | Path, *, dir_fd: int | None = None) -> None:
-    """Make the content of a file durable that another program, or a closed descriptor, has written."""
+    """Make the content of a file durable that another program, or a closed descriptor, wrote."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Times as Bayou writes and reads them: RFC 3339 in UTC, with milliseconds and a `Z`, so that text sorts by time."""
+"""Times as Bayou writes and parses them: RFC 3339 in UTC, with milliseconds and a `Z`, so that text sorts by time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def now(timespec: str = "milliseconds") -> str:
-    """Return the current time as records and documents have it."""
+    """Return the current time as text, in the format of records and documents."""
     return format_utc(datetime.now(UTC), timespec)
 
 
@@ -17,32 +17,32 @@ def now_ms() -> int:
 
 
 def format_utc(moment: datetime, timespec: str = "milliseconds") -> str:
-    """Format a moment that has a zone; what is finer than `timespec` is cut off."""
+    """Format a time that has a zone, truncated to `timespec`."""
     return moment.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def format_ms(ms: int) -> str:
-    """Format a moment given in ms since 1970."""
+    """Format a time in ms since 1970."""
     return format_utc(datetime.fromtimestamp(ms // 1000, UTC).replace(microsecond=ms % 1000 * 1000))
 
 
 def parse_utc(text: str) -> datetime:
-    """Parse an ISO 8601 time, also one of other programs; a text without a zone is in UTC.
+    """Parse an ISO 8601 time, also of another program; a text without a zone is in UTC.
 
-    A text that is no time, or lies outside the years 1 to 9999 in UTC, raises `ValueError` (V25: others wrote it).
+    Raise `ValueError` for a text that is not a time, or not in the years 1 to 9999 in UTC (V25).
     """
-    found = datetime.fromisoformat(text)
+    parsed = datetime.fromisoformat(text)
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{text} is out of range") from None
 
 
 def parse_ms(text: str) -> int:
-    """Parse such a time as ms since 1970."""
+    """Parse a time as `parse_utc` does, and return it in ms since 1970."""
     return to_ms(parse_utc(text))
 
 
 def to_ms(moment: datetime) -> int:
-    """Return a moment in ms since 1970, rounded."""
+    """Convert a time to ms since 1970, rounded."""
     return round(moment.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Deadlines: when work must end, and how it is told to stop earlier (V12)."""
+"""Deadlines: when work must end, and how a signal or a caller ends it earlier (V12)."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from msgspec import field
 from bayou.core.errors import Cancelled, DeadlinePassed
 from bayou.core.structs import SelectiveStruct
 
-_begun: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
-_begun_lock = threading.Lock()
+_events: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
+_events_lock = threading.Lock()
 
 
 def stop_event() -> threading.Event:
-    """Return a new event that ends what begins now; `stop_everything` sets it."""
+    """Return a new event that cancels work that begins now; `stop_everything` sets it."""
     event = threading.Event()
-    with _begun_lock:
-        _begun[event] = time.monotonic()
+    with _events_lock:
+        _events[event] = time.monotonic()
     return event
 
 
 def stop_everything(begun_by: float) -> None:
-    """Cancel whatever began by that moment of the monotonic clock: a signal came.
+    """Cancel all work that began by that moment of the monotonic clock, because a signal arrived.
 
-    What begins later is there to clean up, and goes on. Call it from a thread that was not interrupted.
+    Work that begins later cleans up, and goes on. Call this from a thread that the signal did not interrupt.
     """
-    with _begun_lock:
-        events = [event for event, moment in _begun.items() if moment <= begun_by]
+    with _events_lock:
+        events = [event for event, moment in _events.items() if moment <= begun_by]
     for event in events:
         event.set()
 
 
 class Deadline(SelectiveStruct, frozen=True):
-    """A moment on the monotonic clock, and an event that ends everything sooner.
+    """A moment on the monotonic clock, and an event that cancels the work earlier.
 
-    Pass one object down; whoever waits, waits with `sleep`, whoever sends a request asks `remaining` first.
+    Callers pass one object down. Code that waits uses `sleep`; code that sends a request calls `remaining` first.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("cancelled",)
@@ -52,7 +52,7 @@ class Deadline(SelectiveStruct, frozen=True):
         return cls(time.monotonic() + seconds, seconds, cancelled or stop_event())
 
     def remaining(self) -> float:
-        """Seconds left; raise when there are none, or when somebody has cancelled."""
+        """Return the seconds left; raise if there are none, or if the work was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled("cancelled")
         left = self.at - time.monotonic()
@@ -64,7 +64,7 @@ class Deadline(SelectiveStruct, frozen=True):
         return left
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but no longer than the deadline, and wake up at once when cancelled."""
+        """Wait, but not beyond the deadline, and wake up at once when the work is cancelled."""
         self.cancelled.wait(min(seconds, self.remaining()))
         self.remaining()
 

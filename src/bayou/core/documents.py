@@ -1,11 +1,12 @@
-"""Reading JSON and YAML that somebody else wrote: bounded in bytes, depth and values before anything is built (V25).
+"""Read JSON and YAML that another program or person wrote, within limits on bytes, depth and values (V25).
 
-Both readers raise `Unreadable`, whose text says what is wrong in one line; the caller turns it into its own error,
-which names the object or the file. Neither raises anything else, whatever the bytes are.
+`read_json` and `read_yaml` return values; `parse_source` also returns the line of each value of a YAML file, for error
+messages. All readers check the limits before they build anything and raise only `Unreadable`, whatever the bytes are;
+its text is one line, and the caller turns it into its own error, which names the object or the file.
 
-Of libyaml only the scanner and the parser run, which keep their state on the heap and yield one event after the other.
-Its composer calls itself for every level of nesting and overflows the C stack, and the constructors of PyYAML take
-quadratic time for some numbers and read tags that no record has; so both are done here.
+This module uses only the scanner and the parser of libyaml, which keep their state on the heap and yield one event
+after the other. libyaml's composer recurses for every level of nesting and overflows the C stack; PyYAML's constructors
+take quadratic time for some numbers and accept tags that no record has. So this module composes and constructs itself.
 """
 
 from __future__ import annotations
@@ -27,12 +28,30 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 1 << 20
+_SHOWN = 60
+_TAG_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
+_CORE = "tag:yaml.org,2002:"
+_TAGS = {
+    "scalar": frozenset(f"{_CORE}{name}" for name in ("null", "bool", "int", "float", "str", "timestamp", "merge")),
+    "sequence": frozenset({f"{_CORE}seq"}),
+    "mapping": frozenset({f"{_CORE}map"}),
+}
+_MERGE = f"{_CORE}merge"
+_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
+_KINDS = {"bool": "truth value", "int": "number", "float": "number", "timestamp": "time"}
+
+Place = tuple[str | int, ...]
+"""The keys and positions that lead from the root of a document to a value."""
+
+Lines = Mapping[Place, int]
+
+_MAX_NESTING = 50
 
 
 class Unreadable(ValueError):
-    """A document that is too large, too deep, not UTF-8, or not what it should be. Its text is one line.
+    """A document is too large, too deep, not UTF-8, or not what it should be. The text of the error is one line.
 
-    `line` is the line of a YAML document that is wrong, counted from 1, where one is.
+    `line` is the wrong line of a YAML document, counted from 1, or None.
     """
 
     def __init__(self, problem: str, line: int | None = None, hint: str | None = None) -> None:
@@ -42,14 +61,14 @@ class Unreadable(ValueError):
 
 
 class Unusable(Unreadable):
-    """Something in a YAML document that can be read, and cannot be used. It has a line."""
+    """A YAML document has a value that is valid YAML but that Bayou cannot use; `line` is its line."""
 
     def __init__(self, line: int, problem: str, hint: str) -> None:
         super().__init__(problem, line, hint)
 
 
 def read_at_most(file: IO[bytes], most: int) -> bytes:
-    """Return the bytes of a file; of one that has more than `most`, one byte more than that, which no reader takes."""
+    """Return the bytes of a file, but at most `most + 1`; the readers refuse the one byte more."""
     chunks, left = [], most + 1
     while left and (chunk := file.read(min(left, _CHUNK))):
         chunks.append(chunk)
@@ -58,7 +77,7 @@ def read_at_most(file: IO[bytes], most: int) -> bytes:
 
 
 def not_blocking(path: str, flags: int) -> int:
-    """Open a path for `open(..., opener=)`, and not wait for a writer where it is a pipe: a clone may have one."""
+    """Open a path, as an opener for `open`, without waiting for a writer if it is a pipe: a clone may contain one."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -73,7 +92,7 @@ def decode_text(data: bytes, most: int) -> str:
 
 
 def read_json(data: bytes, most: int) -> Any:
-    """Return the value of a JSON document of at most `most` bytes: no NaN, no text that is not Unicode."""
+    """Return the value of a JSON document of at most `most` bytes; refuse NaN and text that is not Unicode."""
     text = decode_text(data, most)
     try:
         value = _JSON.decode(text)
@@ -88,7 +107,7 @@ def read_json(data: bytes, most: int) -> Any:
 
 
 def check_value(value: object) -> None:
-    """Refuse a parsed value that nests too deep, has too many values, or holds text that is not Unicode."""
+    """Refuse a parsed value that nests too deep, has too many values, or contains text that is not Unicode."""
     count = 0
     level: list[object] = [value]
     for _ in range(limits.DEPTH):
@@ -121,10 +140,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def read_yaml(data: bytes, most: int) -> Any:
-    """Return the value of a YAML document of at most `most` bytes; None of an empty one.
+    """Return the value of a YAML document of at most `most` bytes; None for an empty document.
 
-    It is made of what JSON has, and of dates and times where the document holds such; the names in a mapping may be
-    any of these but lists and mappings. Of a name that stands twice the last counts.
+    It consists of the types of JSON, and of dates and times; the keys of a mapping may be of any of these types but
+    lists and mappings. If a key occurs twice, the last value counts.
     """
     node = compose_yaml(data, most)
     if node is None:
@@ -135,105 +154,98 @@ def read_yaml(data: bytes, most: int) -> Any:
 
 
 def compose_yaml(data: bytes, most: int, values: int = limits.VALUES) -> Node | None:
-    """Return the nodes of a YAML document, which know their lines; None of an empty one.
+    """Return the root node of a YAML document, whose nodes have line numbers; None for an empty document.
 
-    Written out, with its aliases, it has at most `most` bytes and `values` nodes, and nests at most `limits.DEPTH`
-    deep. So a caller may walk it by recursion, and need not watch for aliases.
+    With its aliases expanded, the document has at most `most` bytes and `values` nodes, and nests at most
+    `limits.DEPTH` deep. So a caller may walk it recursively without regard to aliases.
     """
-    import yaml  # noqa: PLC0415  (it takes longer to load than most commands do)
+    import yaml  # noqa: PLC0415  (its import takes longer than most commands)
 
     text = decode_text(data, most)
-    if _TAG_DIRECTIVE.search(text):  # libyaml compares each with all that it has read before
+    if _TAG_DIRECTIVE.search(text):  # libyaml compares each directive with all earlier ones
         raise Unreadable("it declares tags with %TAG")
     loader = None
     try:
-        # Without libyaml's bindings PyYAML has a parser of its own, which yields the same events.
+        # Without libyaml's bindings, PyYAML's own parser yields the same events.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
         node: Node | None = _Composer(loader, most, values).document()
         return node
     except yaml.YAMLError as error:
-        raise _no_yaml(error) from None
+        raise _parse_error(error) from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def construct_yaml(node: Node) -> Any:
-    """Return the value of a node that `compose_yaml` returned. What several aliases name is one object."""
+    """Return the value of a node that `compose_yaml` returned; all aliases of an anchor share one object."""
     return _Constructor().value(node)
 
 
-Place = tuple[str | int, ...]
-"""The keys and positions that lead to a value."""
-
-Lines = Mapping[Place, int]
-
-_DEEPEST = 50
-
-
 class Source(Struct, frozen=True):
-    """What a YAML file that people wrote says, and on which line each key and value stands. `path` names the file."""
+    """The value of a YAML file, and the line of each of its keys and values. `path` names the file."""
 
     path: str
     value: Any
     lines: Lines
 
     def line(self, place: Place = ()) -> int:
-        """Return the line of a place, or of the nearest thing around it that has one."""
-        return nearest(self.lines, place) or 1
+        """Return the line of a value, or of the nearest value around it that has a line."""
+        return nearest_line(self.lines, place) or 1
 
     def where(self, place: Place = ()) -> str:
-        """Name a place for people: the file, and the line of the value or of the nearest that it stands in."""
+        """Return the file and the line of a value, for messages."""
         return f"{self.path}, line {self.line(place)}"
 
 
 def parse_source(data: bytes, path: str) -> Source:
-    """Read a YAML file with its lines; `Unreadable` if it is none.
+    """Parse a YAML file with its lines; raise `Unreadable` if it is not YAML.
 
-    `Unusable` for a key that stands twice, of which YAML would take the last without a word, and for what is no value
-    of JSON.
+    Raise `Unusable` for a key that occurs twice (YAML silently takes the last) and for a value that JSON does not have.
     """
     node = compose_yaml(data, limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
     if node is None:
         return Source(path, None, {})
     lines: dict[Place, int] = {}
-    _walk(node, (), lines)
+    _collect_lines(node, (), lines)
     value = construct_yaml(node)
     check_plain(value, lines)
     return Source(path, value, lines)
 
 
-def nearest(lines: Lines, place: Place) -> int | None:
-    """Return the line of a place, or of the nearest thing around it that has one."""
+def nearest_line(lines: Lines, place: Place) -> int | None:
+    """Return the line of a value, or of the nearest value around it that has a line."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place)
 
 
 def check_plain(value: object, lines: Lines, place: Place = ()) -> None:
-    """Raise `Unusable` for what is no JSON value: dates, NaN, names that are not texts."""
+    """Raise `Unusable` for a value that JSON does not have: dates, NaN, keys that are not texts."""
     match value:
         case dict():
-            for key, one in value.items():
+            for key, item in value.items():
                 if not isinstance(key, str):
-                    line = nearest(lines, (*place, str(key))) or 1
+                    line = nearest_line(lines, (*place, str(key))) or 1
                     raise Unusable(line, f"the name {key} is not a text", f'put it in quotes, as "{key}"')
-                check_plain(one, lines, (*place, key))
+                check_plain(item, lines, (*place, key))
         case list():
-            for at, one in enumerate(value):
-                check_plain(one, lines, (*place, at))
+            for at, item in enumerate(value):
+                check_plain(item, lines, (*place, at))
         case float() if not math.isfinite(value):
-            raise Unusable(nearest(lines, place) or 1, f"{value} is no number that can be kept", "put it in quotes")
+            raise Unusable(
+                nearest_line(lines, place) or 1, f"{value} is no number that can be kept", "put it in quotes"
+            )
         case None | bool() | int() | float() | str():
             return
         case _:
             kind = type(value).__name__
-            raise Unusable(nearest(lines, place) or 1, f"{value} is taken for a {kind}", "put it in quotes")
+            raise Unusable(nearest_line(lines, place) or 1, f"{value} is taken for a {kind}", "put it in quotes")
 
 
-def _walk(node: Any, place: Place, lines: dict[Place, int]) -> None:
+def _collect_lines(node: Any, place: Place, lines: dict[Place, int]) -> None:
     line = lines.setdefault(place, node.start_mark.line + 1)
-    if len(place) > _DEEPEST:  # an alias to what it stands in, or as good as that
+    if len(place) > _MAX_NESTING:  # recursion below must stay bounded
         raise Unusable(line, "values are nested too deeply", "take some of them apart")
     if node.id == "mapping":
         for key_node, value_node in node.value:
@@ -242,32 +254,22 @@ def _walk(node: Any, place: Place, lines: dict[Place, int]) -> None:
             if inner in lines:
                 raise Unusable(key_node.start_mark.line + 1, f"{key} stands there twice", "keep one of them")
             lines[inner] = key_node.start_mark.line + 1
-            _walk(value_node, inner, lines)
+            _collect_lines(value_node, inner, lines)
     elif node.id == "sequence":
-        for at, one in enumerate(node.value):
-            _walk(one, (*place, at), lines)
-
-
-_TAG_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
-_CORE = "tag:yaml.org,2002:"
-_TAGS = {
-    "scalar": frozenset(f"{_CORE}{name}" for name in ("null", "bool", "int", "float", "str", "timestamp", "merge")),
-    "sequence": frozenset({f"{_CORE}seq"}),
-    "mapping": frozenset({f"{_CORE}map"}),
-}
-_MERGE = f"{_CORE}merge"
+        for at, item in enumerate(node.value):
+            _collect_lines(item, (*place, at), lines)
 
 
 class _Extent(NamedTuple):
-    """What a node comes to, written out: how many nodes, characters and levels."""
+    """How many nodes, characters and levels a node has with its aliases expanded."""
 
     nodes: int
     characters: int
     levels: int
 
 
-class _Open:
-    """A collection whose end the composer has not met: its node, and what is in it so far."""
+class _OpenCollection:
+    """A collection whose end the composer has not reached: its node, and the extent of its content so far."""
 
     __slots__ = ("anchor", "characters", "key", "levels", "node", "nodes")
 
@@ -281,13 +283,13 @@ class _Open:
 
 
 class _Composer:
-    """Builds the nodes of one document from the events of a parser, and counts what they come to, written out."""
+    """Builds the nodes of one document from a parser's events, and limits their extent with aliases expanded."""
 
     def __init__(self, loader: Any, characters: int, nodes: int) -> None:
         self._loader = loader
         self._characters = characters
         self._nodes = nodes
-        self._open: list[_Open] = []
+        self._open: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Any, _Extent]] = {}
         self._root: Any = None
         import yaml.nodes  # noqa: PLC0415
@@ -295,7 +297,7 @@ class _Composer:
         self._kinds = yaml.nodes
 
     def document(self) -> Any:
-        """Return the root of the only document; None if there is none."""
+        """Return the root node of the only document, or None if there is none."""
         from yaml import events  # noqa: PLC0415
 
         take = self._loader.get_event
@@ -322,7 +324,7 @@ class _Composer:
         tag = event.tag
         if tag is None or tag == "!":
             tag = self._loader.resolve(self._kinds.ScalarNode, event.value, event.implicit)
-            if tag == f"{_CORE}value":  # a plain =, which YAML 1.1 gives a meaning that nobody uses
+            if tag == f"{_CORE}value":  # a plain =, whose special meaning in YAML 1.1 is never used
                 tag = f"{_CORE}str"
         _check_tag(tag, "scalar", event)
         node = self._kinds.ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style)
@@ -332,7 +334,7 @@ class _Composer:
         self._add(node, extent, event)
 
     def _alias(self, event: Any) -> None:
-        if any(one.anchor == event.anchor for one in self._open):
+        if any(collection.anchor == event.anchor for collection in self._open):
             raise Unreadable(
                 f"values are nested too deeply: the alias {_shown(event.anchor)} stands in what it names", _line(event)
             )
@@ -350,7 +352,9 @@ class _Composer:
         if self._open and _takes_key(self._open[-1]):
             raise Unreadable("a name in a mapping is a list or a mapping", _line(event))
         made = self._kinds.SequenceNode if kind == "sequence" else self._kinds.MappingNode
-        self._open.append(_Open(made(tag, [], event.start_mark, None, flow_style=event.flow_style), event.anchor))
+        self._open.append(
+            _OpenCollection(made(tag, [], event.start_mark, None, flow_style=event.flow_style), event.anchor)
+        )
         if event.anchor is not None:
             self._anchors.pop(event.anchor, None)
 
@@ -363,7 +367,7 @@ class _Composer:
         self._add(ended.node, extent, event)
 
     def _add(self, node: Any, extent: _Extent, event: Any) -> None:
-        """Put a node into the collection that is open, or make it the root."""
+        """Add a node to the innermost open collection, or make it the root."""
         if not self._open:
             self._root = node
             return
@@ -377,7 +381,7 @@ class _Composer:
             raise Unreadable(
                 f"it has more than {self._characters} bytes once its aliases are written out", _line(event)
             )
-        if len(self._open) + extent.levels > limits.DEPTH:  # what an alias names has levels of its own
+        if len(self._open) + extent.levels > limits.DEPTH:  # the node of an alias has levels of its own
             raise Unreadable(f"it nests deeper than {limits.DEPTH}", _line(event))
         if inside.node.id == "sequence":
             inside.node.value.append(node)
@@ -391,7 +395,7 @@ class _Composer:
 
 
 class _Constructor:
-    """Makes values of nodes. Each node is made once, so that aliases cost nothing."""
+    """Makes values from nodes, each node's once, so that aliases cost nothing."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
@@ -400,7 +404,7 @@ class _Constructor:
         if node.id == "scalar":
             return _scalar(node)
         if id(node) not in self._made:
-            made = self._mapping(node) if node.id == "mapping" else [self.value(one) for one in node.value]
+            made = self._mapping(node) if node.id == "mapping" else [self.value(item) for item in node.value]
             self._made[id(node)] = made
         return self._made[id(node)]
 
@@ -409,26 +413,26 @@ class _Constructor:
         merged: dict[Any, Any] = {}
         for key, value in node.value:
             if key.tag == _MERGE:
-                for one in self._merged(value):
-                    for name, inner in one.items():
-                        merged.setdefault(name, inner)  # of several, the first counts
+                for mapping in self._merged(value):
+                    for name, inner in mapping.items():
+                        merged.setdefault(name, inner)  # the first of several mappings counts
             else:
                 own[_scalar(key)] = self.value(value)
         return {**merged, **own}
 
     def _merged(self, node: Any) -> list[dict[Any, Any]]:
-        found = node.value if node.id == "sequence" else [node]
-        if any(one.id != "mapping" for one in found):
+        nodes = node.value if node.id == "sequence" else [node]
+        if any(merged.id != "mapping" for merged in nodes):
             raise Unreadable("<< takes a mapping, or a list of mappings", node.start_mark.line + 1)
-        return [self.value(one) for one in found]
+        return [self.value(merged) for merged in nodes]
 
 
-def _takes_key(collection: _Open) -> bool:
+def _takes_key(collection: _OpenCollection) -> bool:
     return collection.node.id == "mapping" and collection.key is None
 
 
 def _scalar(node: ScalarNode) -> Any:
-    """Return what a scalar stands for."""
+    """Return the value of a scalar."""
     kind, text = node.tag.removeprefix(_CORE), node.value
     try:
         match kind:
@@ -441,18 +445,14 @@ def _scalar(node: ScalarNode) -> Any:
                     raise ValueError(f"it has {len(text)} characters")
                 return getattr(_pyyaml(), f"construct_yaml_{kind}")(node)
         return text
-    except (ValueError, OverflowError, KeyError, AttributeError, IndexError) as error:  # as !!int of something else
+    except (ValueError, OverflowError, KeyError, AttributeError, IndexError) as error:  # such as !!int with a text
         problem = f"{_shown(text)} is no {_KINDS[kind]}: {' '.join(str(error).split())[:_SHOWN]}"
         raise Unreadable(problem, node.start_mark.line + 1) from None
 
 
-_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
-_KINDS = {"bool": "truth value", "int": "number", "float": "number", "timestamp": "time"}
-
-
 @functools.cache
 def _pyyaml() -> Any:
-    """Return what reads the numbers and dates of YAML 1.1."""
+    """Return PyYAML's constructor, which parses the numbers and dates of YAML 1.1."""
     from yaml.constructor import SafeConstructor  # noqa: PLC0415
 
     return SafeConstructor()
@@ -463,11 +463,8 @@ def _check_tag(tag: str, kind: str, event: Any) -> None:
         raise Unreadable(f"could not read the tag {_shown(tag)}: a document has none of its own", _line(event))
 
 
-_SHOWN = 60
-
-
 def _shown(text: str) -> str:
-    """Return the beginning of a text, in one line whatever is in it."""
+    """Return the beginning of a text as one printable line."""
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return text if text.isprintable() else json.dumps(text)
 
@@ -476,15 +473,15 @@ def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
-def _no_yaml(error: Any) -> Unreadable:
-    """Put an error of the parser into one line."""
+def _parse_error(error: Any) -> Unreadable:
+    """Translate an error of the parser."""
     mark = getattr(error, "problem_mark", None)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
     return Unreadable(problem, None if mark is None else mark.line + 1)
 
 
-def _no_constant(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_constant)
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,94 +1,94 @@
 """Every error that Bayou raises on purpose.
 
     BayouError                      one line, a stable code, an exit code, and a hint where a person can act
-    ├── UsageError                  what was typed or configured is wrong (exit 2)
+    ├── UsageError                  the command line or the configuration is wrong (exit 2)
     │   ├── ConfigInvalid           bayou.toml, environment or option: unknown key, wrong type, bad URL
-    │   ├── CredentialInConfig      a secret stands where it would be committed
+    │   ├── CredentialInConfig      a secret is in a place from which it would be committed
     │   ├── NamespaceInvalid        not a slug, or a payload root's name
     │   ├── NotARepo                no bayou.toml here or above
-    │   ├── AlreadyInitialized      there is one already
-    │   ├── NameRefused             an item, tag or version that cannot be called so
+    │   ├── AlreadyInitialized      there is a bayou.toml already
+    │   ├── NameRefused             an item, tag or version cannot have that name
     │   ├── RetentionInvalid        neither a lifetime nor a number to keep
-    │   ├── ModelInvalid            a definition, type or name that cannot be: unknown key, bad value; names the line
+    │   ├── ModelInvalid            a definition, type or name is wrong: unknown key, bad value; names the line
     │   ├── ModelExists             there is a model of that type and name already
     │   ├── ModelNotFound           no definition and no data of that name or id
     │   ├── ModelAmbiguous          several models have that name
-    │   ├── TypeInvalid             a type of models that cannot be loaded: its file is broken, or its name is taken
-    │   ├── TypeNotFound            nobody has defined that type, so nothing of it can run
+    │   ├── TypeInvalid             a type of models cannot be loaded: its file is broken, or its name is taken
+    │   ├── TypeNotFound            that type is not defined, so no method of it can run
     │   ├── MethodNotFound          the type has no such method
-    │   ├── ArgumentsInvalid        what a method gets is not what it takes; names the place
-    │   ├── ExpressionInvalid       a `${{ … }}` that cannot be read, or comes to nothing; names the place
-    │   ├── WorkflowInvalid         a workflow that cannot be: unknown key, cycle, unknown model; names the line
+    │   ├── ArgumentsInvalid        the arguments do not fit the method; names the argument
+    │   ├── ExpressionInvalid       a `${{ … }}` cannot be parsed or evaluated; names file and line
+    │   ├── WorkflowInvalid         a workflow is wrong: unknown key, cycle, unknown model; names the line
     │   ├── WorkflowExists          there is a workflow of that name already
     │   ├── WorkflowNotFound        no workflow of that name or id
-    │   ├── InputInvalid            what a workflow is given is not what it takes
-    │   ├── QueryInvalid            not a CEL expression or SQL, or one that asks for what there is not
-    │   ├── Offline                 what was asked for needs the store, and the caller said to leave it alone
-    │   └── NotConfirmed            something would be deleted, and nobody said yes
-    ├── ModelHasData                a model is not deleted while it has data, unless somebody says so
-    ├── MethodFailed                a method did not do what it is for; what a type raises, and an output records
-    ├── AssertionFailed             what a workflow asserts is not so
-    ├── NothingToResume             a run that has succeeded, or that goes on as it is
-    ├── RecordError                 what was asked of data, outputs, runs or evaluated definitions cannot be done
+    │   ├── InputInvalid            the inputs do not fit the workflow
+    │   ├── QueryInvalid            not a CEL expression or SQL, or it names an unknown field or table
+    │   ├── Offline                 the operation needs the store, and the caller chose to work offline
+    │   └── NotConfirmed            a deletion was not confirmed
+    ├── ModelHasData                a model that has data is deleted only with an explicit option
+    ├── MethodFailed                a method failed; types raise it, and outputs record it
+    ├── AssertionFailed             an assertion of a workflow does not hold
+    ├── NothingToResume             the run has succeeded, or is still in progress
+    ├── RecordError                 an operation on data, outputs, runs or evaluated definitions failed
     │   ├── DataNotFound            no such item, or no such version of it
     │   ├── RecordNotFound          no such output, run or evaluated definition
-    │   ├── NameTaken               an item has that name, or had it
-    │   ├── NotStreaming            only streaming data is appended to
-    │   ├── TooManyRenames          a name forwards to a name that forwards, more often than anybody means
-    │   ├── RecordDamaged           a record file does not say what it should
-    │   └── ContentDamaged          content is not what its metadata says
-    ├── PathRefused                 a name that has no safe place in a tree (V21)
+    │   ├── NameTaken               an item has that name, or had it before a rename
+    │   ├── NotStreaming            only streaming data can be appended to
+    │   ├── TooManyRenames          a name forwards to a name that forwards, too many times
+    │   ├── RecordDamaged           a record file is malformed
+    │   └── ContentDamaged          content does not match its metadata
+    ├── PathRefused                 a path that is unsafe in a tree (V21)
     ├── TreeError                   a file of the tree cannot be read or written: disk full, read-only, forbidden
     ├── StoreError                  a request to the store failed; `retryable` and `ambiguous` say how
     │   ├── NotFound                really no such key (V4: nothing else means absent)
-    │   ├── AlreadyExists           create-only met an object
-    │   ├── PreconditionFailed      the version that was to be matched is not the current one
+    │   ├── AlreadyExists           a create-only write found an object
+    │   ├── PreconditionFailed      the current version is not the expected one
     │   ├── AccessDenied            403
-    │   ├── CredentialsMissing      nobody offers any
-    │   ├── CredentialsExpired      they were good once
-    │   ├── WrongRegion             the bucket lives elsewhere
+    │   ├── CredentialsMissing      no source of credentials was found
+    │   ├── CredentialsExpired      the credentials are no longer valid
+    │   ├── WrongRegion             the bucket is in another region
     │   ├── NoSuchBucket            404 for the bucket itself
     │   ├── CannotConnect           refused, unknown host, TLS
     │   ├── TimedOut                one request took too long
-    │   ├── Unavailable             5xx, 429, 409, a reset: worth another try
-    │   ├── BadAnswer               truncated, garbage, or not what was asked for
-    │   ├── TooLarge                an object has more bytes than its reader takes (V25)
+    │   ├── Unavailable             5xx, 429, 409, a reset: a retry may succeed
+    │   ├── BadAnswer               truncated, garbage, or not a response to the request
+    │   ├── TooLarge                an object has more bytes than its reader accepts (V25)
     │   ├── Rejected                any other 4xx, or a local failure of a file:// store
     │   ├── NoConditionalWrites     the store ignores preconditions (probe)
     │   └── DeleteFailed            some keys of a batch could not be deleted
-    ├── IndexDamaged                what the index says cannot be trusted (exit 4)
+    ├── IndexDamaged                the index is damaged (exit 4)
     │   ├── HeadCorrupt             head.json is not a head
-    │   ├── HeadLost                objects of pushes, and no head
+    │   ├── HeadLost                there are objects of pushes, but no head
     │   ├── UnknownFormat           written by a newer Bayou (V10)
-    │   ├── NodeMissing             a node is not there
-    │   └── NodeDamaged             a node is not what its parent says
-    ├── ParserFailed                the process that reads index nodes does not start; no node is to blame
-    ├── SyncError                   what the tree and the store say cannot be reconciled without a decision
-    │   ├── StoreSwapped            the head belongs to another store than the one that base knows
-    │   ├── StoreEmptied            base knows a store, and there is none any more
-    │   ├── StoreRestored           the store's history is not the one that base knows: a backup came back
-    │   ├── MassDelete              more deletes than anybody means without saying so
-    │   ├── ReplicaRefused          a store that is no copy of this one, or not any more: it is not written over
-    │   ├── ConflictRefused         a conflict, and the caller asked to fail on one
+    │   ├── NodeMissing             an object of a node does not exist
+    │   └── NodeDamaged             a node does not match its parent's reference
+    ├── ParserFailed                the process that parses index nodes does not start; no node is damaged
+    ├── SyncError                   the tree and the store cannot be reconciled without a decision
+    │   ├── StoreSwapped            the head belongs to another store than the one that the base records
+    │   ├── StoreEmptied            the base records a store, and the store is empty now
+    │   ├── StoreRestored           the store's history is not the one that the base records: a backup was restored
+    │   ├── MassDelete              more deletes than Bayou makes without an explicit option
+    │   ├── ReplicaRefused          the target is not, or no longer, a copy of this store, and is not overwritten
+    │   ├── ConflictRefused         there is a conflict, and the caller chose to fail on conflicts
     │   └── AlreadySyncing          another process syncs this repo
-    ├── LeaseError                  who may write now could not be settled (V13)
-    │   ├── LeaseTimeout            somebody else kept it for as long as we were to wait (exit 75)
-    │   ├── LeaseLost               it was ours, and is no longer: stop before the next write
-    │   └── LeaseCorrupt            what lies there is no lease
-    ├── SparkError                  Spark cannot be had, or did not do what it was asked to
+    ├── LeaseError                  a lease could not be taken, renewed or released (V13)
+    │   ├── LeaseTimeout            another holder kept the lease until the timeout (exit 75)
+    │   ├── LeaseLost               another holder took the lease: stop before the next write
+    │   └── LeaseCorrupt            the object is not a lease
+    ├── SparkError                  Spark is not available, or a job failed
     │   ├── JavaMissing             there is no Java
-    │   ├── JavaTooOld              there is one that Spark does not run on
-    │   ├── SparkUnavailable        the server does not start, or is not where it should be
-    │   ├── SparkLost               the server went away in the middle
-    │   ├── SparkNotShared          workers elsewhere do not see a directory that the job needs
-    │   └── SparkFailed             a job failed; the log that its hint names says why
-    ├── TrustNeeded                 a clone asks for what only this user can allow on this machine (V23)
+    │   ├── JavaTooOld              Spark does not run on this version of Java
+    │   ├── SparkUnavailable        the server does not start, or does not answer
+    │   ├── SparkLost               the server ended during a job
+    │   ├── SparkNotShared          workers on other machines cannot read a directory that the job needs
+    │   └── SparkFailed             a job failed; its hint names the log with the cause
+    ├── TrustNeeded                 a clone requires permission that only this user can give on this machine (V23)
     ├── StateError                  .bayou/state cannot be read or written
-    ├── ContentChanged              a file is not (any more) what its hash says
+    ├── ContentChanged              a file does not (any more) have its recorded hash
     ├── DeadlinePassed              the whole operation took too long (exit 124)
-    └── Cancelled                   somebody asked to stop (exit 130, or 143)
+    └── Cancelled                   the user or a signal stopped the operation (exit 130, or 143)
 
-Catch `BayouError` where an error becomes an exit code, `StoreError` where a request may be tried again, and the
+Catch `BayouError` where an error becomes an exit code, `StoreError` where the caller may retry a request, and the
 leaves where the difference matters.
 """
 
@@ -99,7 +99,7 @@ from typing import ClassVar
 
 
 class BayouError(Exception):
-    """The base. `code` is a contract for scripts; `message` is one line; `hint` names the next thing to type."""
+    """The base class. `code` is a contract for scripts; `message` is one line; `hint` names the user's next step."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -215,7 +215,7 @@ class ModelHasData(BayouError):
 
 
 class MethodFailed(BayouError):
-    """A method failed. `details`, a traceback perhaps, is recorded below the message."""
+    """A method failed. Outputs record `details`, such as a traceback, below the message."""
 
     code = "method_failed"
 
@@ -233,7 +233,7 @@ class NothingToResume(BayouError):
 
 
 class RecordError(BayouError):
-    """A record could not be found, changed or believed; catch it where records of one kind may be missing."""
+    """A record could not be found, changed or trusted; catch it where records of one kind may be missing."""
 
     code = "record_error"
 
@@ -277,8 +277,8 @@ class TreeError(BayouError):
 class StoreError(BayouError):
     """A request failed.
 
-    `retryable`: the same request may succeed a moment later. `ambiguous`: it may have taken effect although no
-    good answer came, so a conditional write that is repeated must expect to meet itself.
+    `retryable`: the same request may succeed a moment later. `ambiguous`: the request may have taken effect although
+    no good response came, so the retry of a conditional write may find the object of its first attempt.
     """
 
     code = "store_error"
@@ -346,7 +346,7 @@ class TooLarge(StoreError):
 
     @classmethod
     def of(cls, key: str, size: int, most: int) -> TooLarge:
-        """Name an object of `size` bytes, of which a reader takes `most` at the most (V25)."""
+        """Make the error for an object of `size` bytes whose reader accepts at most `most` (V25)."""
         return cls(
             f"{key} has {size} bytes, and at most {most} are read",
             hint="Bayou writes no such object: bayou datastore verify shows what is damaged",
@@ -362,7 +362,7 @@ class NoConditionalWrites(StoreError):
 
 
 class DeleteFailed(StoreError):
-    """Some keys of a batch are still there; `failed` maps each to its cause. The others are gone."""
+    """Some objects of a batch still exist; `failed` maps their keys to the causes. The others are deleted."""
 
     code = "delete_failed"
 
@@ -455,7 +455,7 @@ class LeaseCorrupt(LeaseError):
 
 
 class SparkError(BayouError):
-    """No work was lost: whatever runs on Spark can be run again."""
+    """A failure of Spark. No work is lost: all jobs on Spark can be repeated."""
 
     code = "spark_error"
 

@@ -1,6 +1,6 @@
-"""Locks between processes, on files: `flock`, which the kernel releases when the holder dies.
+"""File locks between processes with `flock`, which the kernel releases when the holder dies.
 
-`filelock` does the same and more, and costs 45 ms at import: a quarter of a sync that has nothing to do.
+The package `filelock` does the same and more, but takes 45 ms to import: a quarter of a sync that has nothing to do.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _POLL_S = 0.01
 
 
 class FileLock:
-    """A lock on a file, shared or exclusive, held until `release` or the end of all processes that hold its descriptor.
+    """A shared or exclusive lock on a file, held until `release` or the end of all processes with its descriptor.
 
-    Each object has an open file of its own, so two threads of one process exclude each other as well. The lock file
-    stays: removing it would let two holders in.
+    Each object opens the file itself, so two threads of one process exclude each other as well. The lock file stays:
+    removing it would let two holders in.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,8 +56,8 @@ def lock_descriptor(
 ) -> bool:
     """Lock an open file or directory within `timeout` seconds; return whether that succeeded.
 
-    Closing the descriptor releases the lock. A `timeout` of None waits in the kernel, and is for locks that are held
-    for one write at most (V12).
+    Closing the descriptor releases the lock. A `timeout` of None waits in the kernel; use it only for locks that
+    their holders keep for at most one write (V12).
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     if timeout is None:
@@ -79,7 +79,7 @@ def lock_descriptor(
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock exclusively; a file that does not exist is not made."""
+    """Return whether a living process holds the lock exclusively; do not create the lock file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -17,7 +17,7 @@ def ulid(at_ms: int | None = None) -> str:
 
 
 def ulid_of(number: int) -> str:
-    """Return a number of 128 bits as a ULID."""
+    """Format a number of 128 bits as a ULID."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -10, -10)])
 
 
@@ -26,7 +26,7 @@ def is_ulid(text: str) -> bool:
 
 
 def ulid_ms(text: str) -> int:
-    """Return when a ULID was made, in ms since 1970."""
+    """Return the time at which a ULID was made, in ms since 1970."""
     number = 0
     for character in text[:10]:
         number = number << 5 | _ALPHABET.index(character)

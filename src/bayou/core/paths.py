@@ -1,7 +1,7 @@
-"""Which names may be payload (V8, V18, V21).
+"""Which paths may be payload (V8, V18, V21).
 
-Every path that comes from a store, a tree or a caller passes `refusal` before it is believed: what it accepts has one
-safe place in every tree, what it refuses is reported with the reason, and nothing is skipped in silence.
+Bayou passes every path from a store, a tree or a caller to `refusal` before it uses the path. An accepted path is safe
+in every tree; Bayou reports a refused path with the reason and skips none silently.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ PAYLOAD_ROOTS = frozenset(
 
 MAX_SEGMENT_BYTES = 255
 MAX_PATH_BYTES = 800
-"""An S3 key has 1,024 bytes: this leaves room for a prefix, a namespace and a push's directory."""
+"""An S3 key has at most 1,024 bytes: this leaves room for a prefix, a namespace and the directory of a push."""
 
 _PLAIN_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}(?:\.[0-9A-Za-z_-]{1,99})?"
 _plain = re.compile(f"(?:{'|'.join(sorted(PAYLOAD_ROOTS))})(?:/{_PLAIN_NAME}){{1,12}}").fullmatch
-"""Hot: most paths are of such names, short ones, and need no second look."""
+"""Hot: most paths consist of such short names and need no further check."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPE = re.compile(r"\\\\|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
 
 _RESERVED = frozenset(
     {
@@ -60,7 +61,7 @@ _RESERVED_SHAPES = (
 
 
 def refusal(path: str) -> str | None:
-    """Say why `path` cannot be payload, or None if it can."""
+    """Return why `path` cannot be payload, or None if it can."""
     if len(path) <= MAX_PATH_BYTES and _plain(path):
         return None
     root, slash, rest = path.partition("/")
@@ -69,11 +70,19 @@ def refusal(path: str) -> str | None:
     return unsafe(path) or _reserved(path)
 
 
-def relative(root: str | os.PathLike[str], spelling: str | os.PathLike[str]) -> str:
-    """Return the path below a directory that a caller spelled in any way; the empty path is the directory itself.
+def check(path: str) -> str:
+    """Return `path`, or raise `PathRefused` with the reason."""
+    why = refusal(path)
+    if why is not None:
+        raise PathRefused(f"refused path {path!r}: {why}", hint="choose another name below one of the payload roots")
+    return path
 
-    A relative spelling is relative to `root`. An absolute one may lead to `root` by another name, through links that
-    lie outside of it; links below `root` are not followed (V21). `PathRefused` if the path lies outside.
+
+def relative(root: str | os.PathLike[str], spelling: str | os.PathLike[str]) -> str:
+    """Return the path below a directory for a caller's spelling of it; the empty path is the directory itself.
+
+    A relative spelling is relative to `root`. An absolute spelling may reach `root` by another name, through links
+    outside of it; links below `root` are not followed (V21). Raise `PathRefused` if the path lies outside.
     """
     text = os.fspath(spelling)
     if "\0" in text:
@@ -87,7 +96,7 @@ def relative(root: str | os.PathLike[str], spelling: str | os.PathLike[str]) -> 
         inner = os.path.realpath("/".join(parts[:number]) or "/")
         is_leaf = number == len(parts)
         if inner != real and (is_leaf or not inner.startswith(f"{real}/")):
-            continue  # a link that leads into the tree is not the file that it leads to: a caller may delete the link
+            continue  # do not resolve a link into the tree: a caller may want to delete the link itself
         lexical = _lexical("/".join([inner[len(real) + 1 :] or ".", *parts[number:]]))
         if lexical is not None:
             return lexical
@@ -98,7 +107,7 @@ def relative(root: str | os.PathLike[str], spelling: str | os.PathLike[str]) -> 
 
 
 def _lexical(text: str) -> str | None:
-    """Resolve `.`, `..` and double slashes of a relative path; None for one that is absolute or leads out."""
+    """Resolve `.`, `..` and double slashes of a relative path; return None if it is absolute or leads out."""
     path = os.path.normpath(text)
     if path.startswith("/") or path.partition("/")[0] == "..":
         return None
@@ -106,7 +115,7 @@ def _lexical(text: str) -> str | None:
 
 
 def unsafe(path: str) -> str | None:
-    """Say why `path` has no safe place below a directory, or None if it has."""
+    """Return why `path` is unsafe below a directory, or None if it is safe."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -132,7 +141,7 @@ def unsafe(path: str) -> str | None:
 
 
 def reserved_name(segment: str) -> str | None:
-    """Say why one name is kept for something else, or None. Case does not matter: some file systems fold it."""
+    """Return why a name is reserved, or None. Case does not matter: some file systems ignore it."""
     folded = segment.casefold()
     if folded in _RESERVED:
         return f"{segment} is a reserved name"
@@ -144,7 +153,7 @@ def reserved_name(segment: str) -> str | None:
 
 def _reserved(path: str) -> str | None:
     for segment in path.split("/"):
-        # Hot: no reserved name or shape starts with anything else, but for `*.tmp.<pid>.<uuid>`.
+        # Hot: every reserved name starts with one of these, except `*.tmp.<pid>.<uuid>`.
         if segment[0] in "._~" or ".tmp." in segment.lower() or not segment.isascii():
             why = reserved_name(segment)
             if why is not None:
@@ -153,9 +162,9 @@ def _reserved(path: str) -> str | None:
 
 
 def escape(path: str) -> str:
-    """Return a path as one line that can be printed and typed: `\\` for a backslash, `\\x00` and `\\u202e` for others.
+    """Return a path as one printable line that a user can type: a backslash as `\\\\`, others as `\\x00` and `\\u202e`.
 
-    What needs no escape is as it is. `unescape` reads it back.
+    Printable characters stay unchanged. `unescape` is the inverse.
     """
     if path.isprintable() and "\\" not in path:
         return path
@@ -163,11 +172,8 @@ def escape(path: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return the path that `escape` has written so; text with other escapes is as it is."""
+    """Return the path of a text that `escape` returned; other escapes stay unchanged."""
     return _ESCAPE.sub(lambda found: _unescaped(found[0]), text)
-
-
-_ESCAPE = re.compile(r"\\\\|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
 
 
 def _escaped(character: str) -> str:
@@ -184,11 +190,3 @@ def _unescaped(escape: str) -> str:
         return "\\"
     point = int(escape[2:], 16)
     return chr(point) if point <= sys.maxunicode else escape
-
-
-def check(path: str) -> str:
-    """Return `path`, or raise `PathRefused` with the reason."""
-    why = refusal(path)
-    if why is not None:
-        raise PathRefused(f"refused path {path!r}: {why}", hint="choose another name below one of the payload roots")
-    return path

@@ -1,7 +1,4 @@
-"""How far a long operation has come: the interface of a progress bar, and a stage that is known only by its share.
-
-How far a long operation has come, told to whoever watches.
-"""
+"""Progress of a long operation: the interface that shows it, and adapters for stages and for parts of an operation."""
 
 from __future__ import annotations
 
@@ -11,23 +8,23 @@ from msgspec import Struct
 
 
 class Progress(Protocol):
-    """Shows how far work has come. Called from one thread at a time; must not raise, and must not take long."""
+    """Shows the progress of an operation. One thread at a time calls it; it must neither raise nor take long."""
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
-        """Start a stage, as `pushing`; None where it is not known how much there is."""
+        """Start a stage, such as `pushing`; None: the number of files or bytes is unknown."""
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
-        """Add what was done since the last call to the current stage."""
+        """Add the files and bytes that were done since the last call to the current stage."""
 
     def share(self, done: float) -> None:
-        """Set the share of the current stage that is done, from 0 to 1, where it is not known how much there is."""
+        """Set the share of the current stage that is done, from 0 to 1, if its files and bytes are unknown."""
 
     def end(self) -> None:
         """End the current stage."""
 
 
 class Stage(Struct, frozen=True):
-    """What a progress bar shows of a job: its name, and how many files and bytes it will go through, where known."""
+    """The name of a stage and how many files and bytes it will process, if known."""
 
     what: str
     files: int | None = None
@@ -35,9 +32,9 @@ class Stage(Struct, frozen=True):
 
 
 class ScaledProgress:
-    """Turns a share of the work that is done into files and bytes of a stage, which has begun.
+    """Converts a share of the work that is done to files and bytes of a stage, which has begun.
 
-    The share never goes back: an executor learns of more tasks while others are done.
+    The shown share never decreases, although an executor learns of more tasks while others are done.
     """
 
     def __init__(self, progress: Progress, stage: Stage) -> None:
@@ -47,7 +44,7 @@ class ScaledProgress:
         self._share = 0.0
 
     def reach(self, share: float) -> None:
-        """Show that a share of the whole is done."""
+        """Show that this share of the stage is done."""
         if share <= self._share:
             return
         self._share = share
@@ -59,11 +56,8 @@ class ScaledProgress:
         self._progress.advance(files=files - before[0], bytes=size - before[1])
 
 
-__all__ = ["CombinedProgress", "NoProgress", "Progress"]
-
-
 class NoProgress:
-    """Nobody watches."""
+    """Ignores all progress."""
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
         return
@@ -79,7 +73,7 @@ class NoProgress:
 
 
 class CombinedProgress:
-    """Tells several stages as one: what is done in each adds up, and only the whole begins and ends."""
+    """Shows several stages as one: it adds up their progress and ignores their beginnings and ends."""
 
     def __init__(self, whole: Progress) -> None:
         self._whole = whole

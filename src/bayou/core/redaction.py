@@ -1,9 +1,9 @@
-"""Keeping secrets out of what is recorded, logged or printed (V26).
+"""Redaction: keep secrets out of everything that Bayou records, logs or prints (V26).
 
 A secret takes many forms on its way into a text: a program prints it line by line, `repr` and JSON escape it, a URL
-quotes it, `base64` encodes and wraps it, our own messages collapse its white space. A `Redactor` knows these forms of
-each of its secrets, and besides them what is a credential by its shape: a private key in PEM. Always redact the whole
-text first, and collapse, cut or escape it afterwards.
+quotes it, `base64` encodes and wraps it, Bayou's own messages collapse its white space. A `Redactor` recognises these
+forms of each of its secrets, and also private keys in PEM, whatever their value. Callers redact the whole text first,
+and collapse, truncate or escape it afterwards.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from msgspec import Struct
 REDACTED = "***"
 
 SHORTEST = 4
-"""A shorter secret is replaced only where it is a whole value: `a` stands in too many words."""
+"""A shorter secret is replaced only if it is a whole value: `a` occurs in too many words."""
 SHORTEST_PRINTED = 8
-"""The same for what a program prints or returns: `prod` and `true` are values of the environment, too."""
+"""The same for the output and results of programs: `prod` and `true` are values of the environment, too."""
 
 _LINE = 8
-"""A line of a secret that is shorter is replaced only beside another line of it."""
-_OWN = 12
+"""A shorter line of a secret is replaced only beside another line of it."""
+_MIN_CREDENTIAL = 12
 """No credential of a provider is shorter."""
 _SHINGLE, _ENCODED, _WIDE = 12, 8, 24
-"""Of base64: the length of the pieces that are looked up, and from which on it is looked for at all, and in pieces."""
-_KEY_MOST = 32 << 10
-"""How long a private key is, at most."""
-_HOLD = 64 << 10
-"""How much of a stream waits for the end of its line, at most."""
+"""Base64: the length of a shingle, the shortest text to search for, and the shortest to search for in shingles."""
+_MAX_KEY = 32 << 10
+"""The maximum length of a private key."""
+_MAX_HELD = 64 << 10
+"""How much of a stream a `StreamRedactor` holds back at most, besides the longest secret."""
 
 _AROUND = """'",+>|"""
 
 
 def _gap(follows: str = "") -> str:
-    """Return the pattern of what may stand where a secret has white space: any other, escaped or not, and quotes.
+    """Return the pattern of what may replace white space of a secret: other white space, escaped or not, and quotes.
 
-    It takes all that it can and gives nothing back, or a text that nearly fits would be tried in countless ways. So it
-    leaves the character that `follows` alone.
+    The group is atomic, because backtracking would take exponential time on a text that nearly matches. So it must not
+    consume the character that `follows`.
     """
     around = _AROUND.replace(follows, "") if follows else _AROUND
     escapes = r"\\{1,8}[nrtfv]|(?i:\\{1,8}(?:u00|x)(?:0[9a-d]|20)|%(?:25)*(?:0[9a-d]|20))"
@@ -76,7 +76,7 @@ _SETTING = re.compile(r"(?i)(?:key|signature|password|secret|token)=([^;&]+)")
 
 
 class Span(Struct, frozen=True):
-    """A piece of a text that must not be told. `part`: a secret of several lines may go on behind it."""
+    """A part of a text to redact. `part`: a secret of several lines may continue after it."""
 
     start: int
     end: int
@@ -84,7 +84,7 @@ class Span(Struct, frozen=True):
 
 
 class _Form(Struct, frozen=True):
-    """How a secret, or a line of one, can stand in a text. `anchor` stands in every variant as it is."""
+    """The pattern of a secret, or of a line of it, in a text. Every variant contains `anchor` literally."""
 
     anchor: str
     pattern: re.Pattern[str]
@@ -94,7 +94,7 @@ class _Form(Struct, frozen=True):
 
 
 class Redactor:
-    """Replaces secrets. Safe to use from several threads."""
+    """Replaces secrets by `***`. Threads may share a redactor."""
 
     def __init__(self, secrets: Iterable[str], shortest: int = SHORTEST) -> None:
         known = {part for secret in secrets for part in _with_parts(secret)}
@@ -109,8 +109,8 @@ class Redactor:
                 self._encoded.add(text)
             else:
                 self._shingles.update(text[at : at + _SHINGLE] for at in range(len(text) - _SHINGLE + 1))
-        self.longest = max([_KEY_MOST, *(6 * len(secret) for secret in long)])
-        """No form of a secret is longer, as long as it is not escaped many times over."""
+        self.longest = max([_MAX_KEY, *(6 * len(secret) for secret in long)])
+        """No form of a secret is longer, unless it is escaped many times over."""
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
@@ -119,32 +119,32 @@ class Redactor:
         return replaced(text, self.spans(text))
 
     def value(self, value: Any) -> Any:
-        """Return a value in which no text and no name holds a secret. A number that reads like one was made of it."""
+        """Return a value whose texts and keys contain no secret; replace a number whose text is a secret."""
         match value:
             case str():
                 return self.text(value)
             case Mapping():
-                return {self.value(key): self.value(one) for key, one in value.items()}
+                return {self.value(key): self.value(item) for key, item in value.items()}
             case list() | tuple():
-                return [self.value(one) for one in value]
+                return [self.value(item) for item in value]
             case bool() | None:
                 return value
         return REDACTED if str(value) in self._whole else value
 
     def stream(self) -> StreamRedactor:
-        """Return a redactor of bytes that come in pieces."""
+        """Return a redactor for a stream of bytes."""
         return StreamRedactor(self)
 
     def spans(self, text: str) -> list[Span]:
-        """Return what must not be told of a text, in order, without overlaps."""
-        found = [*self._named(text), *_private_keys(text)]
+        """Return the spans of a text to redact, in order, without overlaps."""
+        found = [*self._forms_in(text), *_private_keys(text)]
         if self._encoded or self._shingles:
-            found += self._base64(text)
+            found += self._base64_in(text)
         return _merged(found, text)
 
     def unfinished(self, text: str) -> int:
-        """Return where a secret may have begun that ends beyond the text; its length, if there is no such place."""
-        at = min((_begun(form, text) for form in self._forms), default=len(text))
+        """Return where a secret may begin that ends beyond the text; the text's length if there is none."""
+        at = min((_form_start(form, text) for form in self._forms), default=len(text))
         if begun := _KEY_BEGUN.search(text, max(0, len(text) - _LONGEST_BEGIN)):
             at = min(at, begun.start())
         open_key = text.rfind("-----BEGIN")
@@ -156,14 +156,14 @@ class Redactor:
                 at = min(at, run.start())
         return at
 
-    def _named(self, text: str) -> Iterator[Span]:
+    def _forms_in(self, text: str) -> Iterator[Span]:
         for form in self._forms:
             if form.anchor in text:
                 for match in form.pattern.finditer(text):
                     yield Span(match.start(), match.end(), form.part)
             yield from _cut_off(form, text)
 
-    def _base64(self, text: str) -> Iterator[Span]:
+    def _base64_in(self, text: str) -> Iterator[Span]:
         """Find base64 of a secret, at any of its three alignments, in either alphabet, and wrapped into lines."""
         plain = text.replace("-", "+").replace("_", "/")
         for encoded in self._encoded:
@@ -178,44 +178,44 @@ class Redactor:
             at = start
             while at <= end - _SHINGLE:
                 if plain[at : at + _SHINGLE] not in self._shingles:
-                    at += _SHINGLE  # whatever is long enough to matter covers a whole one of these
+                    at += _SHINGLE  # a match that is long enough covers a whole shingle
                     continue
                 first, last = at, at
                 while first > start and plain[first - 1 : first - 1 + _SHINGLE] in self._shingles:
                     first -= 1
                 while last < end - _SHINGLE and plain[last + 1 : last + 1 + _SHINGLE] in self._shingles:
                     last += 1
-                # The characters beside it share bits with what stood there: they are a part of it, too.
+                # The characters beside the match share bits with the secret, so they belong to it.
                 yield Span(max(start, first - 3), min(end, last + _SHINGLE + 3), part=True)
                 at = last + _SHINGLE
 
 
 class StreamRedactor:
-    """Redacts bytes that come in pieces: it holds back what may be the beginning of a secret, and nothing else."""
+    """Redacts a stream of bytes; it holds back only what may be the beginning of a secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = b""
 
     def add(self, data: bytes) -> bytes:
-        """Take the next piece, and return what can be told by now."""
+        """Take the next bytes, and return those that can be output by now."""
         self._held += data
         whole = _decoded(self._held[: len(self._held) - _unfinished_bytes(self._held)])
         rest = self._held[len(_bytes(whole)) :]
-        full = len(whole) > _HOLD + 2 * self._redactor.longest
+        full = len(whole) > _MAX_HELD + 2 * self._redactor.longest
         spans = self._redactor.spans(whole)
-        # Where nobody can wait any longer, a secret that has begun is still shorter than what stays.
+        # When the buffer is full, the redactor keeps more than the longest secret, so a secret that began stays whole.
         cut = len(whole) - self._redactor.longest if full else self._redactor.unfinished(whole)
         for span in reversed(spans):
             goes_on = span.part and not full and span.end <= cut and _ONLY_GAP.fullmatch(whole, span.end, cut)
             if span.start < cut < span.end or goes_on:
                 cut = span.start
-        told = replaced(whole[:cut], [Span(span.start, min(span.end, cut)) for span in spans if span.start < cut])
+        redacted = replaced(whole[:cut], [Span(span.start, min(span.end, cut)) for span in spans if span.start < cut])
         self._held = _bytes(whole[cut:]) + rest
-        return _bytes(told)
+        return _bytes(redacted)
 
     def close(self) -> bytes:
-        """Return what is left: nothing comes after it."""
+        """Return the redacted rest at the end of the stream."""
         text, self._held = _decoded(self._held), b""
         return _bytes(replaced(text, self._redactor.spans(text)))
 
@@ -226,59 +226,65 @@ def _redactor(secrets: frozenset[str], shortest: int) -> Redactor:
 
 
 def redactor(secrets: Iterable[str] = (), shortest: int = SHORTEST) -> Redactor:
-    """Return the redactor of these secrets, and of the credentials in this process's own environment."""
+    """Return a redactor for these secrets and for the credentials in this process's environment."""
     return _redactor(frozenset(secrets) | own_credentials(), shortest)
 
 
 def own_credentials(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return the values of providers' variables that are secret by their name, and look like it."""
+    """Return the values of providers' variables whose names and values are those of secrets."""
     found = set()
     for name, value in (os.environ if environ is None else environ).items():
         is_path = name.endswith("CREDENTIALS") and not value.lstrip().startswith("{")
-        if len(value) >= _OWN and _PROVIDER.fullmatch(name) and not is_path:
+        if len(value) >= _MIN_CREDENTIAL and _PROVIDER.fullmatch(name) and not is_path:
             found.add(value)
     return frozenset(found)
 
 
 def replaced(text: str, spans: Iterable[Span]) -> str:
-    """Return a text in which something else stands in place of each span."""
-    told, at = "", 0
+    """Return a text with each span replaced by `***`."""
+    redacted, at = "", 0
     for span in spans:
-        told += text[at : span.start] + REDACTED
+        redacted += text[at : span.start] + REDACTED
         at = span.end
-    return told + text[at:]
+    return redacted + text[at:]
 
 
 def _with_parts(secret: str) -> Iterator[str]:
-    """Yield a secret, and what is secret by itself in it: the key in a connection string, or in a service account."""
+    """Yield a secret and the secrets inside it: the key of a connection string or of a service account."""
     yield secret
     if ";" in secret or "&" in secret:
-        yield from (found for found in _SETTING.findall(secret) if len(found) >= _OWN)
+        yield from (found for found in _SETTING.findall(secret) if len(found) >= _MIN_CREDENTIAL)
     if secret.lstrip().startswith("{"):
-        import json  # noqa: PLC0415  (hardly ever)
+        import json  # noqa: PLC0415  (rarely needed)
 
         try:
             fields = json.loads(secret)
         except (ValueError, RecursionError):
             return
         for name, value in fields.items():
-            if isinstance(value, str) and len(value) >= _OWN and re.search("(?i)key|secret|token|password", name):
+            if (
+                isinstance(value, str)
+                and len(value) >= _MIN_CREDENTIAL
+                and re.search("(?i)key|secret|token|password", name)
+            ):
                 yield value
 
 
 def _forms(secret: str) -> Iterator[_Form]:
-    """Yield the forms of a secret: the whole, and each of its lines, together with short ones beside it."""
+    """Yield the forms of a secret: the whole, and each of its lines together with short lines beside it."""
     yield _form(secret, part=False)
     lines = [line.strip() for line in secret.splitlines() if line.strip()]
     if len(lines) < 2:
         return
     for at, line in enumerate(lines):
         if len(line) >= _LINE:
-            yield _form(line, part=True, before=_short(reversed(lines[:at])), after=_short(lines[at + 1 :]))
+            yield _form(
+                line, part=True, before=_leading_short(reversed(lines[:at])), after=_leading_short(lines[at + 1 :])
+            )
 
 
-def _short(lines: Iterable[str]) -> list[str]:
-    """Return the first of these lines, as long as they are too short to be replaced anywhere."""
+def _leading_short(lines: Iterable[str]) -> list[str]:
+    """Return the first lines up to one that is long enough to be a form by itself."""
     found: list[str] = []
     for line in lines:
         if len(line) >= _LINE:
@@ -300,7 +306,7 @@ def _form(text: str, *, part: bool, before: Iterable[str] = (), after: Iterable[
 
 
 def _elements(text: str) -> Iterator[str]:
-    """Yield the patterns of a text's characters, one after the other: each as it is, and escaped."""
+    """Yield a pattern for each character of a text, which matches the character plain and escaped."""
     first = True
     for word in text.split():
         if not first:
@@ -313,7 +319,7 @@ def _elements(text: str) -> Iterator[str]:
 def _element(char: str) -> str:
     if char.isascii() and char.isalnum():
         return char
-    if char[0] == "\\":  # all that stand side by side, or there were too many ways to match them
+    if char[0] == "\\":  # match all adjacent backslashes at once: single ones would match in too many ways
         count = len(char)
         return rf"(?:\\{{{count},{8 * count}}}|(?i:%(?:25)*5c|\\{{1,8}}(?:u00|x)5c){{{count}}})"
     octets = char.encode("utf-8", "surrogatepass")
@@ -336,7 +342,7 @@ def _compiled(element: str) -> re.Pattern[str]:
 
 
 def _cut_off(form: _Form, text: str) -> Iterator[Span]:
-    """Find the beginning of a secret where another layer has cut the text: at its end."""
+    """Find the beginning of a secret at the end of a text that another layer has truncated."""
     need = max(_LINE, len(form.elements) // 4)
     tail = max(0, len(text) - 8 * len(form.elements))
     for begun in form.beginning.finditer(text, tail):
@@ -350,13 +356,13 @@ def _cut_off(form: _Form, text: str) -> Iterator[Span]:
             yield Span(begun.start(), end, part=True)
 
 
-def _begun(form: _Form, text: str) -> int:
-    """Return where a form may have begun that ends beyond the text; the text's length, if there is no such place."""
+def _form_start(form: _Form, text: str) -> int:
+    """Return where a form may begin that ends beyond the text; the text's length if there is none."""
     tail = max(0, len(text) - 8 * len(form.elements))
     near = max(tail, len(text) - _LINE * _LINE)
-    places: list[int] = [match.start() for match in form.beginning.finditer(text, tail)]
-    places += range(near, len(text))
-    for at in places:
+    starts: list[int] = [match.start() for match in form.beginning.finditer(text, tail)]
+    starts += range(near, len(text))
+    for at in starts:
         end = at
         for element in form.elements:
             match = _compiled(element).match(text, end)
@@ -373,7 +379,7 @@ def _begun(form: _Form, text: str) -> int:
 
 
 def _base64_texts(secret: str) -> Iterator[str]:
-    """Yield what base64 makes of a secret in the middle of something else, whatever stands around it."""
+    """Yield the base64 of a secret inside a longer text, independent of what surrounds it, at each alignment."""
     plain = secret.strip()
     variants = {plain, plain.replace("\r\n", "\n"), plain.replace("\r\n", "\n").replace("\n", "\r\n")}
     for variant in variants:
@@ -387,16 +393,16 @@ def _base64_texts(secret: str) -> Iterator[str]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Find private keys in PEM, also escaped, collapsed or without an end; and their base64."""
+    """Find private keys in PEM, also escaped, collapsed or truncated, and their base64."""
     at = text.find("-----BEGIN")
     while at >= 0:
         begin = _BEGIN.match(text, at)
         if begin is not None:
-            end = _END.search(text, begin.end(), begin.end() + _KEY_MOST)
+            end = _END.search(text, begin.end(), begin.end() + _MAX_KEY)
             if end is not None:
                 yield Span(at, end.end())
             else:
-                body = _KEY_TEXT.match(text, begin.end(), begin.end() + _KEY_MOST)
+                body = _KEY_TEXT.match(text, begin.end(), begin.end() + _MAX_KEY)
                 yield Span(at, body.end() if body else begin.end())
         at = text.find("-----BEGIN", begin.end() if begin else at + 10)
     if _ENCODED_BEGIN in text:
@@ -407,7 +413,7 @@ def _private_keys(text: str) -> Iterator[Span]:
 
 
 def _merged(found: list[Span], text: str) -> list[Span]:
-    """Put spans in order, those that overlap together, and the lines of one secret."""
+    """Sort spans, and merge those that overlap and those of adjacent lines of one secret."""
     merged: list[Span] = []
     for span in sorted(found, key=lambda span: (span.start, -span.end)):
         if merged:
@@ -422,7 +428,7 @@ def _merged(found: list[Span], text: str) -> list[Span]:
 
 
 def _unfinished_bytes(data: bytes) -> int:
-    """Return how many bytes at the end begin a character that is not whole yet."""
+    """Return how many bytes at the end belong to an incomplete character."""
     for count in range(1, min(4, len(data) + 1)):
         octet = data[-count]
         if octet & 0xC0 != 0x80:

@@ -1,9 +1,8 @@
-"""Records as structs of msgspec: checked against a document, and with fields that comparison or repr passes over.
+"""Structs of msgspec for records: strict conversion from documents, and fields that `==` or `repr` ignores.
 
-`convert` is strict: a field that is missing, or whose value is of another type or out of range, is named by
-`Malformed`, and nothing is guessed. The caller turns that into its own error, which names the object or the file.
-
-How documents of the index are written: compact JSON, and times in UTC with milliseconds.
+`convert` is strict: `Malformed` names a field that is missing, or whose value has another type or is out of range, and
+no default fills a gap. The caller turns `Malformed` into its own error, which names the object or the file. `parse` and
+`dump_json` read and write the JSON documents of a store.
 """
 
 from __future__ import annotations
@@ -25,24 +24,26 @@ Identifier = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 
 Label = Annotated[str, Meta(max_length=limits.LABEL_BYTES)]
 Time = Annotated[str, Meta(pattern=r"\A[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{3}Z\Z")]
-"""A moment in UTC with milliseconds; `check_time` says whether the calendar has it."""
+"""A time in UTC with milliseconds; `check_time` checks that it is a valid date."""
 
 Count = Annotated[int, Meta(ge=0, le=limits.COUNT_MAX)]
 Seq = Annotated[int, Meta(ge=0, lt=limits.SEQ_MAX)]
-"""The number of a commit; there is always a next one."""
+"""The number of a commit; below the limit, so that there is always a next one."""
 
 Total = Annotated[int, Meta(ge=0, le=limits.SUM_MAX)]
-"""A sum of what rows of an index say; a single bad one can make it large."""
+"""A sum over rows of an index; a single bad row can make it large."""
 
 S = TypeVar("S", bound=Struct)
 
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+
 
 class SelectiveStruct(Struct, frozen=True):
-    """A frozen struct that passes over some of its fields.
+    """A frozen struct that ignores some of its fields in comparisons and in its repr.
 
-    `==` and `hash` pass over the fields that `uncompared` names: what a record carries beside its meaning. `hash` also
-    passes over those that `unhashed` names, such as mappings. `repr` passes over those that `unshown` names, so that a
-    secret reaches no log. `msgspec.field` has no such options.
+    `==` and `hash` ignore the fields that `uncompared` names, which are not part of a record's identity. `hash` also
+    ignores those that `unhashed` names, such as mappings. `repr` omits those that `unshown` names, so that no secret
+    reaches a log. `msgspec.field` has no such options.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ()
@@ -56,8 +57,8 @@ class SelectiveStruct(Struct, frozen=True):
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
-        left_out = self.uncompared + self.unhashed
-        return hash(tuple(getattr(self, name) for name in self.__struct_fields__ if name not in left_out))
+        ignored = self.uncompared + self.unhashed
+        return hash(tuple(getattr(self, name) for name in self.__struct_fields__ if name not in ignored))
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in self.unshown)
@@ -65,7 +66,7 @@ class SelectiveStruct(Struct, frozen=True):
 
 
 class Malformed(ValueError):
-    """A document is not what it should be; the message names the field."""
+    """A document does not have the expected fields; the message names the wrong field."""
 
 
 def parse(data: bytes, most: int) -> dict[str, Any]:
@@ -83,27 +84,27 @@ def check_object(value: object, where: str = "the document") -> dict[str, Any]:
     return value
 
 
-def get(found: Mapping[str, Any], name: str, where: str = "") -> Any:
-    """Return the value of a field that must be there."""
+def require_field(found: Mapping[str, Any], name: str, where: str = "") -> Any:
+    """Return the value of a field; raise `Malformed` if the document does not have it."""
     if name not in found:
         raise Malformed(f"{_path(where, name)} is missing")
     return found[name]
 
 
-def others(found: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
-    """Return the fields that this version does not know, to be carried along unchanged in `extra`."""
+def unknown_fields(found: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
+    """Return the fields that this version does not know; records keep them unchanged in `extra`."""
     return {name: value for name, value in found.items() if name not in kind.__struct_fields__ or name == "extra"}
 
 
 def convert(found: Mapping[str, Any], kind: type[S], where: str = "", optional: Collection[str] = ()) -> S:
-    """Make a struct of the fields of a document; it must have all of them but the `optional` ones.
+    """Make a struct from the fields of a document, which must have all of them but the `optional` ones.
 
-    A default of the struct's class is for callers, and fills no gap in a document. A value that is a struct already
-    is taken as it is.
+    Defaults of the struct's class are for callers and fill no gap in a document. A value that is already a struct stays
+    as it is. `where` is the path of `found` in the document, for messages.
     """
     for name in kind.__struct_fields__:
         if name not in optional:
-            get(found, name, where)
+            require_field(found, name, where)
     try:
         return _convert(found, kind)
     except (ValidationError, OverflowError) as error:
@@ -111,21 +112,18 @@ def convert(found: Mapping[str, Any], kind: type[S], where: str = "", optional: 
 
 
 def check_time(text: str, name: str) -> None:
-    """Refuse a `Time` that no calendar has."""
+    """Raise `Malformed` for a `Time` that is not a valid date."""
     try:
         datetime.fromisoformat(text[:19])
     except ValueError as error:
         raise Malformed(f"{name} is not a time") from error
 
 
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
-
-
 def _reason(text: str, where: str) -> str:
-    """Put the name of the field before what msgspec says of it."""
+    """Put the name of the field before msgspec's message."""
     match = _AT.fullmatch(text)
-    said, name = match.groups() if match else (text, "")
-    return f"{_path(where, name) or 'the document'}: {said[:1].lower()}{said[1:]}"
+    message, name = match.groups() if match else (text, "")
+    return f"{_path(where, name) or 'the document'}: {message[:1].lower()}{message[1:]}"
 
 
 def _path(where: str, name: str) -> str:
@@ -133,5 +131,5 @@ def _path(where: str, name: str) -> str:
 
 
 def dump_json(value: object) -> bytes:
-    """Write a document compactly, in the order of its fields."""
+    """Return a document as compact JSON, in the order of its fields."""
     return json.dumps(value, separators=(",", ":")).encode()

@@ -1,10 +1,10 @@
-"""Text of others on its way to a person: what a terminal would obey, or an eye would not see, is made visible.
+"""Text in messages: foreign text made visible, and names in hints.
 
-Names, tags, messages of stores and output of methods come from strangers. A newline in one is a line of its own, an
-escape sequence is a command to the terminal, and a bidirectional character shows the rest in another order. The command
-line uses these functions where text becomes output, and nowhere else.
+Names, tags, messages of stores and output of methods come from outside. A newline in such a text would start a line of
+its own, an escape sequence is a command to the terminal, and a bidirectional character reorders the rest of the line.
+The command line calls `visible` and its variants where text becomes output, and nowhere else.
 
-Names in messages: the nearest to a wrong one, and the first few of many.
+`did_you_mean` and `first_names` phrase the nearest name to a wrong one, and the first few of many names.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _END = re.compile("\r\n?")
 
 
 def visible(text: str) -> str:
-    """Return one line in which every character can be seen: controls, newlines and directions as `\\x1b`, `\\n`."""
+    """Return one line of visible characters: controls, newlines and directions become `\\x1b`, `\\n`."""
     if text.isprintable():  # hot: a list may have a hundred thousand rows
         return text
     return _ANY.sub(_escaped, text)
 
 
 def visible_lines(text: str) -> str:
-    """Return a text whose newlines and tabs are meant, with everything else as `visible` has it."""
+    """Return a text with its newlines and tabs, and everything else as in `visible`."""
     return _IN_LINES.sub(_escaped, _END.sub("\n", text))
 
 
 def visible_json(text: str) -> str:
-    """Return a JSON document of the same value, with nothing in it that a terminal obeys."""
+    """Return a JSON document of the same value without characters that a terminal interprets."""
     return text if text.isprintable() else _IN_LINES.sub(_json_escaped, text)
 
 
 class VisibleStream:
-    """Makes visible what comes in pieces: bytes that are no UTF-8 show as `\\xff`, a lone CR ends a line."""
+    """Makes a stream of bytes visible: bytes that are not UTF-8 show as `\\xff`, a lone CR ends a line."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._cr = False
 
     def add(self, data: bytes, *, last: bool = False) -> str:
-        """Take the next piece, and return it as text."""
+        """Return the next piece as text."""
         text = self._decoder.decode(data, last)
         if self._cr:
             text = "\r" + text
@@ -68,19 +68,19 @@ def _json_escaped(found: re.Match[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a wrong one, or None if none is like it."""
+    """Return the known name that is most similar to a wrong one, or None if none is similar."""
     import difflib  # noqa: PLC0415  (only where a name is wrong)
 
     return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint that asks for the nearest known name; `otherwise` is the hint where none is near."""
-    near = nearest(name, known)
-    return otherwise if near is None else f"did you mean {near}?"
+    """Return a hint with the nearest known name, or `otherwise` if none is similar."""
+    similar = nearest(name, known)
+    return otherwise if similar is None else f"did you mean {similar}?"
 
 
 def first_names(names: Sequence[str], most: int) -> str:
-    """Return the first names as a list, and how many more there are: `a, b and 3 more`."""
+    """Return the first `most` names, and how many more there are: `a, b and 3 more`."""
     listed = ", ".join(names[:most])
     return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

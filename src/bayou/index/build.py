@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from bayou.core.batched import batched
+from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Node, Root, branch, child_of, leaf, root_of
 from bayou.index.tree import NodeSink

@@ -25,9 +25,9 @@ from bayou.core.structs import (
     check_time,
     convert,
     dump_json,
-    get,
-    others,
     parse,
+    require_field,
+    unknown_fields,
 )
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
@@ -209,7 +209,7 @@ def parse_head(data: bytes, where: str) -> Head:
     """Read a head; `where` it came from is for the error. The format is looked at before anything else (V10)."""
     try:
         fields = parse(data, limits.HEAD_BYTES)
-        found = get(fields, "format")
+        found = require_field(fields, "format")
         if type(found) is not int:  # a bool is none
             raise Malformed("format is not an integer")
         if found != FORMAT:
@@ -233,7 +233,7 @@ def unknown_format(where: str, found: str) -> UnknownFormat:
 
 
 def _head(fields: Mapping[str, Any]) -> Head:
-    gc = convert(check_object(get(fields, "gc"), "gc"), Gc, "gc")
+    gc = convert(check_object(require_field(fields, "gc"), "gc"), Gc, "gc")
     made: dict[str, object] = {
         "gc": gc,
         "root": _root(fields, "root"),
@@ -243,7 +243,7 @@ def _head(fields: Mapping[str, Any]) -> Head:
     if "replica" in fields:
         made["replica"] = _replica(check_object(fields["replica"], "replica"))
     optional = [name for name in ("rebuilt", "replica") if name not in fields]
-    head = convert({**fields, **made, "extra": others(fields, Head)}, Head, optional=optional)
+    head = convert({**fields, **made, "extra": unknown_fields(fields, Head)}, Head, optional=optional)
     check_time(head.at, "at")
     if gc.before is not None:
         check_time(gc.before, "gc.before")
@@ -254,12 +254,12 @@ def _head(fields: Mapping[str, Any]) -> Head:
 
 
 def _root(fields: Mapping[str, Any], name: str, where: str = "") -> Root | None:
-    found = get(fields, name, where)
+    found = require_field(fields, name, where)
     if found is None:
         return None
     where = f"{where}.{name}" if where else name
-    node = get(check_object(found, where), "node", where)
-    if not isinstance(node, str) or not is_name(node) or get(found, "digest", where) != digest_of(node).hex():
+    node = require_field(check_object(found, where), "node", where)
+    if not isinstance(node, str) or not is_name(node) or require_field(found, "digest", where) != digest_of(node).hex():
         raise Malformed(f"{where}.node is not a node with that digest")
     return convert({**found, "digest": digest_of(node)}, Root, where)
 

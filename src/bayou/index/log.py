@@ -23,9 +23,9 @@ from bayou.core.structs import (
     check_time,
     convert,
     dump_json,
-    get,
-    others,
     parse,
+    require_field,
+    unknown_fields,
 )
 from bayou.index.node import REPAIR, Pointer, Root
 from bayou.index.node_store import Reads, Writes
@@ -73,7 +73,7 @@ class LogRow(SelectiveStruct, frozen=True):
     def parse(cls, found: object, where: str = "") -> LogRow:
         """Read a row, or raise `Malformed`."""
         fields = check_object(found, where)
-        row = {**fields, "root": _pointer(fields, where), "extra": others(fields, LogRow)}
+        row = {**fields, "root": _pointer(fields, where), "extra": unknown_fields(fields, LogRow)}
         made = convert(row, LogRow, where, optional=("mass_delete",))
         check_time(made.at, f"{where}.at")
         return made
@@ -162,7 +162,7 @@ def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
 
 def rows_of(fields: Mapping[str, Any], name: str) -> tuple[LogRow, ...]:
     """Read a list of rows, which has at least one and no gap."""
-    found = get(fields, name)
+    found = require_field(fields, name)
     if not isinstance(found, list):
         raise Malformed(f"{name} is not a list")
     rows = tuple(LogRow.parse(item, f"{name}[{at}]") for at, item in enumerate(found))
@@ -172,7 +172,7 @@ def rows_of(fields: Mapping[str, Any], name: str) -> tuple[LogRow, ...]:
 
 
 def _pointer(fields: Mapping[str, Any], where: str) -> Pointer | None:
-    text = get(fields, "root", where)
+    text = require_field(fields, "root", where)
     if text is None:
         return None
     match = _POINTER.fullmatch(text) if isinstance(text, str) else None

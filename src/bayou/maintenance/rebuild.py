@@ -68,7 +68,7 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
             return Rebuilt(max(1, len(made.rows) - remains.visible), unrecovered, doubts)
         # Somebody has written another head since: look at that one (T4).
         attempt += 1
-        context.deadline.sleep(_BACKOFF.pause(attempt))
+        context.deadline.sleep(_BACKOFF.backoff(attempt))
     return None
 
 

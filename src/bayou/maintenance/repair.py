@@ -74,7 +74,7 @@ def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: 
             if not error.ambiguous:
                 raise
         attempt += 1
-        context.deadline.sleep(_BACKOFF.pause(attempt))
+        context.deadline.sleep(_BACKOFF.backoff(attempt))
 
 
 def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:

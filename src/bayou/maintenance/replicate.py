@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig
-from bayou.config.settings import check_place
+from bayou.config.settings import check_datastore
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid
@@ -96,7 +96,7 @@ def replicate(
     else:
         attempt = 1
         while not _attempt(job, again=attempt > 1):
-            deadline.sleep(_BACKOFF.pause(attempt))
+            deadline.sleep(_BACKOFF.backoff(attempt))
             attempt += 1
     entries = job.head.root.entries if job.head.root is not None else 0
     report.skipped = max(0, entries - report.copied - report.failures)
@@ -109,7 +109,7 @@ def _stores(repo: Repo, place: DatastoreConfig, deadline: Deadline) -> tuple[Sto
         raise UsageError(
             "a replica is a store, and has a URL", hint="a directory can be one: file:///mnt/backup/project"
         )
-    check_place(place, "the replica")
+    check_datastore(place, "the replica")
     here = repo.config.datastore
     if here.url and place.url and remote_url(here.url, here.namespace) == remote_url(place.url, place.namespace):
         raise UsageError(f"{place.url} is where this repo's data is already", hint="name another URL, or --namespace N")

@@ -32,8 +32,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core import paths
-from bayou.core.batched import batched
 from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
+from bayou.core.iterators import batched
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs

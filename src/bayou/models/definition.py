@@ -19,7 +19,7 @@ from bayou.core.documents import (
     Source,
     Unreadable,
     Unusable,
-    nearest,
+    nearest_line,
     not_blocking,
     parse_source,
     read_at_most,
@@ -117,7 +117,7 @@ class Definition(SelectiveStruct, frozen=True):
 
     def where(self, place: Place) -> str:
         """Say where something of this definition stands: file and line."""
-        line = nearest(self.lines, place)
+        line = nearest_line(self.lines, place)
         return self.path if line is None else f"{self.path}, line {line}"
 
 

@@ -1,7 +1,7 @@
-"""One object store, scoped to a prefix and a namespace.
+"""An object store that is scoped to one prefix and one namespace.
 
-`open_store(url)` gives a `Store`; everything else here is how it does its work. A name is loaded when it is first asked
-for: who only checks a URL, or names a key, needs no client.
+`open_store(url)` returns a `Store`; the other modules implement it. The package imports a name when a caller first
+uses it, so code that only parses a URL or builds a key does not pay for importing a client.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Condition", "Create", "Fetched", "Match", "ObjectMeta", "Store", "Stored", "open_store"]
 
-_HOMES = {"open_store": "open", "Store": "store"}
+_MODULES = {"open_store": "open", "Store": "store"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"bayou.objectstore.{_HOMES.get(name, 'transport')}"), name)
+    return getattr(import_module(f"bayou.objectstore.{_MODULES.get(name, 'transport')}"), name)

@@ -1,8 +1,7 @@
-"""Every key that Bayou uses in a store, and how to read one (V9).
+"""The keys of a store: how Bayou names and parses them, and the scope that bounds them (V9).
 
-A `Key` is relative to its store's prefix and namespace. Nothing outside `store/` makes one from a string.
-
-Where in a bucket one store lives: prefix and namespace, fixed when the store is made (V9).
+A `Key` is relative to its store's prefix and namespace; only this package makes a `Key` from a string. A `KeyScope` is
+the prefix and namespace, which are fixed when the store is created.
 """
 
 from __future__ import annotations
@@ -29,10 +28,15 @@ REPLICATING = Key(".bayou/replicating.json")
 _PUSH = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _NODE = re.compile(r"([0-9a-f]{64})-([0-9A-Za-z-]{1,64})\.parquet")
 _PAGE = re.compile(r"[0-9A-Za-z-]{1,64}\.json")
+_SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_MAX_NAMESPACE = 64
+_FORBIDDEN = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
+"""What no key may contain: an empty segment, `.` or `..` (clients and servers drop or resolve these, so the key would
+name another object), and control characters, which obstore cannot send."""
 
 
 class PayloadKey(NamedTuple):
-    """What the key of a payload object says: its path, and the push that wrote it (None: it was there before)."""
+    """The path of a payload object, and the push that wrote it (None: the object existed before Bayou)."""
 
     path: str
     push: str | None
@@ -43,17 +47,17 @@ def is_push_id(text: str) -> bool:
 
 
 def is_push_segment(segment: str) -> bool:
-    """Whether a path segment looks like the directory of a push, `~` and a ULID."""
+    """Say whether a path segment is the directory of a push: `~` and a ULID."""
     return segment.startswith("~") and is_push_id(segment[1:])
 
 
 def as_listed(key: str) -> Key:
-    """Take the key of an object that this store's own listing has named."""
+    """Return the key of an object that this store's own listing named."""
     return Key(key)
 
 
 def payload(path: str, push: str | None) -> Key:
-    """Name the object of an entry: its path, with the push's id as the last directory (V11)."""
+    """Return the key of an entry's object: its path, with the push's id as the last directory (V11)."""
     if push is None:
         return Key(path)
     directory, _, name = path.rpartition("/")
@@ -61,7 +65,7 @@ def payload(path: str, push: str | None) -> Key:
 
 
 def parse_payload(key: str) -> PayloadKey:
-    """Read a payload key back; the path is as found, safe or not."""
+    """Parse a payload key; the path is unchecked and may be unsafe."""
     directory, _, name = key.rpartition("/")
     parent, _, last = directory.rpartition("/")
     if parent and is_push_segment(last):
@@ -70,12 +74,12 @@ def parse_payload(key: str) -> PayloadKey:
 
 
 def node(name: str) -> Key:
-    """Name an index node's object; `name` is `<digest>-<commit>`."""
+    """Return the key of an index node; `name` is `<digest>-<commit>`."""
     return Key(f"{NODES}/{name}.parquet")
 
 
 def parse_node(key: str) -> str | None:
-    """Read a node's name back, or None if the key is not a node's."""
+    """Return the name of the node that a key names, or None for any other key."""
     directory, _, last = key.rpartition("/")
     if directory != NODES or not _NODE.fullmatch(last):
         return None
@@ -87,14 +91,14 @@ def log_page(page: str) -> Key:
 
 
 def parse_log_page(key: str) -> str | None:
-    """Read a log page's id back, or None if the key is not a page's."""
+    """Return the id of the log page that a key names, or None for any other key."""
     directory, _, last = key.rpartition("/")
     return last.removesuffix(".json") if directory == LOGS and _PAGE.fullmatch(last) else None
 
 
 def lease(name: str) -> Key:
-    """Name a lease's object; any text will do as a name."""
-    # A name from the command line may hold bytes that are no UTF-8; Python has them as surrogates.
+    """Return the key of a lease; its name may be any text."""
+    # A name from the command line may hold bytes that are not UTF-8, which Python represents as surrogates.
     return Key(f"{LEASES}/{quote(name, safe='@', errors='surrogateescape')}.json")
 
 
@@ -110,20 +114,13 @@ def probe(name: str) -> Key:
 
 
 def is_probe(key: str) -> bool:
-    """Whether a key is that of a probe, whose name is a ULID."""
+    """Say whether a key is that of a probe, whose name is a ULID."""
     directory, _, last = key.rpartition("/")
     return directory == PROBES and is_push_id(last)
 
 
-_SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_MAX_NAMESPACE = 64
-_NO_NAME = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
-"""An empty segment, `.` or `..` (clients and servers drop or resolve these: the key would name another object), or a
-control character, which obstore cannot send."""
-
-
 def check_namespace(name: str) -> str:
-    """Return a good namespace, or raise before any request is sent."""
+    """Return a valid namespace, or raise `NamespaceInvalid`."""
     hint = "use a-z, 0-9 and inner dashes, at most 64 characters, and not the name of a payload root"
     if not _SLUG.fullmatch(name) or len(name) > _MAX_NAMESPACE:
         raise NamespaceInvalid(f"not a namespace: {name!r}", hint=hint)
@@ -133,7 +130,7 @@ def check_namespace(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return a prefix without slashes at its ends, or raise if it has no plain meaning as a directory."""
+    """Return a prefix without leading and trailing slashes; raise `ConfigInvalid` if it is not a plain directory."""
     bare = prefix.strip("/")
     if bare and (why := paths.unsafe(bare)):
         raise ConfigInvalid(f"bad prefix {prefix!r} in the store's URL: {why}", hint="use plain names separated by /")
@@ -141,7 +138,7 @@ def check_prefix(prefix: str) -> str:
 
 
 class KeyScope(Struct, frozen=True):
-    """A directory of a bucket. `full` and `relative` are the only way across its border."""
+    """The part of a bucket that a store may use; `full` and `relative` convert keys between store and bucket."""
 
     prefix: str
     namespace: str | None
@@ -156,13 +153,13 @@ class KeyScope(Struct, frozen=True):
         return cls(bare, namespace, "".join(f"{part}/" for part in parts))
 
     def full(self, key: Key) -> str:
-        """Return the key in the bucket; `Rejected` for one that could name something else, or something outside."""
-        if _NO_NAME.search(key):
+        """Return the key in the bucket; raise `Rejected` for a key that could name another object, or one outside."""
+        if _FORBIDDEN.search(key):
             raise Rejected(f"{key!r} cannot be the key of an object here")
         return self.root + key
 
     def relative(self, full: str) -> Key | None:
-        """Return the key within this scope, or None for one outside it."""
+        """Return the key within this scope, or None for a key outside."""
         if not full.startswith(self.root):
             return None
         return Key(full[len(self.root) :])

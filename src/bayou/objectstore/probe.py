@@ -1,7 +1,7 @@
-"""Prove that a store can do what Bayou stands on, with real requests; leave nothing behind.
+"""Probe: real requests that prove that a store can do what Bayou relies on, and leave nothing behind.
 
-A store that ignores preconditions lets two writers win (F064), and permissions that are missing show up at the worst
-moment (F099). So whoever creates a head asks here first.
+A store that ignores preconditions lets two writers win (F064), and missing permissions otherwise show up at the worst
+moment (F099). So Bayou probes a store before it creates a head there.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ from bayou.objectstore.transport import Condition, Create, Match
 
 RACERS = 8
 ROUNDS = 3
-_TIDY_S = 10.0
-"""What cleaning up may take after a failure, which may have been the end of the caller's time (V14)."""
+_CLEANUP_S = 10.0
+"""Seconds for the cleanup after a failure, which may have been the end of the caller's deadline (V14)."""
 
 
 class Capabilities(Struct, frozen=True):
-    """What a store can do beyond what Bayou needs. `conditional_get`: a no-op sync moves no bytes."""
+    """Optional abilities of a store. With `conditional_get`, a no-op sync moves no bytes."""
 
     conditional_get: bool
 
 
 def probe(store: Store) -> Capabilities:
-    """Check reading, creating, swapping, racing, listing and deleting; raise what is missing.
+    """Check reads, conditional writes (also concurrent ones), listings and deletes; raise if one does not work.
 
     `NoConditionalWrites` says which precondition is not honoured; `AccessDenied` names the missing permission.
     """
     used: list[Key] = []
     try:
-        key = _fresh(used)
+        key = _new_key(used)
         with _permission("write objects"):
             store.put(key, _token(), condition=Create())
-        _absence_is_told(store, _fresh(used))
-        _creates_once(store, key)
-        conditional_get = _swaps_once(store, key)
-        _lists(store, key)
-        for _ in store.map(lambda _: _races(store, used), range(ROUNDS)):
+        _check_absence(store, _new_key(used))
+        _check_create(store, key)
+        conditional_get = _check_swap(store, key)
+        _check_listing(store, key)
+        for _ in store.map(lambda _: _check_races(store, used), range(ROUNDS)):
             pass
     except BaseException:
-        with contextlib.suppress(BayouError):  # the failure is the news, not that it left something behind
-            store.within(Deadline.after(_TIDY_S)).delete(used)
+        with contextlib.suppress(BayouError):  # the first failure is the error to report
+            store.within(Deadline.after(_CLEANUP_S)).delete(used)
         raise
     with _permission("delete objects"):
         store.delete(used)
     return Capabilities(conditional_get)
 
 
-def _absence_is_told(store: Store, key: Key) -> None:
+def _check_absence(store: Store, key: Key) -> None:
     with _permission("list objects (without it, a store does not tell a missing key from a forbidden one)"):
         try:
             store.get(key)
         except NotFound:
             return
-        raise BadAnswer(f"{store.url} answers for a key that nobody has written", hint="check the endpoint")
+        raise BadAnswer(f"{store.url} answers for a key that was never written", hint="check the endpoint")
 
 
-def _creates_once(store: Store, key: Key) -> None:
+def _check_create(store: Store, key: Key) -> None:
     try:
         store.put(key, _token(), condition=Create())
     except AlreadyExists:
@@ -83,8 +83,8 @@ def _creates_once(store: Store, key: Key) -> None:
     raise _broken(store, "it creates an object over one that exists")
 
 
-def _swaps_once(store: Store, key: Key) -> bool:
-    """Check swapping, and return whether the store also reads under a condition."""
+def _check_swap(store: Store, key: Key) -> bool:
+    """Check compare-and-swap, and return whether the store also supports conditional reads."""
     with _permission("read objects"):
         found = store.get(key)
     if found is None:
@@ -99,7 +99,7 @@ def _swaps_once(store: Store, key: Key) -> bool:
     raise _broken(store, "it swaps an object although the version that was to be matched is gone")
 
 
-def _lists(store: Store, key: Key) -> None:
+def _check_listing(store: Store, key: Key) -> None:
     with _permission("list objects"):
         seen = {meta.key for page in store.list(keys.PROBES) for meta in page}
     if key not in seen:
@@ -108,9 +108,9 @@ def _lists(store: Store, key: Key) -> None:
         )
 
 
-def _races(store: Store, used: list[Key]) -> None:
-    """Let several writers create one key, then swap it from one version, at once: each time exactly one may win."""
-    key = _fresh(used)
+def _check_races(store: Store, used: list[Key]) -> None:
+    """Let several writers create one key at once, then swap one version at once: each time exactly one may win."""
+    key = _new_key(used)
     if _winners(lambda: store.put(key, _token(), condition=Create())) != 1:
         raise _broken(store, "of several that create one object at once, more than one wins, or none")
     found = store.get(key)
@@ -133,7 +133,7 @@ def _winners(write: Callable[[], object]) -> int:
             won.append(True)
         except (AlreadyExists, PreconditionFailed):
             pass
-        except Exception as error:  # noqa: BLE001  (carried to the thread that waits)
+        except Exception as error:  # noqa: BLE001  (raised in the thread that waits)
             failed.append(error)
 
     threads: list[threading.Thread] = []
@@ -143,7 +143,7 @@ def _winners(write: Callable[[], object]) -> int:
             thread.start()
             threads.append(thread)
     finally:
-        start.set()  # also when not all could be started: nobody may wait for ever
+        start.set()  # also if a thread could not be started: the others must not wait for ever
         for thread in threads:
             thread.join()
     if failed:
@@ -168,14 +168,14 @@ def _denied(what: str, error: AccessDenied) -> AccessDenied:
     return AccessDenied(f"no permission to {what}: {error.message}", hint=error.hint)
 
 
-def _fresh(used: list[Key]) -> Key:
+def _new_key(used: list[Key]) -> Key:
     key = keys.probe(ulid())
     used.append(key)
     return key
 
 
 def _token() -> bytes:
-    """Content that no other write has, as conditional writes need it."""
+    """Return content that no other write has; see `Store.put`."""
     return f"bayou probe {ulid()}".encode()
 
 

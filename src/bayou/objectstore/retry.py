@@ -1,6 +1,6 @@
-"""Send requests: each until it succeeds, its failure is final, or time is up (V12).
+"""Retries: a client sends each request until it succeeds, fails for good, or runs out of time (V12).
 
-When to try a request again, and how long to wait before it.
+`RetryPolicy` decides whether to retry and how long to wait first; `RetryingClient` sends, waits and counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from bayou.objectstore.keys import Key
 from bayou.objectstore.threads import run_interruptible
 from bayou.objectstore.transport import RequestCounter, Verb
 
+R = TypeVar("R")
+
 
 class RetryPolicy(Struct, frozen=True):
     """Jittered exponential backoff, bounded by a number of attempts and by the caller's deadline."""
@@ -31,49 +33,50 @@ class RetryPolicy(Struct, frozen=True):
     request_timeout_s: float = 60.0
     call_deadline_s: float = 180.0
 
-    def again(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
-        """Whether the request that failed as number `attempt` (from 1) is worth repeating.
+    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
+        """Say whether to retry a request whose attempt number `attempt` (from 1) failed.
 
-        A store that was never reached is given up sooner: it is rather mistyped than restarting.
+        The client gives up sooner on a store that never answered: a mistyped address is likelier than a restart.
         """
         if not error.retryable:
             return False
         limit = self.attempts if contacted or not isinstance(error, CannotConnect) else self.first_contact_attempts
         return attempt < limit
 
-    def pause(self, attempt: int) -> float:
-        """Seconds to wait after failure number `attempt`."""
+    def backoff(self, attempt: int) -> float:
+        """Return the seconds to wait after failure number `attempt`."""
         return min(self.cap_s, self.base_s * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
-R = TypeVar("R")
-
-
 class RetryingClient:
-    """How one store's requests are sent, under a deadline of the caller's or one of each call's own.
+    """Sends the requests of one store, under the caller's deadline or, without one, a deadline per call.
 
-    Views of a store share what was counted, and whether anybody ever answered.
+    The views of a store share the counter and `contacted`, which is set once the store has answered.
     """
 
-    def __init__(self, url: str, policy: RetryPolicy, meter: RequestCounter, contacted: threading.Event) -> None:
+    def __init__(
+        self,
+        url: str,
+        policy: RetryPolicy,
+        *,
+        counter: RequestCounter | None = None,
+        contacted: threading.Event | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
         self.url = url
         self.policy = policy
-        self.meter = meter
-        self.contacted = contacted
-        self.deadline: Deadline | None = None
+        self.counter = counter or RequestCounter()
+        self.contacted = contacted or threading.Event()
+        self.deadline = deadline
 
     def within(self, deadline: Deadline) -> RetryingClient:
-        """Return the same under a deadline."""
-        view = RetryingClient(self.url, self.policy, self.meter, self.contacted)
-        view.deadline = deadline
-        return view
+        """Return a view of this client whose calls all end by `deadline`."""
+        return RetryingClient(self.url, self.policy, counter=self.counter, contacted=self.contacted, deadline=deadline)
 
     def with_request_timeout(self, seconds: float) -> RetryingClient:
-        """Return the same, with a limit on each request of `seconds`, if it is not shorter already."""
-        timeout = min(seconds, self.policy.request_timeout_s)
-        view = RetryingClient(self.url, replace(self.policy, request_timeout_s=timeout), self.meter, self.contacted)
-        view.deadline = self.deadline
-        return view
+        """Return a view of this client that limits each request to `seconds`, or to the present limit if shorter."""
+        policy = replace(self.policy, request_timeout_s=min(seconds, self.policy.request_timeout_s))
+        return RetryingClient(self.url, policy, counter=self.counter, contacted=self.contacted, deadline=self.deadline)
 
     def send(
         self,
@@ -85,38 +88,38 @@ class RetryingClient:
         bytes_out: int = 0,
         deadline: Deadline | None = None,
     ) -> R:
-        """Send one request until it succeeds, its failure is final, or time is up."""
-        deadline = deadline or self.bound()
+        """Send one request until it succeeds, fails for good, or runs out of time."""
+        deadline = deadline or self.call_deadline()
         attempt = 1
         while True:
-            timeout = self.timeout(deadline)
-            self.meter.sent(verb, requests, bytes_out=bytes_out)
+            timeout = self.request_timeout(deadline)
+            self.counter.sent(verb, requests, bytes_out=bytes_out)
             try:
                 answer = run_interruptible(partial(call, timeout))
             except StoreError as error:
                 if not isinstance(error, CannotConnect | TimedOut):
                     self.contacted.set()
-                self.pause(error, attempt, f"{verb.upper()} {key}", deadline)
+                self.wait_or_raise(error, attempt, f"{verb.upper()} {key}", deadline)
                 attempt += 1
             else:
                 if not self.contacted.is_set():
                     self.contacted.set()
                 return answer
 
-    def pause(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
-        """Wait before the next attempt, or raise: the error if it is final, the deadline if that comes first."""
-        if not self.policy.again(error, attempt, contacted=self.contacted.is_set()):
+    def wait_or_raise(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
+        """Wait before the next attempt; raise the error if it is final, `DeadlinePassed` if time runs out."""
+        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set()):
             raise error
         try:
-            deadline.sleep(self.policy.pause(attempt))
+            deadline.sleep(self.policy.backoff(attempt))
         except DeadlinePassed as passed:
             message = f"{passed.message}: {what} on {self.url}: {error.message}"
             raise DeadlinePassed(message, hint=error.hint or passed.hint) from error
 
-    def bound(self) -> Deadline:
-        """Return the deadline that counts for a call that begins now."""
+    def call_deadline(self) -> Deadline:
+        """Return the deadline of a call that begins now."""
         return self.deadline or Deadline.after(self.policy.call_deadline_s)
 
-    def timeout(self, deadline: Deadline) -> float:
-        """Return how long one request may take; raise when time is up."""
+    def request_timeout(self, deadline: Deadline) -> float:
+        """Return how long one request may take; raise if the deadline has passed."""
         return min(self.policy.request_timeout_s, deadline.remaining())

@@ -1,9 +1,7 @@
-"""The store that everybody sees: scoped, retried, bounded in time, counted.
+"""`Store`: an object store with scope, retries, deadlines and request counts.
 
-A `Store` is born with its prefix and namespace (V9); every key it takes is relative to them, and nothing it does can
-name an object outside. Below it sits a `Transport` that sends single requests.
-
-Delete a batch of objects, and find out which of them are still there.
+A `Store` gets its prefix and namespace when it is created (V9). Every key that a caller passes is relative to them, and
+no call can name an object outside. A `Transport` below it sends single requests.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline, stop_event
 from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
+from bayou.core.iterators import batched
 from bayou.objectstore import multipart
 from bayou.objectstore.keys import Key, KeyScope
-from bayou.objectstore.listing import Listing, named
+from bayou.objectstore.listing import Listing, with_key
 from bayou.objectstore.retry import RetryingClient, RetryPolicy
-from bayou.objectstore.threads import in_order, run_interruptible
+from bayou.objectstore.threads import map_in_order, run_interruptible
 from bayou.objectstore.transport import (
     Condition,
     Fetched,
     Level,
-    LimitsReads,
     ObjectMeta,
-    Reads,
-    RequestCounter,
     Requests,
     Stored,
+    SupportsRead,
+    SupportsReadLimit,
     SupportsServerTime,
     Transport,
 )
@@ -40,39 +38,15 @@ from bayou.objectstore.transport import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
-def delete_batch(transport: Transport, sender: RetryingClient, batch: Sequence[str]) -> dict[str, StoreError]:
-    """Delete objects by their whole keys, in one request if that works; return why some could not be."""
-    deadline = sender.bound()
-    left, attempt = batch, 1
-    while True:
-        timeout = sender.timeout(deadline)
-        sender.meter.sent("delete")
-        try:
-            run_interruptible(partial(transport.delete, left, timeout=timeout))
-            return {}
-        except StoreError as error:
-            failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(left, error)
-            left = [key for key in left if key in failed]
-            final = any(not cause.retryable for cause in failed.values())
-            if final and len(left) > 1:
-                # Of a batch, stores tell one failure at most (Azure: one key that is not there); ask one by one.
-                return {key: cause for one in left for key, cause in delete_batch(transport, sender, [one]).items()}
-            if not sender.policy.again(failed[left[0]], attempt, contacted=True):
-                return failed
-        deadline.sleep(sender.policy.pause(attempt))
-        attempt += 1
-
-
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Store:
-    """One store. Safe to use from many threads; make a new one in each process.
+    """One store. Threads may share a store; each process opens its own.
 
-    Every call may raise a `StoreError`, `DeadlinePassed` or `Cancelled`, and nothing else (`upload` also what is wrong
-    with its source). `within` gives the same store under a deadline of the caller's; without, each call has its own.
+    A call raises only `StoreError`, `DeadlinePassed` and `Cancelled` (`upload` also errors of its source). `within`
+    returns a view under the caller's deadline; without it, each call has a deadline of its own.
     """
 
     def __init__(
@@ -82,13 +56,13 @@ class Store:
         *,
         concurrency: int = 64,
         policy: RetryPolicy | None = None,
-        sender: RetryingClient | None = None,
+        client: RetryingClient | None = None,
     ) -> None:
         self._transport = transport
         self._scope = scope
-        self._sender = sender or RetryingClient(self.url, policy or RetryPolicy(), RequestCounter(), threading.Event())
-        self._listing = Listing(transport, scope, self._sender)
-        self._read = transport.read if isinstance(transport, Reads) else None
+        self._client = client or RetryingClient(self.url, policy or RetryPolicy())
+        self._listing = Listing(transport, scope, self._client)
+        self._read = transport.read if isinstance(transport, SupportsRead) else None
         self.concurrency = concurrency
 
     def __repr__(self) -> str:
@@ -96,7 +70,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The bucket, or directory, and where in it, for people; never a secret."""
+        """The bucket or directory and the prefix in it, for messages; never holds a secret."""
         return f"{self._transport.url.rstrip('/')}/{self._scope.root}".rstrip("/")
 
     @property
@@ -105,46 +79,44 @@ class Store:
 
     @property
     def requests(self) -> Requests:
-        """What was sent so far, by this store and all its views, retries included."""
-        return self._sender.meter.read()
+        """The requests that this store and all its views have sent so far, retries included."""
+        return self._client.counter.read()
 
     def add_requests(self, sent: Requests) -> None:
-        """Count what another process has sent to this store for us (V17)."""
-        self._sender.meter.add(sent)
+        """Add the requests that another process sent to this store on behalf of this one (V17)."""
+        self._client.counter.add(sent)
 
     def within(self, deadline: Deadline) -> Store:
         """Return a view of this store whose calls all end by `deadline`."""
-        return self._view(self._sender.within(deadline))
+        return self._view(self._client.within(deadline))
 
     def for_operation(self, deadline: Deadline | None = None) -> Store:
-        """Return a view for one of the operations that share this store: it counts its own requests (V17).
+        """Return a view for one of the operations that share this store, with request counts of its own (V17).
 
-        Whether the store ever answered is its own knowledge too: an operation that cannot reach the store at all fails
-        at once, although an earlier one could.
+        The view also forgets that the store ever answered, so an operation that cannot reach the store gives up soon,
+        even if an earlier operation could.
         """
-        sender = RetryingClient(self.url, self._sender.policy, RequestCounter(), threading.Event())
-        sender.deadline = deadline
-        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
+        return self._view(RetryingClient(self.url, self._client.policy, deadline=deadline))
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
 
     def with_request_timeout(self, seconds: float) -> Store:
-        """Return a view of this store that repeats a request which is not answered within `seconds`."""
-        return self._view(self._sender.with_request_timeout(seconds))
+        """Return a view of this store that retries a request if the store does not answer within `seconds`."""
+        return self._view(self._client.with_request_timeout(seconds))
 
-    def _view(self, sender: RetryingClient) -> Store:
-        return Store(self._transport, self._scope, concurrency=self.concurrency, sender=sender)
+    def _view(self, client: RetryingClient) -> Store:
+        return Store(self._transport, self._scope, concurrency=self.concurrency, client=client)
 
     def now(self) -> int | None:
-        """Return the store's time in ms, without writing anything; None if it does not tell. For people: to a second.
+        """Return the store's time in ms, exact to a second, or None if the store does not report it; write nothing.
 
-        What must be sure of an object's age asks for the time of an object that it has just written.
+        Code that must be sure of an object's age compares it with the time of an object that it has just written.
         """
         if not isinstance(self._transport, SupportsServerTime):
             return None
-        timeout = self._sender.timeout(self._sender.bound())
-        self._sender.meter.sent("head")
+        timeout = self._client.request_timeout(self._client.call_deadline())
+        self._client.counter.sent("head")
         return run_interruptible(partial(self._transport.now, timeout=timeout))
 
     def get(
@@ -158,62 +130,36 @@ class Store:
     ) -> Fetched | None:
         """Return an object with the metadata that came with its bytes (V2), or None if it is not modified.
 
-        `NotFound` only for a real "no such key" (V4); `PreconditionFailed` when `if_match` names another version.
-        `TooLarge` for an object of more than `most` bytes, before they are in memory (V25).
+        Raise `NotFound` only for a real "no such key" (V4), `PreconditionFailed` if `if_match` names another version,
+        and `TooLarge` for an object of more than `most` bytes, before they are in memory (V25).
         """
-        if most is None:
-            return self._get(key, span, if_match, if_none_match, self._sender.bound())
-        assert span is None, "a span has a limit of its own"
-        return self._get_limited(key, most, if_match, if_none_match, self._sender.bound())
-
-    def _get(
-        self,
-        key: Key,
-        span: tuple[int, int] | None,
-        if_match: str | None,
-        if_none_match: str | None,
-        deadline: Deadline,
-    ) -> Fetched | None:
-        full = self._scope.full(key)
-        found = self._sender.send(
-            "get",
-            key,
-            lambda timeout: self._transport.get(
-                full, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout
-            ),
-            deadline=deadline,
-        )
-        return self._received(found, key, if_match)
-
-    def _get_limited(
-        self, key: Key, most: int, if_match: str | None, if_none_match: str | None, deadline: Deadline
-    ) -> Fetched | None:
+        assert most is None or span is None, "a span is a limit by itself"
         transport, full = self._transport, self._scope.full(key)
 
         def attempt(timeout: float) -> Fetched | None:
-            if isinstance(transport, LimitsReads):
+            if most is None:
+                return transport.get(full, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
+            if isinstance(transport, SupportsReadLimit):
                 return transport.get_limited(
                     full, most, if_match=if_match, if_none_match=if_none_match, timeout=timeout
                 )
-            found = transport.get(full, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
-            if found is not None and len(memoryview(found.data)) > most:
-                raise TooLarge.of(key, len(memoryview(found.data)), most)
-            return found
+            fetched = transport.get(full, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
+            if fetched is not None and len(memoryview(fetched.data)) > most:
+                raise TooLarge.of(key, len(memoryview(fetched.data)), most)
+            return fetched
 
-        return self._received(self._sender.send("get", key, attempt, deadline=deadline), key, if_match)
-
-    def _received(self, found: Fetched | None, key: Key, if_match: str | None) -> Fetched | None:
-        if found is None:
+        fetched = self._client.send("get", key, attempt)
+        if fetched is None:
             return None
-        if if_match is not None and found.meta.etag not in (None, if_match):
-            raise PreconditionFailed(f"{key} has changed")  # V2: not every store looks at If-Match
-        self._sender.meter.received(len(memoryview(found.data)))
-        return Fetched(named(found.meta, key), found.data, found.attributes)
+        if if_match is not None and fetched.meta.etag not in (None, if_match):
+            raise PreconditionFailed(f"{key} has changed")  # V2: some stores ignore If-Match
+        self._client.counter.received(len(memoryview(fetched.data)))
+        return Fetched(with_key(fetched.meta, key), fetched.data, fetched.attributes)
 
     def read(self, key: Key, size: int, sha256: bytes) -> Buffer | None:
-        """Return the bytes of an object whose size and hash are known, and nothing about it; None if it has others.
+        """Return the bytes of an object whose size and hash are known, or None if the bytes have another hash.
 
-        An object of another size is `BadAnswer`. Costs less than `get`.
+        Raise `BadAnswer` for an object of another size. A read returns no metadata and costs less than `get`.
         """
         data = self._read_span(key, size)
         return data if hashlib.sha256(data).digest() == sha256 else None
@@ -223,25 +169,25 @@ class Store:
         if read is None or not size:
             return multipart.fetch(self, key, (0, size) if size else None, None, size).data
         full = self._scope.full(key)
-        # One byte more than there should be: then an object that has grown shows.
-        data = self._sender.send("get", key, lambda timeout: read(full, (0, size + 1), timeout=timeout))
+        # Ask for one byte more than expected, to notice an object that has grown.
+        data = self._client.send("get", key, lambda timeout: read(full, (0, size + 1), timeout=timeout))
         if len(memoryview(data)) != size:
-            raise multipart.other_size(key, size, len(memoryview(data)))
-        self._sender.meter.received(size)
+            raise multipart.wrong_size(key, size, len(memoryview(data)))
+        self._client.counter.received(size)
         return data
 
     def head(self, key: Key) -> ObjectMeta:
-        """Return an object's metadata. Never take an answer for the fingerprint of bytes that came earlier (V2)."""
+        """Return an object's metadata, which is never the fingerprint of bytes that were read earlier (V2)."""
         full = self._scope.full(key)
         try:
-            meta = self._sender.send("head", key, lambda timeout: self._transport.head(full, timeout=timeout))
+            meta = self._client.send("head", key, lambda timeout: self._transport.head(full, timeout=timeout))
         except NotFound:
-            # V4: this 404 has no body, so a missing bucket or a proxy's page looks the same. A GET makes it speak.
-            found = self.get(key, span=(0, 1))
-            if found is None:
+            # V4: the 404 of a HEAD has no body, so a missing bucket or a proxy's page looks the same. A GET tells.
+            fetched = self.get(key, span=(0, 1))
+            if fetched is None:
                 raise
-            meta = found.meta
-        return named(meta, key)
+            meta = fetched.meta
+        return with_key(meta, key)
 
     def put(
         self,
@@ -253,45 +199,46 @@ class Store:
     ) -> Stored:
         """Write an object whole, and return the fingerprint that the store gave it (V2).
 
-        Under a condition, what is written must be unlike anything that anybody else writes to this key (carry an id):
-        when an answer was lost and the repetition meets an object with just these bytes, that is our own write.
+        With a condition, the data must differ from what any other client writes to this key (let it carry an id): after
+        a lost response the retry fails, and if the store then holds exactly these bytes, this call wrote them.
         """
         full = self._scope.full(key)
-        deadline = self._sender.bound()
-        doubtful = False
+        deadline = self._client.call_deadline()
+        ambiguous = False
 
         def attempt(timeout: float) -> Stored:
-            nonlocal doubtful
+            nonlocal ambiguous
             try:
                 return self._transport.put(full, data, condition=condition, attributes=attributes, timeout=timeout)
             except StoreError as error:
-                doubtful = doubtful or error.ambiguous
+                ambiguous = ambiguous or error.ambiguous
                 raise
 
         try:
-            stored = self._sender.send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
-            return replace(stored, repeated=True) if doubtful else stored
+            stored = self._client.send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            return replace(stored, repeated=True) if ambiguous else stored
         except (AlreadyExists, PreconditionFailed):
-            own = self._own_write(key, data, deadline) if doubtful else None
+            own = self._own_write(key, data, deadline) if ambiguous else None
             if own is None:
                 raise
             return own
 
     def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
+        """Return the fingerprint of an object that holds exactly these bytes, or None if it holds others."""
         try:
-            found = self._get_limited(key, len(memoryview(data)), None, None, deadline)
+            fetched = self.within(deadline).get(key, most=len(memoryview(data)))
         except (NotFound, TooLarge):
             return None
-        if found is None or memoryview(found.data) != memoryview(data):
+        if fetched is None or memoryview(fetched.data) != memoryview(data):
             return None
-        return Stored(found.meta.etag, found.meta.version, repeated=True)
+        return Stored(fetched.meta.etag, fetched.meta.version, repeated=True)
 
     def upload(self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
-        `ContentChanged` if these bytes do not have that hash (any more), `TreeError` if they cannot be read; then no
-        object appears. What a program appends meanwhile is not looked at. Bytes in place of a file are those that the
-        caller took the hash of, and are sent as they are.
+        Raise `ContentChanged` if these bytes do not have that hash (any more) and `TreeError` if the file cannot be
+        read; then no object appears. Bytes that a program appends meanwhile are ignored. If `source` is `bytes`, the
+        caller has computed the hash of exactly them, and the store sends them unchecked.
         """
         if isinstance(source, bytes):
             return self.put(key, source)
@@ -299,7 +246,7 @@ class Store:
             return self.put(key, multipart.read_checked(source, size, sha256))
         full = self._scope.full(key)
         part = multipart.part_size(size)
-        deadline = self._sender.bound()
+        deadline = self._client.call_deadline()
         attempts = 0
 
         def attempt(timeout: float) -> Stored:
@@ -310,8 +257,8 @@ class Store:
                 full, chunks, part_size=part, parallel=multipart.PARALLEL, timeout=timeout
             )
 
-        # One request to begin, one for each part, one to complete.
-        stored = self._sender.send(
+        # One request begins the upload, one sends each part, and one completes it.
+        stored = self._client.send(
             "put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline
         )
         return replace(stored, repeated=attempts > 1)
@@ -321,43 +268,42 @@ class Store:
     ) -> multipart.Downloaded:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
-        Return its hash and the metadata that came with its bytes (V2). An object of another size is `BadAnswer`,
-        one that changes meanwhile is `PreconditionFailed`. The file is written from its start, in order.
+        Return its hash and the metadata that came with its bytes (V2). Raise `BadAnswer` for an object of another size
+        and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order.
         """
         return multipart.download(self, key, target, size, if_match)
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects below a directory of this store, keys relative to the store.
 
-        Keys are exact, odd ones included, but for the `/` at the end of a "folder", which some listings drop. A failure
-        raises, and never ends a listing early (V4). Without a deadline of the caller's, each page has its own.
+        Keys are exact, unusual ones included, except for the `/` at the end of a "folder", which some listings drop. A
+        failure raises and never ends a listing early (V4). Without a deadline of the caller, each page has its own.
         """
         return self._listing.pages(under)
 
     def level(self, under: Key | None = None) -> Level | None:
-        """Return what lies directly in a directory of this store, keys relative to the store and exact.
+        """Return the direct content of a directory of this store, with exact keys relative to the store.
 
-        None where the store cannot tell, or not surely: then only `list` can. A failure raises (V4).
+        Return None where the store cannot list exactly; then the caller uses `list`. A failure raises (V4).
         """
         return self._listing.level(under)
 
     def delete(self, keys: Iterable[Key]) -> None:
-        """Delete objects, in batches where the store has them; one that is not there is no error.
+        """Delete objects, in batches if the store has bulk deletes; deleting an absent object is no error.
 
-        Every key is tried; `DeleteFailed` names those that are still there.
+        The store tries every key; `DeleteFailed` names the objects that still exist.
         """
-        whole, size = [self._scope.full(key) for key in keys], self._transport.delete_batch
-        batches = [whole[start : start + size] for start in range(0, len(whole), size)]
+        batches = batched([self._scope.full(key) for key in keys], self._transport.delete_batch)
         failed: dict[str, StoreError] = {}
-        for left in self.map(partial(delete_batch, self._transport, self._sender), batches):
-            failed.update(left)
+        for failures in self.map(partial(_delete_batch, self._transport, self._client), batches):
+            failed.update(failures)
         if failed:
             raise DeleteFailed({key[len(self._scope.root) :]: cause for key, cause in failed.items()})
 
     @property
     def stop(self) -> threading.Event:
-        """Set once nobody shall wait any more."""
-        deadline = self._sender.deadline
+        """The event that is set when callers must no longer wait."""
+        deadline = self._client.deadline
         return deadline.cancelled if deadline is not None else stop_event()
 
     def map(
@@ -365,7 +311,31 @@ class Store:
     ) -> Iterator[R]:
         """Yield `function(item)` for each item, in order, computed by up to `threads` (`concurrency`) threads.
 
-        Not many more items are taken than can run (`ahead` times as many), so neither `items` nor results are ever
-        held whole. The first error is raised in its item's turn; what has not begun by then never does.
+        The store takes only `ahead` times as many items as there are threads, so it never holds all items or results in
+        memory. The first error is raised in its item's turn, and cancels the calls that have not begun.
         """
-        return in_order(function, items, threads or self.concurrency, ahead, self.stop)
+        return map_in_order(function, items, threads or self.concurrency, ahead, self.stop)
+
+
+def _delete_batch(transport: Transport, client: RetryingClient, batch: Sequence[str]) -> dict[str, StoreError]:
+    """Delete objects by their full keys, in one request if possible; return the keys that failed and their causes."""
+    deadline = client.call_deadline()
+    keys, attempt = batch, 1
+    while True:
+        timeout = client.request_timeout(deadline)
+        client.counter.sent("delete")
+        try:
+            run_interruptible(partial(transport.delete, keys, timeout=timeout))
+            return {}
+        except StoreError as error:
+            failed = error.failed if isinstance(error, DeleteFailed) else dict.fromkeys(keys, error)
+            keys = [key for key in keys if key in failed]
+            final = any(not cause.retryable for cause in failed.values())
+            if final and len(keys) > 1:
+                # Stores report at most one failure of a batch (Azure: one absent key); delete the keys one by one.
+                single = (_delete_batch(transport, client, [key]) for key in keys)
+                return {key: cause for failures in single for key, cause in failures.items()}
+            if not client.policy.should_retry(failed[keys[0]], attempt, contacted=True):
+                return failed
+        deadline.sleep(client.policy.backoff(attempt))
+        attempt += 1

@@ -1,10 +1,11 @@
-"""What a provider must be able to do: one method, one request, one attempt.
+"""The interface of a storage provider: each method sends one request, once.
 
-`Store` puts scope, retries, deadlines, counting and large files on top; a transport knows none of these. Its keys are
-whole keys of the bucket (or paths below the directory), its errors are those of `bayou.core.errors`, mapped here and
-nowhere else. Everything that cuts across (faults in tests, recording) is a transport around a transport.
+`Store` adds scope, retries, deadlines, request counts and large files; a transport knows none of these. A transport
+takes full keys of the bucket (or paths below the directory) and translates the provider's errors to those of
+`bayou.core.errors`; no other module does. Concerns that cut across providers, such as faults in tests or recording, are
+transports that wrap a transport.
 
-Counts of what was really sent to a store (V17).
+`RequestCounter` counts the requests that a store really sent (V17).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class ObjectMeta(Struct, frozen=True):
-    """What a store says of one object. `modified` is the store's clock, in ms since 1970 UTC."""
+    """The metadata of one object. `modified` is a time of the store's clock, in ms since 1970 UTC."""
 
     key: str
     size: int
@@ -34,7 +35,7 @@ class ObjectMeta(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """Bytes and the metadata that came in the same response (V2)."""
+    """Bytes, and the metadata that came in the same response (V2)."""
 
     meta: ObjectMeta
     data: Buffer
@@ -42,9 +43,10 @@ class Fetched(Struct, frozen=True):
 
 
 class Stored(SelectiveStruct, frozen=True):
-    """The fingerprint that our own write returned (V2).
+    """The fingerprint that a write returned (V2).
 
-    `repeated`: it took more than one request, and an earlier one may still be under way to write the same bytes again.
+    `repeated`: the client sent the write more than once, and the store may still execute an earlier request, which
+    writes the same bytes again.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("repeated",)
@@ -55,11 +57,14 @@ class Stored(SelectiveStruct, frozen=True):
 
 
 class Create(Struct, frozen=True):
-    """Write only if there is no such object; else `AlreadyExists`."""
+    """Write only if there is no object of this key; otherwise raise `AlreadyExists`."""
 
 
 class Match(Struct, frozen=True):
-    """Write only over this version; else `PreconditionFailed`. Give both as a store returned them."""
+    """Write only over this version; otherwise raise `PreconditionFailed`.
+
+    Pass both values as the store returned them.
+    """
 
     etag: str | None
     version: str | None = None
@@ -69,18 +74,21 @@ Condition = Create | Match
 
 
 class Level(Struct, frozen=True):
-    """What lies directly in one directory: directories, each with a `/` at its end, and objects, to be read once."""
+    """The directories (each ends in `/`) and objects directly in one directory.
+
+    `objects` can be iterated once.
+    """
 
     directories: Sequence[str]
     objects: Iterable[ObjectMeta]
 
 
 class Transport(Protocol):
-    """One object store, unscoped. Safe to use from many threads; not shared between processes."""
+    """One object store, unscoped. Threads may share a transport; processes may not."""
 
     @property
     def url(self) -> str:
-        """Scheme and bucket (or directory), for people; never a secret."""
+        """Scheme and bucket (or directory), for messages; never holds a secret."""
 
     def get(
         self,
@@ -91,10 +99,10 @@ class Transport(Protocol):
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
-        """Return the object, or its bytes `span[0] <= i < span[1]`; None only for "not modified".
+        """Return the object, or its bytes `span[0] <= i < span[1]`; return None only for "not modified".
 
-        `NotFound` only for a real "no such key" (V4). `PreconditionFailed` when `if_match` does not hold. A body
-        shorter than announced is `BadAnswer`. `meta.size` is the size of the whole object, also with a span.
+        Raise `NotFound` only for a real "no such key" (V4), `PreconditionFailed` if `if_match` does not hold, and
+        `BadAnswer` for a body shorter than announced. `meta.size` is the size of the whole object, also with a span.
         """
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
@@ -121,16 +129,16 @@ class Transport(Protocol):
         attributes: Mapping[str, str] | None = None,
         timeout: float,
     ) -> Stored:
-        """Write a large object from parts; it appears whole at the end, or, if `chunks` raises, never.
+        """Write a large object from parts; it appears whole at the end, or never if `chunks` raises.
 
-        What `chunks` raises comes out unchanged, and nothing of the upload stays behind as far as that can be helped.
+        An exception from `chunks` propagates unchanged; the transport then removes the uploaded parts if it can.
         """
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects whose key starts with `prefix` (empty, or ending in `/`), beyond `after`.
 
-        Ordered by key if `sorted_listing`. Keys come exactly as they are in the store, odd ones included. One page
-        for each request, empty ones too: that is how requests are counted.
+        The pages are ordered by key if `sorted_listing`. Keys are exactly those of the store, unusual ones included.
+        Each request yields one page, an empty one too: the store counts requests by pages.
         """
 
     @property
@@ -138,36 +146,36 @@ class Transport(Protocol):
         """Whether `list` yields keys in bytewise order, so that `after` can resume it."""
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
-        """Delete up to `delete_batch` objects; a single one that is not there is no error.
+        """Delete up to `delete_batch` objects; deleting a single absent object is no error.
 
-        `DeleteFailed` names those that are still there, as far as the store tells; a batch may fail with `NotFound`
-        as the cause, and is then repeated one by one.
+        `DeleteFailed` names the objects that still exist, as far as the response says. A batch may fail with `NotFound`
+        as the cause; `Store` then deletes its keys one by one.
         """
 
     @property
     def delete_batch(self) -> int:
-        """How many keys one delete request takes (1: there is no bulk request)."""
+        """How many keys one delete request takes (1: the store has no bulk delete)."""
 
 
 @runtime_checkable
 class SupportsServerTime(Protocol):
-    """A transport that also knows what time it is where its objects get theirs. None has to."""
+    """Optional: a transport that can read the clock from which the store stamps its objects."""
 
     def now(self, *, timeout: float) -> int | None:
-        """Return that time in ms, or None; write nothing, and raise nothing."""
+        """Return the store's time in ms, or None if it is unknown; write nothing and raise nothing."""
 
 
 @runtime_checkable
-class Reads(Protocol):
-    """A transport that can also bring bytes alone, for less than `get` does. None has to."""
+class SupportsRead(Protocol):
+    """Optional: a transport that can read bytes without metadata, at a lower cost than `get`."""
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
-        """Return those of the bytes `span[0] <= i < span[1]` that the object has; errors as of `get`."""
+        """Return those of the bytes `span[0] <= i < span[1]` that the object has; raise what `get` raises."""
 
 
 @runtime_checkable
-class LimitsReads(Protocol):
-    """A transport that can also refuse a large object before its bytes are in memory. None has to."""
+class SupportsReadLimit(Protocol):
+    """Optional: a transport that can refuse a large object before it reads the bytes into memory."""
 
     def get_limited(
         self,
@@ -178,22 +186,22 @@ class LimitsReads(Protocol):
         if_none_match: str | None = None,
         timeout: float,
     ) -> Fetched | None:
-        """Return the whole object as `get` does; `TooLarge` if it has more than `most` bytes (V25)."""
+        """Return the whole object as `get` does; raise `TooLarge` if it has more than `most` bytes (V25)."""
 
 
 @runtime_checkable
-class ListsLevels(Protocol):
-    """A transport that can also list one directory without what is below its directories. None has to."""
+class SupportsLevel(Protocol):
+    """Optional: a transport that can list one directory without the contents of its subdirectories."""
 
     def level(self, prefix: str, *, timeout: float) -> Level | None:
-        """Return what lies directly in `prefix` (empty, or ending in `/`); None where only `list` can tell exactly."""
+        """Return the content of `prefix` (empty, or ending in `/`); None where only `list` gives an exact answer."""
 
 
 Verb = Literal["get", "put", "head", "list", "delete"]
 
 
 class Requests(Struct, frozen=True):
-    """How many requests of each kind were sent, retries included, and how many bytes of content moved."""
+    """How many requests of each kind a store sent, retries included, and how many bytes of content it moved."""
 
     get: int = 0
     put: int = 0
@@ -212,7 +220,7 @@ class Requests(Struct, frozen=True):
 
 
 class RequestCounter:
-    """A thread-safe tally. One belongs to each store and to all its views."""
+    """A thread-safe count of requests, which a store shares with all its views."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -229,7 +237,7 @@ class RequestCounter:
             self._counts["bytes_in"] += bytes_in
 
     def add(self, others: Requests) -> None:
-        """Count what somebody else has sent for us."""
+        """Add the requests that another process sent on behalf of this store."""
         with self._lock:
             for name in Requests.__struct_fields__:
                 self._counts[name] += getattr(others, name)

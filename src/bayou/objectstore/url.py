@@ -1,4 +1,4 @@
-"""Store URLs and their options, checked before anything is opened."""
+"""Store URLs and their options, which Bayou checks before it opens anything."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PRINTABLE = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 _MAX_PORT = 65535
 _VALUES = {
-    # V23: these two become part of a host's name, so neither may end it, or begin another.
+    # V23: a region or an account becomes part of a host name, so it must not be able to end that name.
     "region": re.compile(r"[A-Za-z0-9_-]{1,63}"),
     "account": re.compile(r"[A-Za-z0-9-]{1,63}"),
-    # People copy this one from a hint into their shell.
+    # A hint shows the profile in a command that users copy into their shell.
     "profile": re.compile(r"[\w.@+:/=, -]{1,128}"),
 }
-"""What the values of some options are made of; those of all others are printable."""
+"""The characters of some options' values; all others are printable."""
 _EXAMPLES = {"region": "eu-west-1", "account": "ourteam", "profile": "team"}
 
 _HOST = r"(?:[a-z0-9-]+\.)*"
@@ -49,13 +49,13 @@ _OWN_HOSTS = {
         r"[a-z0-9-]+\.(?:blob|dfs)\.(?:core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com)"
     ),
 }
-"""Hosts that only the provider itself answers for: others can rent names below amazonaws.com, too."""
+"""Hosts that belong to the provider itself; customers can get other names below amazonaws.com."""
 
 _EMULATOR = "http://127.0.0.1:10000"
 _BROKEN_URL = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)|(?i:s3|gs|az|file|memory|https?):(?!//)")
 _USER_AND_SECRET = re.compile(r"(?://)?[^/:@]*:.*@", re.DOTALL)
 _SERVER = re.compile(r"[\w.-]+(:\d{1,5})?")
-"""What may be shown of a host in a URL: with anything but a port after its colon, that may be a password."""
+"""A host that a message may show: anything but a port after the colon may be a password."""
 _CREDENTIAL = re.compile(
     r"(?i)secret|password|passwd|credential|private|bearer|session_?token|(^|_)token|(^|_)sas|access_?key|account_?key"
     r"|api_?key|service_account|client_id"
@@ -76,13 +76,13 @@ class StoreUrl(Struct, frozen=True):
 
 
 def parse_url(text: str) -> StoreUrl:
-    """Read a store's URL; `ConfigInvalid` says what is wrong with it, `CredentialInConfig` refuses a secret."""
+    """Parse a store's URL; raise `ConfigInvalid` if it is wrong, and `CredentialInConfig` if it holds a secret."""
     parts = _split(text)
     if parts is None or not parts.scheme or "://" not in text or _CONTROL.search(text) or text != text.strip():
         raise ConfigInvalid(
             f"not a store's URL{_shown(text)}", hint="like s3://bucket/prefix, gs://…, az://… or file:///path"
         )
-    if "@" in parts.netloc or (":" in parts.netloc and "@" in parts.path):  # a secret may hold a /
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in parts.path):  # a secret may contain a /
         raise CredentialInConfig(
             f"the {parts.scheme}:// URL of the store holds a credential",
             hint="leave it out; credentials come from the provider's own environment or files",
@@ -104,17 +104,17 @@ def parse_url(text: str) -> StoreUrl:
 def _split(text: str) -> SplitResult | None:
     try:
         return urlsplit(text)
-    except ValueError:  # brackets that are no IPv6 address, or characters that Unicode makes a / of
+    except ValueError:  # brackets without an IPv6 address, or characters that Unicode normalises to a /
         return None
 
 
 def _shown(text: str) -> str:
-    """Return what was typed, for a message; nothing where its form says that there may be a secret in it."""
+    """Return the text for a message, or nothing if its form suggests that it contains a secret."""
     return f": {text!r}" if set("@?#=&").isdisjoint(text) and text.count(":") <= 1 else ""
 
 
 def refuse_broken_url(text: str) -> None:
-    """Refuse as a directory what is rather a URL without its slashes, or holds a credential as in one."""
+    """Refuse a directory's name that looks like a URL without its slashes, or contains a credential like a URL."""
     if _USER_AND_SECRET.match(text):
         raise CredentialInConfig(
             "this holds a credential, as user:secret@host does",
@@ -125,7 +125,7 @@ def refuse_broken_url(text: str) -> None:
 
 
 def _directory(parts: SplitResult, text: str) -> str:
-    """Return the directory of a file URL, byte for byte as it is named there."""
+    """Return the directory of a file URL, byte for byte."""
     path = os.fsdecode(unquote_to_bytes(parts.path))
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise ConfigInvalid(
@@ -140,7 +140,7 @@ def is_secret(name: str) -> bool:
 
 
 def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse credentials, unknown names, and values that make no sense, in a store's options."""
+    """Refuse credentials, unknown names and invalid values in a store's options."""
     for name, value in options.items():
         if name in known:
             _check_value(name, value)
@@ -155,16 +155,16 @@ def check_options(scheme: str, options: Mapping[str, str], known: frozenset[str]
 
 
 class CustomEndpoint(NamedTuple):
-    """A server that options name in the place of the provider's own; `clear_text`: what is sent there, others read."""
+    """A server that options name instead of the provider's own; `clear_text`: the requests are not encrypted."""
 
     address: str
     clear_text: bool
 
 
 def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint | None:
-    """Return where the options of a store send its requests, and with them credentials; None: to the provider itself.
+    """Return the server to which a store's options send requests and credentials; None: the provider itself.
 
-    The options have passed `check_options`. What the environment says is this user's own, and is not looked at.
+    The options have passed `check_options`. Addresses in the environment are this user's own and do not count.
     """
     if scheme == "az" and options.get("use_emulator", "").lower() == "true":
         return CustomEndpoint(_EMULATOR, clear_text=True)
@@ -180,7 +180,7 @@ def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint |
 
 
 def is_clear_text(address: str) -> bool:
-    """Say whether a server's address is one without TLS."""
+    """Say whether a server's address is without TLS."""
     return address.lower().startswith("http://")
 
 
@@ -190,7 +190,7 @@ def _check_value(name: str, value: str) -> None:
     if name == "endpoint":
         _check_endpoint(value)
     elif not _VALUES.get(name, _PRINTABLE).fullmatch(value):
-        # Not the value itself: it may be a credential in the wrong place.
+        # The message omits the value, which may be a misplaced credential.
         raise ConfigInvalid(
             f"option {name} is empty, too long, or has a character that cannot be in one",
             hint=f"like {name}={_EXAMPLES.get(name, '…')}",
@@ -198,7 +198,7 @@ def _check_value(name: str, value: str) -> None:
 
 
 def _check_endpoint(value: str) -> None:
-    """Refuse what is no address, before the client library meets it: it panics. The text may hold a password."""
+    """Refuse an invalid address, at which the client library would panic. The text may contain a password."""
     parts = _split(value)
     if parts is not None and ("@" in parts.netloc or parts.query):
         raise CredentialInConfig(

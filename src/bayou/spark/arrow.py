@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow
 
 from bayou.core import limits
-from bayou.core.batched import batched
+from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.objectstore.transport import ObjectMeta
 

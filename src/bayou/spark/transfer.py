@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
-from bayou.core.batched import batched
 from bayou.core.deadline import Deadline
+from bayou.core.iterators import Prefetcher, batched
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
-from bayou.objectstore.prefetcher import Prefetcher
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.spark.arrow import batches, ddl, entries_to_batch, tasks_of
@@ -181,7 +180,7 @@ class SparkMover:
             finally:
                 if not whole:
                     interrupt_all(self._spark)
-                    found.leave()
+                    found.close()
 
     def _divide(self, window: Sequence[Sized]) -> list[int]:
         return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
@@ -193,7 +192,7 @@ def _rows(found: Prefetcher[pyarrow.RecordBatch], reports: Reports) -> Iterator[
     What was reported before the job failed is yielded before that is raised: it need not be done again.
     """
     try:
-        for some in found.polled():
+        for some in found.poll():
             yield from reports.new()
             if some is not None:
                 yield from in_rows(some)

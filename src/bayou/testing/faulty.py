@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.errors import BadAnswer, Unavailable
-from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Reads, Stored, Transport
+from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Stored, SupportsRead, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -108,7 +108,7 @@ class FaultyTransport:
         return found
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
-        if not isinstance(self.inner, Reads):
+        if not isinstance(self.inner, SupportsRead):
             found = self.get(key, span=span, timeout=timeout)
             assert found is not None
             return found.data

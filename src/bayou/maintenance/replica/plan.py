@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-from bayou.core.batched import batched
 from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many

@@ -1,0 +1,1 @@
+"""Transports: S3, GCS, Azure and memory through obstore, and shared directories; credentials; strict listings."""

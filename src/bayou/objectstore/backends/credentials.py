@@ -1,7 +1,8 @@
-"""Where credentials come from: the provider's own chain, and nowhere else.
+"""Credentials: they come from the provider's own chain and from nowhere else.
 
-Plain keys in the environment go straight to obstore. For AWS profiles, SSO and roles boto3 is asked, imported only
-then. Where nobody offers any, that is said at once, instead of waiting for a metadata address that does not answer.
+obstore itself reads plain keys from the environment. For AWS profiles, SSO and roles Bayou uses boto3, which it imports
+only then. If no source of credentials exists, Bayou reports that at once, instead of waiting for the address of a
+metadata server that does not answer.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ AZURE_RENEWAL = Renewal(
 
 NO_RENEWAL = Renewal(missing="", expired="")
 
-_PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
-"""How long AWS's sign-in services may take (V12): boto3 would wait for minutes."""
+_BOTO_LIMITS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
+"""Time limits for AWS's sign-in services (V12); by default boto3 waits for minutes."""
 
 
 class BotoCredentials:
-    """AWS credentials by boto3's chain: profiles, SSO, roles, containers, instances.
+    """AWS credentials from boto3's chain: profiles, SSO, roles, containers, instances.
 
-    obstore calls it when it needs fresh ones. `failure` is why the last call failed, since obstore keeps only a text.
+    obstore calls the object when it needs fresh credentials. `failure` is the error of the last call, of which obstore
+    keeps only the text.
     """
 
     def __init__(self, profile: str | None) -> None:
@@ -69,13 +71,13 @@ class BotoCredentials:
         self.failure: BayouError | None = None
         try:
             core = botocore.session.Session()
-            core.set_default_client_config(botocore.config.Config(**_PATIENCE))
+            core.set_default_client_config(botocore.config.Config(**_BOTO_LIMITS))
             self.session = boto3.session.Session(profile_name=profile, botocore_session=core)
             self._provider = Boto3CredentialProvider(self.session)
         except botocore.exceptions.ProfileNotFound as error:
             raise ConfigInvalid(str(error), hint="name one of: aws configure list-profiles") from None
         except self._errors as error:
-            raise self._lost(error) from None
+            raise self._translate(error) from None
         except ValueError:
             raise CredentialsMissing("no AWS credentials found anywhere", hint=self._renewal.missing) from None
 
@@ -89,19 +91,19 @@ class BotoCredentials:
             with self._lock:
                 credential = self._provider()
         except self._errors as error:
-            self.failure = self._lost(error)
+            self.failure = self._translate(error)
             raise
         self.failure = None
         return credential
 
     def fetch(self) -> Any:
-        """Return credentials for a request that obstore does not send, or raise why there are none."""
+        """Return credentials for a request that obstore does not send; raise an error of Bayou if there are none."""
         try:
             return self()
         except self._errors as error:
-            raise self._lost(error) from None
+            raise self._translate(error) from None
 
-    def _lost(self, error: Exception) -> BayouError:
+    def _translate(self, error: Exception) -> BayouError:
         text = one_line(str(error))
         if isinstance(error, self._network):
             return CannotConnect(f"cannot ask AWS for credentials: {text}", hint="check the network, and try again")
@@ -111,7 +113,7 @@ class BotoCredentials:
 
 
 class Keys(NamedTuple):
-    """AWS credentials, for requests that are signed here. Their text has no secret."""
+    """AWS credentials for requests that Bayou signs itself. The repr contains no secret."""
 
     access_key_id: str
     secret_access_key: str
@@ -122,7 +124,7 @@ class Keys(NamedTuple):
 
 
 class StaticCredentials(SelectiveStruct, frozen=True):
-    """AWS credentials that somebody else has resolved, for a process that could not; good until they expire."""
+    """AWS credentials that another process resolved for this one, valid until they expire."""
 
     unshown: ClassVar[tuple[str, ...]] = ("access_key_id", "secret_access_key", "token")
 
@@ -140,25 +142,25 @@ class StaticCredentials(SelectiveStruct, frozen=True):
         return self()
 
 
-_given: ContextVar[StaticCredentials | None] = ContextVar("given", default=None)
+_static: ContextVar[StaticCredentials | None] = ContextVar("static_credentials", default=None)
 
 
 @contextmanager
-def given(granted: StaticCredentials | None) -> Iterator[None]:
-    """Give the stores that this thread opens meanwhile these credentials for good, whatever profile they name."""
-    before = _given.set(granted)
+def use_static_credentials(credentials: StaticCredentials | None) -> Iterator[None]:
+    """Give these credentials to all stores that this thread opens in the block, whatever profile they name."""
+    token = _static.set(credentials)
     try:
         yield
     finally:
-        _given.reset(before)
+        _static.reset(token)
 
 
 def aws(options: Mapping[str, str]) -> BotoCredentials | StaticCredentials | None:
-    """Return a provider, or None where plain keys in the environment, or anonymous access, need none."""
+    """Return a credential provider; None for anonymous access and for plain keys in the environment."""
     if options.get("skip_signature", "").lower() == "true":
         return None
-    if (granted := _given.get()) is not None:
-        return granted
+    if (static := _static.get()) is not None:
+        return static
     plain = bool(os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"))
     if plain and "profile" not in options:
         return None
@@ -166,7 +168,7 @@ def aws(options: Mapping[str, str]) -> BotoCredentials | StaticCredentials | Non
 
 
 def aws_keys(provider: BotoCredentials | StaticCredentials | None) -> Keys:
-    """Return the credentials of the next requests: a provider's, or None's, which are those of the environment."""
+    """Return the credentials for the next requests; without a provider, those of the environment."""
     if provider is None:
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         key, secret, token = (os.environ.get(name) for name in names)
@@ -178,7 +180,7 @@ def aws_keys(provider: BotoCredentials | StaticCredentials | None) -> Keys:
 
 
 def require_gcs(options: Mapping[str, str]) -> None:
-    """Raise `CredentialsMissing` where nothing could offer Google credentials, before anybody waits for them."""
+    """Raise `CredentialsMissing` if there is no source of Google credentials, before a client waits for one."""
     variables = (
         "GOOGLE_APPLICATION_CREDENTIALS",
         "GOOGLE_SERVICE_ACCOUNT",
@@ -197,16 +199,18 @@ def require_gcs(options: Mapping[str, str]) -> None:
 
 
 def require_azure(options: Mapping[str, str]) -> None:
-    """Raise `CredentialsMissing` where nothing could offer Azure credentials, before anybody waits for them."""
-    told = any(options.get(name, "").lower() == "true" for name in ("skip_signature", "use_emulator", "use_azure_cli"))
+    """Raise `CredentialsMissing` if there is no source of Azure credentials, before a client waits for one."""
+    chosen = any(
+        options.get(name, "").lower() == "true" for name in ("skip_signature", "use_emulator", "use_azure_cli")
+    )
     names = ("AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_FEDERATED_", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_MSI_")
     ambient = any(name.startswith(names) and "ACCOUNT_NAME" not in name for name in os.environ)
-    if not told and not ambient and not _product_name().startswith("Virtual Machine"):
+    if not chosen and not ambient and not _product_name().startswith("Virtual Machine"):
         raise CredentialsMissing("no Azure credentials found anywhere", hint=AZURE_RENEWAL.missing)
 
 
 def gcs_key() -> dict[str, Any]:
-    """Return what the environment, or gcloud, offers as a key; empty where nobody does, `ValueError` if it is none."""
+    """Return the key that the environment or gcloud names, or an empty dict; raise `ValueError` for a bad key."""
     import json  # noqa: PLC0415
 
     if text := os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY"):
@@ -226,28 +230,28 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def gcs_base_url() -> str | None:
-    """Return the address that a Google key itself names, as those of test servers do."""
+    """Return the address that a Google key itself names, as keys of test servers do."""
     try:
         address = gcs_key().get("gcs_base_url")
     except ValueError:
-        return None  # a request says what is wrong with the key
+        return None  # the first request reports what is wrong with the key
     return address if isinstance(address, str) else None
 
 
 def gce_metadata_hosts() -> list[str]:
-    """Return who gives a machine of Google's its tokens: by name, by number, and as the environment says."""
+    """Return the hosts that issue tokens to a machine of Google: name, address, and those of the environment."""
     named = (os.environ.get(f"GCE_METADATA_{name}") for name in ("HOST", "ROOT", "IP"))
     return ["metadata.google.internal", "169.254.169.254", *(host.partition(":")[0] for host in named if host)]
 
 
 def adc_file() -> Path:
-    """Where gcloud leaves application default credentials."""
+    """Return the file in which gcloud stores application default credentials."""
     home = os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser()
     return Path(home) / "application_default_credentials.json"
 
 
 def _product_name() -> str:
-    """What the firmware calls this machine; clouds put their name there."""
+    """Return the machine's name in its firmware, where clouds put theirs."""
     try:
         return Path("/sys/class/dmi/id/product_name").read_text().strip()
     except OSError:

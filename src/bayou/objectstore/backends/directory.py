@@ -1,13 +1,13 @@
-"""A shared directory as an object store, with real compare-and-swap.
+"""A transport for a shared directory, with real compare-and-swap.
 
-An object is a file; writing is a temporary file and a rename. obstore's own local store cannot swap, so conditions are
-checked here, under the lock of a file, which counts on every host that mounts the directory.
+An object is a file; a write makes a temporary file and renames it. obstore's local store has no compare-and-swap, so
+this transport checks conditions itself, under a file lock that all hosts respect that mount the directory.
 
-The ETag is the file's mtime and size. A swap sets an mtime that is greater than the one it replaces, whatever the
-clock and the file system's resolution, so that no version of an object ever looks like an earlier one.
+The ETag is the file's mtime and size. A write sets an mtime greater than that of the file it replaces, whatever the
+clock and the file system's resolution, so no version of an object ever looks like an earlier one.
 
-A symbolic link is no object and no directory: whoever may write here must not make others read or write elsewhere.
-So every file is reached by descriptors (`local_directories`), and nothing below the root by a path.
+A symbolic link is neither an object nor a directory: a user who may write here must not make others read or write
+elsewhere. So the transport reaches every file below the root through descriptors (`directory_paths`), never by path.
 """
 
 from __future__ import annotations
@@ -45,7 +45,15 @@ from bayou.objectstore.backends.directory_files import (
     require_file,
     why,
 )
-from bayou.objectstore.backends.directory_paths import entries, file_status, is_ours, open_below, opened, our_name, walk
+from bayou.objectstore.backends.directory_paths import (
+    entries,
+    file_status,
+    is_reserved,
+    open_below,
+    opened,
+    reserved_name,
+    walk,
+)
 from bayou.objectstore.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
 
 if TYPE_CHECKING:
@@ -53,13 +61,13 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _TRIES = 1000
-"""To make a directory that others keep removing: some milliseconds."""
-_LOCKS = our_name("locks")
+"""Attempts to create a directory that other processes keep removing: some milliseconds."""
+_LOCKS = reserved_name("locks")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalTransport:
-    """A transport over a directory that must exist, or whose parent must; `locks` is where lock files go instead."""
+    """A transport over a directory, which must exist or whose parent must; `locks` overrides where lock files are."""
 
     sorted_listing = True
     delete_batch = 1000
@@ -118,7 +126,7 @@ class LocalTransport:
                 raise Rejected(f"GET {key}: no bytes {start} to {end} in an object of {meta.size}")
             file.seek(start)
             data = file.read(min(end, meta.size) - start)
-            # V2: another program may write to the file itself.
+            # V2: another program may write to the file in place.
             if len(data) != min(end, meta.size) - start or _meta(key, os.fstat(file.fileno())) != meta:
                 raise BadAnswer(f"{key} changed while it was read", hint="try again")
             return Fetched(meta, data, {})
@@ -163,7 +171,7 @@ class LocalTransport:
                 if len(page) == _PAGE:
                     yield page
                     page = []
-            # V4: what was unmounted meanwhile looked like directories that had just been removed.
+            # V4: a directory that was unmounted meanwhile looked like one that had just been removed.
             if self._identity() != before:
                 raise Unavailable(f"{self._root} was exchanged while it was listed", hint="try again")
             if page:
@@ -214,7 +222,7 @@ class LocalTransport:
             *directories, name = _names(key)
             if condition is not None:
                 self._require_early(directories, name, condition, key)
-            temporary = our_name(ulid())
+            temporary = reserved_name(ulid())
             directory, file = self._create(directories, temporary, key)
             try:
                 with file:
@@ -224,7 +232,7 @@ class LocalTransport:
                     os.fsync(file.fileno())
                     if condition is None:
                         return self._replace(directory, directories, file.fileno(), temporary, name)
-                    # V11: what a head names is on the disk before the head is.
+                    # V11: the objects that a head names are durable before the head is.
                     self._sync_directories()
                     with self._locked(key, timeout):
                         return self._swap(directory, file.fileno(), temporary, name, condition, key)
@@ -243,7 +251,7 @@ class LocalTransport:
         return stored
 
     def _swap(self, directory: int, file: int, temporary: str, name: str, condition: Condition, key: str) -> Stored:
-        """Put the new file in place if the condition holds. Called under the object's lock (V1)."""
+        """Rename the new file to its name if the condition holds. The caller holds the object's lock (V1)."""
         make_newer(file, self._require(directory, name, condition, key))
         if isinstance(condition, Create):
             _create_as(directory, temporary, name, key)
@@ -252,11 +260,11 @@ class LocalTransport:
         try:
             fsync_directory(directory)
             return _stored(os.fstat(file))
-        except OSError as error:  # too late for a plain no: everybody sees the new object
+        except OSError as error:  # the new object is visible already, so this is no plain failure
             raise Unavailable(f"PUT {key}: {why(error)}", hint="check the file system, and try again") from None
 
     def _require_early(self, directories: Sequence[str], name: str, condition: Condition, key: str) -> None:
-        """Raise if the condition does not hold already: who has lost need not write."""
+        """Raise before the write if the condition does not hold now."""
         try:
             with opened(self._root, directories, key) as directory:
                 self._require(directory, name, condition, key)
@@ -279,7 +287,7 @@ class LocalTransport:
         return current.st_mtime_ns
 
     def _require_absent(self, condition: Condition, key: str) -> None:
-        """Raise unless the condition is that there is no such object."""
+        """Raise unless the condition is `Create`; the object does not exist."""
         if isinstance(condition, Create):
             return
         if not self._root.is_dir():
@@ -288,7 +296,7 @@ class LocalTransport:
 
     @contextlib.contextmanager
     def _locked(self, key: str, timeout: float) -> Iterator[None]:
-        """Hold the lock of a key. Some keys share one: locks cannot be removed, so there are not as many as keys."""
+        """Hold the lock of a key. Keys share 256 lock files, because lock files cannot be removed."""
         directory = open_below(self._root, self._locks, key, make=True)
         try:
             lock = lock_file(directory, f"{zlib.crc32(os.fsencode(key)) & 0xFF:02x}", key, timeout)
@@ -305,8 +313,7 @@ class LocalTransport:
             return open_file(directory, name, key)
 
     def _create(self, directories: Sequence[str], temporary: str, key: str) -> tuple[int, BinaryIO]:
-        """Open the directory of an object, making it, and a new file in it; a delete may remove an empty one at the
-        same moment."""
+        """Open the directory of an object and create a file in it; make the directory, again if a delete removes it."""
         for _ in range(_TRIES):
             try:
                 directory = open_below(self._root, directories, key, make=True)
@@ -323,14 +330,14 @@ class LocalTransport:
         raise Unavailable(f"the directory of {key} keeps vanishing", hint="try again")
 
     def _make_root(self) -> None:
-        """Make the root, if it is missing, but not the way to it: what is not mounted is not to be written beside."""
+        """Make the root if it is missing, but not its parents: the file system may not be mounted."""
         if not self._root.parent.is_dir():
             raise no_directory(self._root)
         with contextlib.suppress(FileExistsError):
             self._root.mkdir()
 
     def _prune(self, directories: Sequence[str], key: str) -> None:
-        """Remove directories that a delete has emptied, up to the root."""
+        """Remove the directories that a delete emptied, up to the root."""
         for depth in range(len(directories) - 1, -1, -1):
             try:
                 with opened(self._root, directories[:depth], key) as above:
@@ -339,7 +346,7 @@ class LocalTransport:
                 return  # it is not empty, or not a directory any more
 
     def _sync_directories(self) -> None:
-        """Make the plain writes of this process durable. Who comes while another does it waits until it is done."""
+        """Make the names of this process's unconditional writes durable; wait while another thread does it."""
         with self._syncing:
             with self._lock:
                 directories, self._unsynced = self._unsynced, set()
@@ -352,8 +359,11 @@ class LocalTransport:
                 raise
 
     def _sync(self, directories: Sequence[str]) -> None:
-        with contextlib.suppress(FileNotFoundError), opened(self._root, directories, "/".join(directories)) as one:
-            fsync_directory(one)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            opened(self._root, directories, "/".join(directories)) as directory,
+        ):
+            fsync_directory(directory)
 
     def _identity(self) -> tuple[int, int]:
         status = os.stat(self._root)
@@ -370,23 +380,23 @@ class LocalTransport:
 
 
 def _create_as(directory: int, temporary: str, name: str, key: str) -> None:
-    """Give the new file its name, if nobody has it; also not one who writes here without our lock."""
+    """Give the new file its name if no file has it, not even one of a program that ignores the lock."""
     try:
-        # No link is followed: another user of the directory may have put one in the place of the new file.
+        # Follow no link: another user of the directory may have replaced the new file by one.
         os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
     except FileExistsError:
         raise AlreadyExists(f"{key} exists already") from None
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # A file system without links: there the lock alone keeps others out.
+        # A file system without hard links: there only the lock excludes other writers.
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _names(key: str) -> list[str]:
-    """Return the directories and the name of a key's file; `Rejected` where there can be none (V9, V21)."""
+    """Return the directories and the name of a key's file; raise `Rejected` if no file can have it (V9, V21)."""
     names = key.split("/")
-    if any(name in ("", ".", "..") or is_ours(name) for name in names) or "\0" in key or not _encodable(key):
+    if any(name in ("", ".", "..") or is_reserved(name) for name in names) or "\0" in key or not _encodable(key):
         raise Rejected(f"{key!r} does not name a file of a directory store")
     return names
 

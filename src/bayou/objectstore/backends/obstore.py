@@ -1,7 +1,13 @@
-"""S3, GCS, Azure and memory, through obstore: one request, one attempt, our errors."""
+"""A transport for S3, GCS, Azure and memory over obstore: each method sends one request, once.
+
+This module also works around three properties of obstore: it fixes a client's timeout when the client is created, its
+listings drop a leading `/` of a key and fail on keys that it cannot parse, and it reads a web page as an object or as
+the end of a listing.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from obstore import exceptions as obs
+from obstore.store import MemoryStore
 
 from bayou.core.clock import to_ms
 from bayou.core.errors import (
@@ -21,7 +28,6 @@ from bayou.core.errors import (
     Rejected,
     TooLarge,
 )
-from bayou.objectstore import threads
 from bayou.objectstore.backends.obstore_errors import Renewal, Request, UnparsableKey, translate
 from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
 
@@ -32,26 +38,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 1000
-_WHOLE = 256 << 20
-"""More than any object that is read whole has: files come in spans, and nothing of the index is nearly as large."""
+_MAX_WHOLE = 256 << 20
+"""Above the size of any object that Bayou reads whole: it reads files in spans, and index objects are far smaller."""
 
 Connect = Callable[[float], "ObjectStore"]
-"""Make a client whose every request ends after so many seconds, and which never repeats one by itself."""
+"""Make a client that limits each request to this many seconds and never retries."""
 
 ListRaw = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
-"""List (prefix, after, timeout) by other means than obstore, which gives up on a page with one odd key."""
+"""List (prefix, after, timeout) without obstore, which fails on a page with a key that it cannot parse."""
 
-_BEHIND_SLASH = "0"
-"""The first key, bytewise, that comes after all that begin with a `/`."""
+_AFTER_SLASH = "0"
+"""The first key, bytewise, after all keys that begin with a `/`."""
 
-_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_TIMEOUTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+
+_TOKIO_THREADS = "TOKIO_WORKER_THREADS"
+_runtime_started = threading.Event()
+_runtime_lock = threading.Lock()
 
 
 class RemoteTransport:
     """A transport over an obstore client.
 
-    obstore fixes a client's timeout when the client is made; so there is one for each of a few timeouts, made when it
-    is first needed, and a request takes the longest that still ends in time.
+    The transport has one client for each of a few timeouts, and creates it on first use. A request takes the client
+    with the longest timeout that is not above its own.
     """
 
     def __init__(
@@ -88,12 +98,12 @@ class RemoteTransport:
         return self._delete_batch
 
     def now(self, *, timeout: float) -> int | None:
-        """Return the server's time, in ms; None if there is no server, or none that tells it."""
+        """Return the server's time in ms; None if there is no server, or if it does not report its time."""
         if self._address is None:
             return None
-        from bayou.objectstore.backends.plain_http import served_at  # noqa: PLC0415  (urllib: hardly ever needed)
+        from bayou.objectstore.backends.plain_http import server_time  # noqa: PLC0415  (urllib: rarely needed)
 
-        return served_at(self._address, timeout)
+        return server_time(self._address, timeout)
 
     def get(
         self,
@@ -135,8 +145,8 @@ class RemoteTransport:
             options["if_none_match"] = if_none_match
         try:
             result = obstore.get(self._client(timeout), key, options=options or None)  # type: ignore[arg-type]
-            meta = self._real(_meta(result.meta, key), "GET")
-            limit = _WHOLE if most is None else most
+            meta = self._require_etag(_meta(result.meta, key), "GET")
+            limit = _MAX_WHOLE if most is None else most
             if span is None and meta.size > limit:
                 raise TooLarge.of(key, meta.size, limit)
             wanted = meta.size if span is None else max(0, min(span[1], meta.size) - span[0])
@@ -146,23 +156,23 @@ class RemoteTransport:
         except BayouError:
             raise
         except (obs.BaseError, OSError, ValueError) as error:
-            raise self._ours(error, "GET", key) from None
+            raise self._translate(error, "GET", key) from None
         if len(data) != wanted:
-            told = "more than" if len(data) > wanted else f"{len(data)} bytes of"
-            raise BadAnswer(f"GET {key} on {self._url} brought {told} {wanted}", hint="try again")
+            received = "more than" if len(data) > wanted else f"{len(data)} bytes of"
+            raise BadAnswer(f"GET {key} on {self._url} brought {received} {wanted}", hint="try again")
         return Fetched(meta, data, result.attributes)
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
         try:
             return _body(obstore.get(self._client(timeout), key, options={"range": span}), span[1] - span[0])
         except (obs.BaseError, OSError, ValueError) as error:
-            raise self._ours(error, "GET", key) from None
+            raise self._translate(error, "GET", key) from None
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
         try:
-            return self._real(_meta(obstore.head(self._client(timeout), key), key), "HEAD")
+            return self._require_etag(_meta(obstore.head(self._client(timeout), key), key), "HEAD")
         except (obs.BaseError, OSError, ValueError) as error:
-            raise self._ours(error, "HEAD", key) from None
+            raise self._translate(error, "HEAD", key) from None
 
     def put(
         self,
@@ -183,10 +193,10 @@ class RemoteTransport:
                 use_multipart=False,
             )
         except (obs.BaseError, OSError, ValueError) as error:
-            ours = self._ours(error, "PUT", key)
-            if isinstance(ours, PreconditionFailed) and isinstance(condition, Create):
-                ours = AlreadyExists(f"{key} exists already")
-            raise ours from None
+            translated = self._translate(error, "PUT", key)
+            if isinstance(translated, PreconditionFailed) and isinstance(condition, Create):
+                translated = AlreadyExists(f"{key} exists already")
+            raise translated from None
         return Stored(result["e_tag"], result["version"])
 
     def put_chunks(
@@ -212,22 +222,22 @@ class RemoteTransport:
         except BayouError:
             raise  # what `chunks` raised
         except (obs.BaseError, OSError, ValueError) as error:
-            raise self._ours(error, "PUT", key) from None
+            raise self._translate(error, "PUT", key) from None
         return Stored(result["e_tag"], result["version"])
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         last, rows = after, 0
-        if not prefix and self._list_raw is not None and (after is None or after < _BEHIND_SLASH):
-            # V21: obstore drops a `/` at the beginning of a key, and so takes `/data/x` for `data/x`. Until they are
-            # over, somebody more exact lists; and so also the whole of a small store, for as many requests.
+        if not prefix and self._list_raw is not None and (after is None or after < _AFTER_SLASH):
+            # V21: obstore drops a `/` at the beginning of a key, and so takes `/data/x` for `data/x`. The strict
+            # listing lists those keys, and with them the whole of a small store, for as many requests.
             for exact in self._list_raw(prefix, after, timeout):
                 yield exact
-                if len(exact) == _PAGE and exact[-1].key >= _BEHIND_SLASH:
+                if len(exact) == _PAGE and exact[-1].key >= _AFTER_SLASH:
                     last = exact[-1].key
                     break
             else:
                 return
-        odd = False
+        unparsable = False
         try:
             for page in self._pages(prefix, last, timeout):
                 yield page
@@ -235,12 +245,12 @@ class RemoteTransport:
         except UnparsableKey as key:
             if self._list_raw is None:
                 raise Rejected(f"LIST {prefix} on {self._url}: a key that cannot be listed: {key}") from None
-            odd = True
-        # V4: obstore reads any document without keys, a web page say, as the end of a listing. Where the end is not
-        # the end of a page that has keys, ask somebody stricter.
-        if self._list_raw is None or not (odd or rows % _PAGE == 0):
+            unparsable = True
+        # V4: obstore reads any document without keys, such as a web page, as the end of a listing. Unless the last page
+        # has keys and is not full, the strict listing goes on from there.
+        if self._list_raw is None or not (unparsable or rows % _PAGE == 0):
             return
-        if odd or not rows:
+        if unparsable or not rows:
             yield ()
         for page in self._list_raw(prefix, last, timeout):
             if page and last is not None and page[0].key <= last:
@@ -252,17 +262,17 @@ class RemoteTransport:
     def level(self, prefix: str, *, timeout: float) -> Level | None:
         try:
             found = obstore.list_with_delimiter(self._client(timeout), prefix.rstrip("/") or None, return_arrow=True)
-            directories = [f"{one}/" for one in found["common_prefixes"]]
+            directories = [f"{directory}/" for directory in found["common_prefixes"]]
             objects = _page(found["objects"], prefix, None)
         except (obs.BaseError, OSError, ValueError) as error:
-            ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
-            if isinstance(ours, UnparsableKey):
+            translated = translate(error, Request("LIST", prefix, self._url, self._renewal))
+            if isinstance(translated, UnparsableKey):
                 return None
-            raise (self._lost_credentials() or ours) from None
-        # V4: as in `list`, an end that is not the end of a page may be something else than a listing.
-        if (len(directories) + len(objects)) % _PAGE == 0 or not all(one.startswith(prefix) for one in directories):
+            raise (self._lost_credentials() or translated) from None
+        # V4: as in `list`, an empty or a full page may have been followed by something else than a listing.
+        if (len(directories) + len(objects)) % _PAGE == 0 or not all(name.startswith(prefix) for name in directories):
             return None
-        if "/" in directories:  # V21: as in `list`, a `/` was dropped that some keys begin with
+        if "/" in directories:  # V21: as in `list`, obstore dropped the leading `/` of some keys
             return None
         return Level(directories, objects)
 
@@ -275,23 +285,25 @@ class RemoteTransport:
                 if page := _page(batch, prefix, after):
                     yield page
         except (obs.BaseError, OSError, ValueError) as error:
-            ours = translate(error, Request("LIST", prefix, self._url, self._renewal))
-            raise (ours if isinstance(ours, UnparsableKey) else self._lost_credentials() or ours) from None
+            translated = translate(error, Request("LIST", prefix, self._url, self._renewal))
+            raise (
+                translated if isinstance(translated, UnparsableKey) else self._lost_credentials() or translated
+            ) from None
 
     def delete(self, keys: Sequence[str], *, timeout: float) -> None:
         try:
             obstore.delete(self._client(timeout), [*keys])
             return
         except FileNotFoundError as error:
-            ours = self._ours(error, "DELETE", keys[0])
-            if isinstance(ours, NotFound) and len(keys) == 1:
+            translated = self._translate(error, "DELETE", keys[0])
+            if isinstance(translated, NotFound) and len(keys) == 1:
                 return
         except (obs.BaseError, OSError, ValueError) as error:
-            ours = self._ours(error, "DELETE", keys[0])
-        raise DeleteFailed(dict.fromkeys(keys, ours))  # type: ignore[arg-type]
+            translated = self._translate(error, "DELETE", keys[0])
+        raise DeleteFailed(dict.fromkeys(keys, translated))  # type: ignore[arg-type]
 
-    def _real(self, meta: ObjectMeta, verb: str) -> ObjectMeta:
-        """Refuse what no store sends: obstore takes a web page for an object without an ETag."""
+    def _require_etag(self, meta: ObjectMeta, verb: str) -> ObjectMeta:
+        """Refuse metadata without an ETag: every store sends one, and obstore takes a web page for an object."""
         if meta.etag is None:
             raise BadAnswer(
                 f"the answer to {verb} {meta.key} on {self._url} is not an object", hint="check the endpoint"
@@ -299,42 +311,42 @@ class RemoteTransport:
         return meta
 
     def _client(self, timeout: float) -> ObjectStore:
-        step = _STEPS[max(0, bisect_right(_STEPS, timeout) - 1)]
-        client = self._clients.get(step)
+        limit = _TIMEOUTS[max(0, bisect_right(_TIMEOUTS, timeout) - 1)]
+        client = self._clients.get(limit)
         if client is None:
             with self._lock:
-                client = self._clients.get(step)
+                client = self._clients.get(limit)
                 if client is None:
-                    threads.begin()
-                    client = self._clients[step] = self._connect(step)
+                    _start_runtime()
+                    client = self._clients[limit] = self._connect(limit)
         return client
 
-    def _ours(self, error: Exception, verb: str, key: str) -> BayouError:
+    def _translate(self, error: Exception, verb: str, key: str) -> BayouError:
         lost = self._lost_credentials()
         if lost is not None:
             return lost
-        ours = translate(error, Request(verb, key, self._url, self._renewal))
-        if isinstance(ours, UnparsableKey):
+        translated = translate(error, Request(verb, key, self._url, self._renewal))
+        if isinstance(translated, UnparsableKey):
             return Rejected(f"{verb} {key!r}: the client library cannot express this key")
-        return ours
+        return translated
 
 
 def _body(result: Any, wanted: int) -> bytes:
-    """Return the bytes of an answer that should have `wanted`; if it has more, some of them, and one more at least.
+    """Return the body of a response that should have `wanted` bytes; of a longer body, at least one byte more.
 
-    V25: an answer to a request for a span may have any length. A stream is left where it goes on for too long, and
-    one whose pieces are larger than what is wanted comes in one piece, for no more time than `bytes` takes.
+    V25: the response to a request for a span may have any length, and this function stops reading soon after `wanted`
+    bytes. The chunk size makes a body of the right length one chunk, which costs no more than `result.bytes`.
     """
     return next(result.stream(min_chunk_size=wanted + 1), b"")
 
 
 def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
-    folder = prefix[:-1]  # of which a listing has dropped the last character
+    folder = prefix[:-1]  # obstore drops the `/` at the end of a key
     columns = [batch.column(name).to_pylist() for name in ("path", "size", "e_tag", "version", "last_modified")]
     return [
         ObjectMeta(key, size, _quoted(etag), version, to_ms(modified))
         for key, size, etag, version, modified in zip(*columns, strict=True)
-        # Not `key > after`: SeaweedFS lists in an order of its own, and goes on in that order.
+        # Not `key > after`: SeaweedFS lists, and resumes, in an order of its own.
         if key not in (after, folder)
     ]
 
@@ -354,5 +366,30 @@ def _meta(meta: Any, key: str) -> ObjectMeta:
 
 
 def _quoted(etag: str | None) -> str | None:
-    """Return an ETag as headers have it: Azure's listings leave out the quotes."""
+    """Return an ETag with quotes, as in headers; Azure's listings omit them."""
     return etag if etag is None or etag.endswith('"') else f'"{etag}"'
+
+
+def _start_runtime() -> None:
+    """Start obstore's threads before the first request, with half as many threads as cores.
+
+    A request runs on the thread that calls obstore; the threads of obstore's runtime only serve the connections. One
+    per core, obstore's default, wake each other up needlessly: with half as many, ten thousand small files take a tenth
+    less time. A number in this process's environment takes precedence.
+    """
+    if _runtime_started.is_set():
+        return
+    with _runtime_lock:
+        if not _runtime_started.is_set():
+            if _TOKIO_THREADS not in os.environ:
+                # Set the variable only for this moment: programs that Bayou starts may use obstore too.
+                os.environ[_TOKIO_THREADS] = str(max(1, _cores() // 2))
+                try:
+                    obstore.list(MemoryStore()).collect()
+                finally:
+                    del os.environ[_TOKIO_THREADS]
+            _runtime_started.set()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

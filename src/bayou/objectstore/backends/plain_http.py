@@ -1,6 +1,6 @@
-"""One HTTP request without obstore, for the few that it cannot send: bounded in time and size, with our errors.
+"""Single HTTP requests without obstore, for the few that it cannot send: limited in time and size, with Bayou's errors.
 
-What time it is where the store is, without a write: every answer of an HTTP server says when it was sent.
+`server_time` reads a store's clock without a write: the header `Date` of every response has it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAX_ERROR = 64 << 10
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Take a redirect for the answer: following it would hand our credentials to whomever it names."""
+    """Return a redirect as the response: following it would send credentials to the host that it names."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def open_address(request: urllib.request.Request, timeout: float) -> Any:
-    """Send a request, and return the answer; a redirect is one that is an error."""
+    """Send a request, and return the response; a redirect raises `HTTPError`."""
     return urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout)
 
 
 def fetch(
     address: str, headers: Mapping[str, str], about: Request, timeout: float, *, form: bytes | None = None
 ) -> bytes:
-    """Send one GET, or POST of a form, and return the body; bounded in time and size, and our errors."""
+    """Send one GET, or a POST of a form, and return the body; raise only errors of Bayou."""
     request = urllib.request.Request(address, form, dict(headers))
     ends = time.monotonic() + timeout
     try:
@@ -45,24 +45,24 @@ def fetch(
             while part := answer.read1(1 << 16):
                 body += part
                 if len(body) > limits.LISTING_BYTES:
-                    raise BadAnswer(f"the answer to {about} on {about.place} has no end", hint="check the endpoint")
+                    raise BadAnswer(f"the answer to {about} on {about.target} has no end", hint="check the endpoint")
                 if time.monotonic() > ends:
-                    raise TimedOut(f"no whole answer in time to {about} on {about.place}")
+                    raise TimedOut(f"no whole answer in time to {about} on {about.target}")
             return bytes(body)
     except urllib.error.HTTPError as error:
-        raise from_status(error.code, _told(error), about, reason=str(error.reason)) from None
+        raise from_status(error.code, _body_of(error), about, reason=str(error.reason)) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
-            raise TimedOut(f"no answer in time to {about} on {about.place}") from None
-        raise CannotConnect(f"cannot connect to {about.place}", hint="check the endpoint and the network") from None
+            raise TimedOut(f"no answer in time to {about} on {about.target}") from None
+        raise CannotConnect(f"cannot connect to {about.target}", hint="check the endpoint and the network") from None
     except TimeoutError:
-        raise TimedOut(f"no answer in time to {about} on {about.place}") from None
+        raise TimedOut(f"no answer in time to {about} on {about.target}") from None
     except (OSError, http.client.HTTPException):
-        raise Unavailable(f"the connection broke during {about} on {about.place}", hint="try again") from None
+        raise Unavailable(f"the connection broke during {about} on {about.target}", hint="try again") from None
 
 
-def _told(error: urllib.error.HTTPError) -> str:
-    """Return what came with an error, as far as it came."""
+def _body_of(error: urllib.error.HTTPError) -> str:
+    """Return the body of an error response, as far as it arrived."""
     try:
         with error:
             return error.read(_MAX_ERROR).decode(errors="replace")
@@ -70,8 +70,8 @@ def _told(error: urllib.error.HTTPError) -> str:
         return ""
 
 
-def served_at(address: str, timeout: float) -> int | None:
-    """Return a server's time, in ms and exact to a second; None if it does not tell. A refusal tells it as well."""
+def server_time(address: str, timeout: float) -> int | None:
+    """Return a server's time in ms, exact to a second; None if it does not report it. An error response has it too."""
     try:
         try:
             with open_address(urllib.request.Request(address, method="HEAD"), timeout) as answer:

@@ -1,8 +1,8 @@
-"""Listings that cope with any key, and believe nothing but a listing.
+"""Listings of S3 and GCS that return any key and accept only a real listing.
 
-obstore parses keys as paths, and one key with an empty segment, a `.` or a control character fails its whole page; and
-it takes any document without keys for the end of a listing. Then these take over: the same request, sent and read
-here. They are slower, and hardly ever needed.
+obstore parses keys as paths: one key with an empty segment, a `.` or a control character fails its whole page. It also
+takes any document without keys for the end of a listing. In these rare cases the transport uses the listings of this
+module, which send the same request and parse the response themselves, and are slower.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ Headers = Callable[[str], Mapping[str, str]]
 
 
 def s3(
-    bucket: str, place: str, options: Mapping[str, str], credentials: BotoCredentials | StaticCredentials | None
+    bucket: str, target: str, options: Mapping[str, str], credentials: BotoCredentials | StaticCredentials | None
 ) -> Listing:
-    """Return a listing of an S3 bucket, with the same credentials and address as the other requests."""
+    """Return a listing of an S3 bucket, with the credentials and the address of the bucket's other requests."""
     region = options.get("region") or "us-east-1"
-    virtual = options.get("virtual_hosted_style_request", "").lower() == "true"  # an endpoint then has the bucket in it
+    virtual = options.get("virtual_hosted_style_request", "").lower() == "true"  # such an endpoint contains the bucket
     base = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
     base = base or f"https://{f'{bucket}.' if virtual else ''}s3.{region}.amazonaws.com"
-    about = aws_renewal(options.get("profile"))
+    renewal = aws_renewal(options.get("profile"))
 
     def pages(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
         extra = {"x-amz-request-payer": "requester"} if options.get("request_payer", "").lower() == "true" else {}
         anonymous = options.get("skip_signature", "").lower() == "true"
         headers = (lambda _: extra) if anonymous else _signer(region, credentials, extra)
-        request = Request("LIST", prefix, place, about)
+        request = Request("LIST", prefix, target, renewal)
         return _pages(base if virtual else f"{base.rstrip('/')}/{bucket}", headers, request, after, timeout)
 
     return pages
 
 
-def gcs(bucket: str, place: str, options: Mapping[str, str]) -> Listing:
-    """Return a listing of a GCS bucket by its XML API."""
+def gcs(bucket: str, target: str, options: Mapping[str, str]) -> Listing:
+    """Return a listing of a GCS bucket, through its XML API."""
 
     def pages(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
         base, headers = google_access(options, timeout)
-        request = Request("LIST", prefix, place, GCS_RENEWAL)
+        request = Request("LIST", prefix, target, GCS_RENEWAL)
         return _pages(f"{base.rstrip('/')}/{bucket}", lambda _: headers, request, after, timeout)
 
     return pages
@@ -85,7 +85,7 @@ def google_access(options: Mapping[str, str], timeout: float) -> tuple[str, Mapp
         key = gcs_key()
         base = options.get("endpoint") or key.get("gcs_base_url") or _GOOGLE
         return base, {} if key.get("disable_oauth") else {"Authorization": f"Bearer {_google_token(key, timeout)}"}
-    except (ValueError, KeyError):  # the text of the error may quote the key
+    except (ValueError, KeyError):  # the error's text may quote the key
         raise CredentialsMissing("the Google key that was found cannot be used", hint=GCS_RENEWAL.missing) from None
 
 
@@ -102,9 +102,9 @@ def _google_token(key: Mapping[str, Any], timeout: float) -> str:
 
 
 def _self_signed(key: Mapping[str, Any]) -> str:
-    """Return a token that google-auth signs with the key of a service account; it sends no request for that."""
+    """Return a token that google-auth signs with the key of a service account, without a request."""
     try:
-        from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and hardly ever needed)
+        from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and rarely needed)
     except ImportError:
         raise ConfigInvalid(
             "Bayou needs google-auth to list this bucket with a service account's key: it is empty or has unusual keys",
@@ -117,17 +117,17 @@ def _self_signed(key: Mapping[str, Any]) -> str:
 
 
 def _token_from(
-    address: str, headers: Mapping[str, str], place: str, timeout: float, *, form: bytes | None = None
+    address: str, headers: Mapping[str, str], target: str, timeout: float, *, form: bytes | None = None
 ) -> str:
-    body = fetch(address, headers, Request("GET", "a token", place, GCS_RENEWAL), timeout, form=form)
+    body = fetch(address, headers, Request("GET", "a token", target, GCS_RENEWAL), timeout, form=form)
     try:
         return str(json.loads(body)["access_token"])
     except (ValueError, KeyError, TypeError):
-        raise BadAnswer(f"{place} gave no token", hint=GCS_RENEWAL.expired) from None
+        raise BadAnswer(f"{target} gave no token", hint=GCS_RENEWAL.expired) from None
 
 
 def _signer(region: str, credentials: BotoCredentials | StaticCredentials | None, extra: Mapping[str, str]) -> Headers:
-    """Return what signs a request to S3 (botocore knows how, and is imported only here)."""
+    """Return a function that signs a request to S3; botocore does it, and is imported only here."""
     from botocore.auth import S3SigV4Auth  # noqa: PLC0415
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415
     from botocore.credentials import Credentials  # noqa: PLC0415
@@ -145,7 +145,7 @@ def _signer(region: str, credentials: BotoCredentials | StaticCredentials | None
 def _pages(
     address: str, headers: Headers, about: Request, after: str | None, timeout: float
 ) -> Iterator[list[ObjectMeta]]:
-    """Ask for one page after the other. Keys are asked for as %XX: XML cannot express all that they may hold."""
+    """Request one page after the other. Keys are requested as %XX, because XML cannot express all of them."""
     query = {"list-type": "2", "encoding-type": "url", "max-keys": str(_PAGE), "prefix": about.key}
     if after is not None:
         query["start-after"] = after
@@ -156,16 +156,16 @@ def _pages(
         if token is None:
             return
         if token == query.get("continuation-token"):
-            raise BadAnswer(f"{about.place} lists the same page again and again", hint=_ENDPOINT_HINT)
+            raise BadAnswer(f"{about.target} lists the same page again and again", hint=_ENDPOINT_HINT)
         query["continuation-token"] = token
         query.pop("start-after", None)
 
 
 def _read_page(body: bytes, about: Request) -> tuple[list[ObjectMeta], str | None]:
-    """Return the rows of a page, and the token of the next; `BadAnswer` for anything that is not one."""
+    """Return the rows of a page and the token of the next; raise `BadAnswer` if the body is not a listing."""
     try:
         text = body.decode()
-        if "<!DOCTYPE" in text:  # no listing has one, and what it may declare can grow without bounds
+        if "<!DOCTYPE" in text:  # no listing has a document type, whose entities could expand without bounds
             raise ValueError("a document type")
         root = ElementTree.fromstring(text)
         space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
@@ -179,7 +179,7 @@ def _read_page(body: bytes, about: Request) -> tuple[list[ObjectMeta], str | Non
                 for row in root.findall(f"{space}Contents")]  # fmt: skip
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         why = one_line(str(error))
-        raise BadAnswer(f"the answer to {about} on {about.place} is no listing: {why}", hint=_ENDPOINT_HINT) from None
+        raise BadAnswer(f"the answer to {about} on {about.target} is no listing: {why}", hint=_ENDPOINT_HINT) from None
     return rows, token
 
 
@@ -194,5 +194,5 @@ def _row(cells: Mapping[str, str], decode: Callable[[str], str]) -> ObjectMeta:
 
 
 def _unquoted(key: str) -> str:
-    """Decode a key as stores encode it: a space is a plus sign, and bytes that are no UTF-8 are kept apart."""
+    """Decode a key: a plus sign is a space, and bytes that are not UTF-8 become surrogates."""
     return urllib.parse.unquote_plus(key, errors="surrogateescape")

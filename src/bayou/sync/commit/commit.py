@@ -139,7 +139,7 @@ def commit(
                 # Of an earlier run: it is part of what we merge into, and not what we made.
                 settle(database, place, done)
             seen = again
-            deadline.sleep(_BACKOFF.pause(1 if first else len(mine)))
+            deadline.sleep(_BACKOFF.backoff(1 if first else len(mine)))
 
 
 def _attempt(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeAlias, TypeGu
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.core.batched import batched
 from bayou.core.errors import (
     AccessDenied,
     BadAnswer,
@@ -33,11 +32,11 @@ from bayou.core.errors import (
     TreeError,
     Unavailable,
 )
+from bayou.core.iterators import batched, prefetch
 from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
 from bayou.objectstore import keys
 from bayou.objectstore.multipart import THRESHOLD
-from bayou.objectstore.prefetcher import prefetch
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
 from bayou.sync.report import Failure

@@ -14,10 +14,10 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.core.batched import batched
 from bayou.core.clock import parse_ms
 from bayou.core.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.core.ids import ulid
+from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.objectstore.transport import Stored

@@ -1,4 +1,4 @@
-"""A source is read while nobody asks, and what it raises is raised where it is waited for."""
+"""Batches of an iterable; a thread reads a source ahead of its consumer, which gets the source's exceptions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from bayou.objectstore import prefetcher
-from bayou.objectstore.prefetcher import Prefetcher, prefetch
+from bayou.core import iterators
+from bayou.core.iterators import Prefetcher, batched, prefetch
 
-TOGETHER = prefetcher._TOGETHER
+BATCH = iterators._BATCH
 
 
 class Source:
@@ -75,7 +75,7 @@ def test_whoever_leaves_does_not_wait_for_a_source_that_never_ends() -> None:
         yield 1
 
     found = Prefetcher(source())
-    found.leave()
+    found.close()
     held.set()
 
     assert list(found) == [1]
@@ -87,7 +87,7 @@ def test_no_more_is_held_than_may_be(most: int) -> None:
     found = Prefetcher(source.numbers(), most)
     assert source.goes_beyond(most - 1)
     beyond = source.goes_beyond(most, within=0.3)
-    found.leave()
+    found.close()
     assert not beyond
 
 
@@ -100,14 +100,14 @@ def test_what_is_taken_makes_room_for_as_many_and_no_more(most: int) -> None:
         assert next(numbers) == number
         assert source.taken <= number + most + 1
     assert source.goes_beyond(50 + most - 1)
-    found.leave()
+    found.close()
 
 
 def test_whoever_leaves_early_closes_a_source_that_has_more() -> None:
     source = Source()
     found = Prefetcher(source.numbers(), 3)
     assert next(iter(found)) == 1
-    found.leave()
+    found.close()
     assert source.closed.wait(30)
     assert source.taken <= 5
 
@@ -115,7 +115,7 @@ def test_whoever_leaves_early_closes_a_source_that_has_more() -> None:
 def test_whoever_leaves_a_source_without_bounds_closes_it_too() -> None:
     source = Source()
     found = Prefetcher(source.numbers())
-    found.leave()
+    found.close()
     assert source.closed.wait(30)
 
 
@@ -131,18 +131,18 @@ def test_what_is_read_ahead_comes_in_order_and_whole_from_a_thread_of_its_own() 
     assert [thread.name for thread in threads] == ["reader"]
 
 
-@pytest.mark.parametrize("count", [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1])
+@pytest.mark.parametrize("count", [0, 1, BATCH - 1, BATCH, BATCH + 1])
 def test_few_are_read_ahead_as_well(count: int) -> None:
     assert list(prefetch(range(count), 1, name="reader")) == list(range(count))
 
 
-@pytest.mark.parametrize("most", [1, TOGETHER, 4 * TOGETHER])
+@pytest.mark.parametrize("most", [1, BATCH, 4 * BATCH])
 def test_reading_ahead_goes_on_by_itself_and_not_without_end(most: int) -> None:
     source = Source()
     results = prefetch(source.numbers(), most, name="reader")
     assert next(results) == 1
     assert source.goes_beyond(most - 1)
-    most = max(most, TOGETHER) + 2 * TOGETHER  # some are in hand, and some in between
+    most = max(most, BATCH) + 2 * BATCH  # some are in hand, and some in between
     assert not source.goes_beyond(most, within=0.1)
     results.close()
 
@@ -159,9 +159,9 @@ def test_whoever_wants_no_more_that_is_read_ahead_closes_the_source() -> None:
 
 
 def test_what_a_source_raises_is_raised_by_whoever_reads_ahead() -> None:
-    source = Source(fails_at=2 * TOGETHER + 1)
+    source = Source(fails_at=2 * BATCH + 1)
     results = prefetch(source.numbers(), 1000, name="reader")
-    assert [next(results) for _ in range(2 * TOGETHER)] == list(range(1, 2 * TOGETHER + 1))
+    assert [next(results) for _ in range(2 * BATCH)] == list(range(1, 2 * BATCH + 1))
     with pytest.raises(ValueError, match="broken"):
         next(results)
     assert source.closed.wait(30)
@@ -172,3 +172,17 @@ def test_what_came_before_a_failure_is_not_dropped_when_it_is_read_ahead() -> No
     assert [next(results) for _ in range(5)] == [1, 2, 3, 4, 5]
     with pytest.raises(ValueError, match="broken"):
         next(results)
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(0, []), (1, [[0]]), (3, [[0, 1, 2]]), (7, [[0, 1, 2], [3, 4, 5], [6]])]
+)
+def test_batches_have_all_items_in_order_and_only_the_last_one_is_shorter(number: int, wanted: list[list[int]]) -> None:
+    assert list(batched(range(number), 3)) == wanted
+
+
+def test_no_item_is_read_before_its_batch_is_asked_for() -> None:
+    source = iter(range(10))
+    batches = batched(source, 4)
+    assert next(batches) == [0, 1, 2, 3]
+    assert next(source) == 4
