@@ -42,14 +42,14 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
     "bayou",
     cls=LazyGroup,
     lazy={
-        "init": "Make a directory a Bayou repo.",
-        "model": "Define who owns data and what makes it: create, list, look at, run, delete.",
-        "data": "Keep versions of data: put, get, list, query, rename, delete, collect.",
-        "workflow": "Run models' methods in order: create, validate, run, search runs, resume.",
-        "datastore": "Share a repo's data: set up, sync, verify, collect.",
-        "trust": "Look at, allow and revoke what a cloned repo needs your permission for.",
-        "spark": "Look at, start and stop the Spark that bulk work runs on.",
-        "completion": "Print a script that completes commands in a shell.",
+        "init": ("repo", "Make a directory a Bayou repo."),
+        "model": ("model", "Define who owns data and what makes it: create, list, look at, run, delete."),
+        "data": ("data", "Keep versions of data: put, get, list, query, rename, delete, collect."),
+        "workflow": ("workflow", "Run models' methods in order: create, validate, run, search runs, resume."),
+        "datastore": ("datastore", "Share a repo's data: set up, sync, verify, collect."),
+        "trust": ("trust", "Look at, allow and revoke what a cloned repo needs your permission for."),
+        "spark": ("spark", "Look at, start and stop the Spark that bulk work runs on."),
+        "completion": ("repo", "Print a script that completes commands in a shell."),
     },
 )
 @click.option(

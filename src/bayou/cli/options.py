@@ -174,9 +174,12 @@ class Group(Command, click.Group):
 
 
 class LazyGroup(Group):
-    """A group that imports a command's module, `bayou.cli.<name>`, only to run it: its help line is kept here."""
+    """A group that imports the module of a command only to run the command.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+    `lazy` has for each command the module below `bayou.cli.commands`, and the help line, so that `--help` imports none.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
@@ -186,12 +189,13 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        command: click.Command = getattr(import_module(f"bayou.cli.{cmd_name}"), cmd_name)
+        module, _ = self.lazy[cmd_name]
+        command: click.Command = getattr(import_module(f"bayou.cli.commands.{module}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.lazy.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
 def duration(text: str) -> float:
