@@ -8,8 +8,8 @@ import pytest
 
 from bayou.leases import Leases, model_key
 from bayou.leases.objects import HeldLease, LeaseObjects, object_key
-from bayou.testing.faults import Rule, Silent
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Rule, Silent
+from bayou_testing.proxy import HttpProxy
 from tests.cli.conftest import command
 from tests.sync.conftest import Clone, Team
 

@@ -25,10 +25,10 @@ from bayou.objectstore.open import open_transport
 from bayou.objectstore.probe import Capabilities, probe
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import parse_url
-from bayou.testing import gcs_xml
-from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
-from bayou.testing.gcs import GcsServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing import gcs_xml
+from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
+from bayou_testing.gcs import GcsServer
+from bayou_testing.wire import Request, Response, answer
 from tests.objectstore.conftest import QUICK
 
 ONCE = RetryPolicy(attempts=1, first_contact_attempts=1)

@@ -2,7 +2,7 @@
 
 Built in: `s3 gs az file memory`. Others by entry point: group `bayou.stores`, name the URL's scheme, value a function
 `(StoreUrl, options) -> Transport`; scope, retries, deadlines and counting are put around it here, so a plug-in cannot
-forget them. `bayou.testing.contract` proves such a transport good.
+forget them. `bayou_testing.contract` proves such a transport good.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Literal
 
-from bayou.testing import gcs_xml
-from bayou.testing.faults import Faults
-from bayou.testing.gcs_bucket import Blob, Bucket, Generations, Upload
-from bayou.testing.gcs_read import GcsError, read_blob, refuse
-from bayou.testing.gcs_upload import add_part, assemble
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing import gcs_xml
+from bayou_testing.faults import Faults
+from bayou_testing.gcs_bucket import Blob, Bucket, Generations, Upload
+from bayou_testing.gcs_read import GcsError, read_blob, refuse
+from bayou_testing.gcs_upload import add_part, assemble
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import Request, Response, answer
 
 Conditions = Literal["honour", "ignore", "create-only", "racy"]
 

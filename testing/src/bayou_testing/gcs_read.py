@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
-from bayou.testing.gcs_bucket import Blob
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.gcs_bucket import Blob
+from bayou_testing.wire import Request, Response, answer
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 

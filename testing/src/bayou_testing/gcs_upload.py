@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from xml.etree import ElementTree
 
-from bayou.testing.gcs_bucket import Upload
-from bayou.testing.gcs_read import GcsError
+from bayou_testing.gcs_bucket import Upload
+from bayou_testing.gcs_read import GcsError
 
 
 def add_part(upload: Upload, number: str, data: bytes) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from bayou.testing.gcs_bucket import Page
+from bayou_testing.gcs_bucket import Page
 
 _DECLARATION = "<?xml version='1.0' encoding='UTF-8'?>"
 _NAMESPACE = "http://doc.s3.amazonaws.com/2006-03-01"

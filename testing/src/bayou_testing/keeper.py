@@ -1,4 +1,4 @@
-"""The process that owns a shared SeaweedFS: `python -m bayou.testing.keeper ROOT`.
+"""The process that owns a shared SeaweedFS: `python -m bayou_testing.keeper ROOT`.
 
 Each user holds a connection to it. The kernel closes that when the user ends, in whatever way, so the number of
 connections is a count of references that cannot be wrong; when the last one is gone, server and keeper end.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bayou.testing.seaweed import KEEPER_FILE, SeaweedServer
+from bayou_testing.seaweed import KEEPER_FILE, SeaweedServer
 
 _FIRST_USER_WITHIN = 30.0
 

@@ -11,7 +11,7 @@ from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from bayou.testing.faults import (
+from bayou_testing.faults import (
     Action,
     Delay,
     Fail,
@@ -25,8 +25,8 @@ from bayou.testing.faults import (
     Truncate,
     takes_effect,
 )
-from bayou.testing.log import LoggedRequest, RequestLog
-from bayou.testing.wire import BadMessage, Request, Response, answer, parse_headers, read_head, read_request
+from bayou_testing.log import LoggedRequest, RequestLog
+from bayou_testing.wire import BadMessage, Request, Response, answer, parse_headers, read_head, read_request
 
 _CLOSE_WITHIN = 5.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
