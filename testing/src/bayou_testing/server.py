@@ -84,7 +84,7 @@ class LoopbackServer(ABC):
                 while not self._closing.is_set() and self._exchange(connection, stream):
                     pass
         except OSError:
-            pass  # The client went away, or `close` or a fault ended the connection: that is how it is told.
+            pass  # The client went away, or `close` or a fault ended the connection.
         finally:
             with self._changed:
                 self._open.discard(connection)
@@ -133,7 +133,7 @@ class LoopbackServer(ABC):
             return False
         keep = fault.keep if isinstance(fault, Truncate) else len(response.body)
         body = b"" if request.method == "HEAD" else response.body[:keep]
-        # The row comes first: whoever has the answer finds it in the log.
+        # The row comes first: a client that has the answer finds it in the log.
         self._note(request, response.status, fault, len(body))
         _send(connection, response.head, body)
         return not isinstance(fault, Truncate) and request.keep_alive and response.keep_alive
