@@ -27,7 +27,7 @@ HEAVY = {
 
 SYNC = """
 import sys, types
-import bayou.sync
+import bayou.maintenance
 from bayou.cli import main
 from bayou.sync.report import SyncReport
 

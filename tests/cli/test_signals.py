@@ -20,7 +20,7 @@ CODES = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"
 
 RUN = """
 import signal, sys, time, types
-import bayou.sync
+import bayou.maintenance
 from bayou.cli import main
 
 # Whoever started the tests may have told us to ignore it.
