@@ -251,7 +251,7 @@ def test_a_signal_that_comes_while_the_command_line_loads_ends_it_without_a_word
 EVERYWHERE = """
 import dis, os, signal, sys, threading, time
 from bayou.cli import signals
-from bayou.objectstore.threads import Crew, outcome
+from bayou.objectstore.threads import ThreadPool, outcome
 
 CHECKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 MODULES = (threading.__file__, sys.modules["concurrent.futures._base"].__file__)
@@ -276,28 +276,28 @@ class Sent:
             self.last = frame, frame.f_code.co_code[frame.f_lasti]
         return self.step
 
-def usable(event, crew):
+def usable(event, pool):
     event.set()
-    crew.submit(int)
+    pool.submit(int)
 
 def child(at):
     signals.GRACE_S = 3600
     signals.install(json=False)
-    event, crew = threading.Event(), Crew(1)
+    event, pool = threading.Event(), ThreadPool(1)
     sent = Sent(at)
     try:
         sys.settrace(sent.watch)
-        called = crew.submit(lambda: time.sleep(0.002))
+        called = pool.submit(lambda: time.sleep(0.002))
         outcome(called)
         event.wait(0.001)
         event.set()
-        crew.retire()
+        pool.retire()
         sys.settrace(None)
         if sent.came < at:
             return "never"
         time.sleep(60)
     except signals.Terminated:
-        other = threading.Thread(target=usable, args=(event, crew), daemon=True)
+        other = threading.Thread(target=usable, args=(event, pool), daemon=True)
         other.start()
         other.join(5)
         return "a lock stayed shut" if other.is_alive() else "terminated"
