@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.seaweed import SeaweedServer
 from sync import BIN, Tools, make_files, run, tell
 
 LIMITS = {"cold push": 0.9, "cold pull": 0.9, "warm push": 1.2, "warm pull": 1.2}

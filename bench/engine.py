@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from bayou.engine.select import FILES_PER_S, LARGE, START_S, Selector
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.seaweed import SeaweedServer
 from sync import BIN, Tools, make_files, run
 
 VERBS = ("push", "pull", "verify")

@@ -25,7 +25,7 @@ from obstore.store import S3Store
 
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, keys, open_store
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.seaweed import SeaweedServer
 
 LIMIT = 1.15
 MEMORY_MB = 300

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.seaweed import SeaweedServer
 
 BIN = Path(sys.executable).parent
 LIMITS = {"cold push": 0.8, "cold pull": 0.9, "no-op": 0.2, "one changed file": 0.3}

@@ -72,7 +72,7 @@ def place(kind: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
         (folder / "store").mkdir()
         yield (folder / "store").as_uri(), {}
         return
-    from bayou.testing.seaweed import SeaweedServer
+    from bayou_testing.seaweed import SeaweedServer
 
     with SeaweedServer(folder / "seaweed") as server:
         os.environ.update(server.env())

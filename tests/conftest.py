@@ -19,13 +19,13 @@ from bayou.engine import select
 from bayou.spark.executor import SparkEngines
 
 if TYPE_CHECKING:
-    from bayou.testing.gcs import GcsServer
-    from bayou.testing.s3 import S3Endpoint
+    from bayou_testing.gcs import GcsServer
+    from bayou_testing.s3 import S3Endpoint
 
 select.install(SparkEngines)  # as an entry point of the program does
 
 # The suite's assertions are read by people who have never seen its source.
-pytest.register_assert_rewrite("bayou.testing.contract")
+pytest.register_assert_rewrite("bayou_testing.contract")
 
 SEED = "BAYOU_TEST_SEED"
 """Who names a seed gets the same cases every time, as `.ci/run` does; else every run has new ones."""
@@ -154,7 +154,7 @@ def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def seaweed(shared_root: Path) -> Iterator[S3Endpoint]:
     """A real S3 server: SeaweedFS, one for all workers. Take a bucket of your own."""
-    from bayou.testing.seaweed import shared_seaweed
+    from bayou_testing.seaweed import shared_seaweed
 
     with shared_seaweed(shared_root / "seaweed") as server:
         yield server
@@ -162,8 +162,8 @@ def seaweed(shared_root: Path) -> Iterator[S3Endpoint]:
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[GcsServer]:
-    """The GCS server of `bayou.testing`, one for each worker, with a bucket `bayou`. Use a prefix of your own."""
-    from bayou.testing.gcs import GcsServer
+    """The GCS server of `bayou_testing`, one for each worker, with a bucket `bayou`. Use a prefix of your own."""
+    from bayou_testing.gcs import GcsServer
 
     with GcsServer(buckets=["bayou"]) as server:
         yield server

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_no_code_outside_the_store_builds_a_key():
     found = [
         f"{path}:{line}"
         for path, tree in sources()
-        if path.parts[0] != "store"
+        if path.parts[0] != "objectstore"
         for line in [
             *calls(tree, "Key"),
             *(
@@ -126,7 +127,7 @@ def test_importing_bayou_loads_no_engine():
     modules = [
         ".".join(("bayou", *path.with_suffix("").parts)).removesuffix(".__init__")
         for path, _ in sources()
-        if path.parts[0] not in ("cli", "pipeline", "testing")
+        if path.parts[0] not in ("cli", "spark")
     ]
     script = f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
     script += f"sys.exit(' '.join(name for name in {HEAVY!r} if name in sys.modules))"
@@ -137,8 +138,31 @@ def test_importing_bayou_loads_no_engine():
     assert loaded.stderr == "\n"
 
 
-def test_the_package_says_that_it_is_typed():
-    assert (SOURCE / "py.typed").is_file()
+def wheel_files(project: Path, directory: Path) -> list[str]:
+    """Build the wheel of a project into an empty directory; return the names of the files in it."""
+    built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory, cwd=project)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_the_wheel_holds_the_package_and_no_test_servers(tmp_path):
+    files = wheel_files(ROOT, tmp_path)
+
+    assert {"bayou/__init__.py", "bayou/py.typed", "bayou/cli/__init__.py"} <= set(files)
+    assert {name.split("/")[0] for name in files} == {"bayou", "bayou-0.1.0.dist-info"}
+    assert [name for name in files if re.search(r"test|seaweed|azurite|gcs_", name)] == []
+
+
+def test_the_test_servers_are_a_distribution_for_this_version(pyproject, tmp_path):
+    files = wheel_files(ROOT / "testing", tmp_path)
+    testing = tomllib.loads((ROOT / "testing" / "pyproject.toml").read_text())["project"]
+
+    assert {"bayou_testing/__init__.py", "bayou_testing/py.typed", "bayou_testing/contract.py"} <= set(files)
+    assert {name.split("/")[0] for name in files} == {"bayou_testing", "bayou_testing-0.1.0.dist-info"}
+    assert testing["version"] == pyproject["project"]["version"]
+    assert f"bayou=={testing['version']}" in testing["dependencies"]
 
 
 @pytest.mark.parametrize("script", ["dev", ".ci/run"])

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line. Until it listens to signals, Ctrl-C ends the process without a word, and no traceback."""
+    """Run the command line. Until it handles signals itself, Ctrl-C ends the process silently, without a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from bayou.cli import main as run  # noqa: PLC0415  (80 ms, in which somebody may change their mind)
+    from bayou.cli import main as run  # noqa: PLC0415  (80 ms, in which a user may press Ctrl-C)
 
     run()
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from tests.sync.conftest import proxy, s3_env, s3_team, team, wire  # noqa: F401
 
-import bayou.sync
+import bayou.maintenance
 from bayou.cli import run
 from bayou.repo import Repo, init_repo
 
-SOURCE = Path(bayou.sync.__file__).resolve().parents[2]
+SOURCE = Path(bayou.maintenance.__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FakeApi(ModuleType):
 def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     fake = FakeApi()
     monkeypatch.setitem(sys.modules, "bayou.maintenance.api", fake)
-    monkeypatch.setattr(bayou.sync, "api", fake, raising=False)
+    monkeypatch.setattr(bayou.maintenance, "api", fake, raising=False)
     return fake
 
 

@@ -21,7 +21,7 @@ from bayou.data.runs import Run
 from bayou.leases import STORE, model_key, open_leases
 from bayou.models import find_model
 from bayou.state.database import Database
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 
 
 class Person:

@@ -73,11 +73,7 @@ def named_commands(tree: ast.AST) -> Iterator[tuple[int, str]]:
         )
 
 
-MODULES = {
-    str(path.relative_to(SOURCE)): ast.parse(path.read_text())
-    for path in sorted(SOURCE.rglob("*.py"))
-    if path.relative_to(SOURCE).parts[0] != "testing"
-}
+MODULES = {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 COMMANDS = [
     (f"{name}:{line}", found) for name, tree in MODULES.items() for line, found in sorted(set(named_commands(tree)))
 ]

@@ -110,7 +110,7 @@ def test_without_a_command_help_goes_to_stderr(processes):
 
 def test_the_help_lines_of_the_groups_are_their_own():
     """`bayou --help` loads no group, so their first lines stand there a second time."""
-    for name, line in app.lazy.items():
+    for name, (_, line) in app.lazy.items():
         assert app.get_command(None, name).get_short_help_str(200) == line
 
 

@@ -15,7 +15,7 @@ from tests.trusting import trust
 from bayou.core.errors import AccessDenied
 from bayou.leases import model_key
 from bayou.models import find_model
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 
 
 @pytest.fixture

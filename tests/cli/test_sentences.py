@@ -8,6 +8,7 @@ import pytest
 
 from bayou.cli.output import Line, Table
 from bayou.cli.render import datastore as render_datastore
+from bayou.cli.render import maintenance as render_maintenance
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
 from bayou.sync.report import (
@@ -164,17 +165,17 @@ def test_a_verify_gives_its_verdict():
     good = VerifyReport(1204, [], [], [], 1, 2, 3)
     bad = VerifyReport(1, ["data/m"], ["data/c"], ["data/u"], 0, 0, 0, unrecovered=["data/r"])
 
-    assert lines(render_datastore.verify_text(good, verbose=False)) == [
+    assert lines(render_maintenance.verify_text(good, verbose=False)) == [
         "checked 1,204 files, repaired 3: all is well",
         "1 object of earlier or unfinished pushes, 2 objects in the trash: `bayou datastore gc` removes them",
     ]
-    assert lines(render_datastore.verify_text(bad, verbose=False)) == ["checked 1 file: there is damage"]
-    assert lines(render_datastore.verify_text(bad, verbose=False), "error") == [
+    assert lines(render_maintenance.verify_text(bad, verbose=False)) == ["checked 1 file: there is damage"]
+    assert lines(render_maintenance.verify_text(bad, verbose=False), "error") == [
         "data/m: missing in the store",
         "data/c: changed in the store",
         "data/r: could not be recovered",
     ]
-    assert lines(render_datastore.verify_text(bad, verbose=False), "warning") == [
+    assert lines(render_maintenance.verify_text(bad, verbose=False), "warning") == [
         "data/u: in the store, but not in its index"
     ]
 
@@ -182,20 +183,20 @@ def test_a_verify_gives_its_verdict():
 def test_a_verify_of_more_than_it_can_name_tells_the_number():
     report = VerifyReport(9000, [f"data/{at:04}" for at in range(1000)], [], [], 0, 0, 0, totals={"missing": 4321})
 
-    *_, last = lines(render_datastore.verify_text(report, verbose=False), "warning")
+    *_, last = lines(render_maintenance.verify_text(report, verbose=False), "warning")
     assert last == "and 4,311 more; -v lists the first 1,000"
-    *_, last = lines(render_datastore.verify_text(report, verbose=True), "warning")
+    *_, last = lines(render_maintenance.verify_text(report, verbose=True), "warning")
     assert last == "and 3,321 more"
-    assert render_datastore.verify_json(report)["totals"] == {"missing": 4321}
-    assert "totals" not in render_datastore.verify_json(VerifyReport(1, [], [], [], 0, 0, 0))
+    assert render_maintenance.verify_json(report)["totals"] == {"missing": 4321}
+    assert "totals" not in render_maintenance.verify_json(VerifyReport(1, [], [], [], 0, 0, 0))
 
 
 def test_a_collection_tells_what_it_freed():
-    assert lines(render_datastore.collect_text(CollectReport(0, 0, 0, 0, 0))) == ["nothing to collect"]
-    assert lines(render_datastore.collect_text(CollectReport(1, 0, 2, 1200, 5_000_000_000))) == [
+    assert lines(render_maintenance.collect_text(CollectReport(0, 0, 0, 0, 0))) == ["nothing to collect"]
+    assert lines(render_maintenance.collect_text(CollectReport(1, 0, 2, 1200, 5_000_000_000))) == [
         "deleted 1 object, 2 objects of the trash and 1,200 index nodes; that freed 5.0 GB"
     ]
-    assert lines(render_datastore.collect_text(CollectReport(0, 3, 0, 0, 5, dry_run=True))) == [
+    assert lines(render_maintenance.collect_text(CollectReport(0, 3, 0, 0, 5, dry_run=True))) == [
         "would delete 3 leftovers; that frees 5 B"
     ]
 

@@ -20,7 +20,7 @@ CODES = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"
 
 RUN = """
 import signal, sys, time, types
-import bayou.sync
+import bayou.maintenance
 from bayou.cli import main
 
 # Whoever started the tests may have told us to ignore it.
@@ -276,28 +276,28 @@ class Sent:
             self.last = frame, frame.f_code.co_code[frame.f_lasti]
         return self.step
 
-def usable(event, crew):
+def usable(event, pool):
     event.set()
-    crew.submit(int)
+    pool.submit(int)
 
 def child(at):
     signals.GRACE_S = 3600
     signals.install(json=False)
-    event, crew = threading.Event(), ThreadPool(1)
+    event, pool = threading.Event(), ThreadPool(1)
     sent = Sent(at)
     try:
         sys.settrace(sent.watch)
-        called = crew.submit(lambda: time.sleep(0.002))
+        called = pool.submit(lambda: time.sleep(0.002))
         wait_for_result(called)
         event.wait(0.001)
         event.set()
-        crew.retire()
+        pool.retire()
         sys.settrace(None)
         if sent.came < at:
             return "never"
         time.sleep(60)
     except signals.Terminated:
-        other = threading.Thread(target=usable, args=(event, crew), daemon=True)
+        other = threading.Thread(target=usable, args=(event, pool), daemon=True)
         other.start()
         other.join(5)
         return "a lock stayed shut" if other.is_alive() else "terminated"

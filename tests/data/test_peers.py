@@ -20,7 +20,7 @@ from bayou.data.items import DataRepository
 from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
 from bayou.data.records import Records
 from bayou.data.runs import Job, Run, RunRepository, StepRecord
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.data.models import MODEL, OTHER, visible
 from tests.sync.conftest import Team
 

@@ -15,7 +15,7 @@ from bayou.leases.acquire import Backoff, Wait
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.open import open_directory
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.s3 import S3Endpoint
 from tests.sync.conftest import Team, gcs_team, proxy, s3_env, s3_team, team, wire
 
 __all__ = ["gcs_team", "proxy", "s3_env", "s3_team", "team", "wire"]
@@ -63,7 +63,7 @@ def s3(s3_team: Team) -> Place:
 
 @pytest.fixture
 def gcs_place(gcs_team: Team) -> Place:
-    """The GCS server of `bayou.testing`: versions are generations."""
+    """The GCS server of `bayou_testing`: versions are generations."""
     return Place("gcs", gcs_team.url, gcs_team.options, None)
 
 

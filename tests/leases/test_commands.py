@@ -8,8 +8,8 @@ import pytest
 
 from bayou.leases import Leases, model_key
 from bayou.leases.objects import HeldLease, LeaseObjects, object_key
-from bayou.testing.faults import Rule, Silent
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Rule, Silent
+from bayou_testing.proxy import HttpProxy
 from tests.cli.conftest import command
 from tests.sync.conftest import Clone, Team
 
@@ -37,7 +37,7 @@ def test_f088_a_status_is_told_exactly_as_documented(team: Team, clone: Clone, c
 
 
 def test_people_see_who_holds_what(team: Team, clone: Clone, command) -> None:
-    assert command("datastore", "lock", "status").out == "nobody holds a lease\n"
+    assert command("datastore", "lock", "status").out == "no lease is held\n"
     with Leases(team.store()).acquire(KEY) as lease:
         shown = command("datastore", "lock", "status").out
     heading, row = shown.splitlines()

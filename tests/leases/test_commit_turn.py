@@ -6,7 +6,7 @@ import pytest
 
 from bayou.core.errors import AccessDenied, PreconditionFailed, Unavailable
 from bayou.leases import COMMIT, Leases
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 from tests.sync.conftest import Team, Wire
 
 HEAD = r"head\.json$"

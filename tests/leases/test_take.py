@@ -10,7 +10,7 @@ import pytest
 from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
 from bayou.leases import STORE, Leases, model_key
 from bayou.leases.objects import Free, HeldLease, LeaseObjects, object_key
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.leases.conftest import Place, SlowTime
 
 KEY = model_key("@org/name/part", "0c7a")

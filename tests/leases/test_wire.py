@@ -11,8 +11,8 @@ import pytest
 from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout
 from bayou.leases import Leases, model_key
 from bayou.leases.objects import Free, HeldLease, LeaseObjects
-from bayou.testing.faults import Fail, Hold, Late, LoseResponse, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Fail, Hold, Late, LoseResponse, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.leases.conftest import QUICK, Place, SlowTime
 
 pytestmark = pytest.mark.s3

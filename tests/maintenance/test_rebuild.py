@@ -10,7 +10,7 @@ import bayou.index.merge as merge_module
 import bayou.maintenance.rebuild as rebuild_module
 from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.testing.faulty import Crash, Fault, crash
+from bayou_testing.faulty import Crash, Fault, crash
 from tests.maintenance.damages import FILES, SOME, find_node, lose, ready, repair, small_nodes, verify
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of, head_of

@@ -28,7 +28,7 @@ from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
 from bayou.sync.report import ReplicateReport
-from bayou.testing.faulty import Crash, Fault, crash, lost_answer
+from bayou_testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire
 
 SOURCE = Path(api.__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import bayou.maintenance.setup as setup_code
 from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
 from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of

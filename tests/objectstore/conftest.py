@@ -9,10 +9,10 @@ import pytest
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.contract import Connect
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import Connect
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 
 QUICK = RetryPolicy(base_s=0.005, cap_s=0.02, request_timeout_s=10, call_deadline_s=30)
 BUCKET = "store-tests"

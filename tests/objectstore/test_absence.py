@@ -12,10 +12,10 @@ from bayou.objectstore import Store, open_store
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.url import parse_url
-from bayou.testing.contract import payload
-from bayou.testing.faults import Fail, Rule
-from bayou.testing.faulty import Fault, FaultyTransport
-from bayou.testing.gcs import GcsServer
+from bayou_testing.contract import payload
+from bayou_testing.faults import Fail, Rule
+from bayou_testing.faulty import Fault, FaultyTransport
+from bayou_testing.gcs import GcsServer
 from tests.objectstore.conftest import QUICK
 
 KEY = payload("data/a")

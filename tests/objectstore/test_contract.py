@@ -10,8 +10,8 @@ import pytest
 
 from bayou.core.ids import ulid
 from bayou.objectstore import open_store
-from bayou.testing import azurite
-from bayou.testing.contract import Connect, StoreContract
+from bayou_testing import azurite
+from bayou_testing.contract import Connect, StoreContract
 
 
 class TestMemory(StoreContract):

@@ -13,9 +13,9 @@ from bayou.objectstore import keys, open_store
 from bayou.objectstore.backends import credentials, strict_listing
 from bayou.objectstore.backends.credentials import BotoCredentials
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import Request, Response, answer
 from tests.objectstore.conftest import BUCKET, QUICK
 
 ROLE = """

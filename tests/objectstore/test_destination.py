@@ -16,7 +16,7 @@ from bayou.objectstore.backends.plain_http import fetch
 from bayou.objectstore.backends.providers import client_arguments, host_of
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import OPTIONS, CustomEndpoint, check_options, custom_endpoint
-from bayou.testing.contract import payload
+from bayou_testing.contract import payload
 from tests.objectstore.scripted import Scripted
 
 ONCE = RetryPolicy(attempts=1, request_timeout_s=10, call_deadline_s=30)

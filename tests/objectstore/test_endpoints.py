@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bayou.objectstore import open_store
-from bayou.testing.contract import listed, payload
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import listed, payload
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.objectstore.conftest import BUCKET, QUICK
 
 pytestmark = pytest.mark.s3

@@ -22,10 +22,10 @@ from bayou.core.errors import (
 )
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.contract import listed, payload
-from bayou.testing.faults import Fail, Garbage, Reset, Rule, Silent, Truncate
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import listed, payload
+from bayou_testing.faults import Fail, Garbage, Reset, Rule, Silent, Truncate
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.objectstore.conftest import BUCKET, QUICK
 
 pytestmark = pytest.mark.s3

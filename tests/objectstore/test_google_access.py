@@ -18,9 +18,9 @@ from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing, Stor
 from bayou.objectstore import open_store
 from bayou.objectstore.backends import strict_listing
 from bayou.objectstore.backends.strict_listing import google_access
-from bayou.testing.gcs import GcsServer
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.gcs import GcsServer
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import Request, Response, answer
 from tests.objectstore.conftest import QUICK
 
 pytestmark = pytest.mark.gcs

@@ -35,12 +35,12 @@ from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.transport import Fetched
 from bayou.objectstore.url import parse_url
-from bayou.testing.contract import payload
-from bayou.testing.faults import Delay, Fail, Rule, Silent
-from bayou.testing.faulty import Fault, FaultyTransport
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import payload
+from bayou_testing.faults import Delay, Fail, Rule, Silent
+from bayou_testing.faulty import Fault, FaultyTransport
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.objectstore.conftest import BUCKET, QUICK
 
 KEY = payload("data/large/raw")
@@ -76,7 +76,7 @@ MEASURED = """
 import hashlib, resource, sys
 from pathlib import Path
 from bayou.objectstore import open_store
-from bayou.testing.contract import payload
+from bayou_testing.contract import payload
 
 directory, size = Path(sys.argv[1]), int(sys.argv[2]) << 20
 store = open_store((directory / "store").as_uri())

@@ -19,9 +19,9 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import parse_url
-from bayou.testing.faults import Fail, Garbage, Rule
-from bayou.testing.faulty import FaultyTransport
-from bayou.testing.gcs import GcsServer
+from bayou_testing.faults import Fail, Garbage, Rule
+from bayou_testing.faulty import FaultyTransport
+from bayou_testing.gcs import GcsServer
 from tests.objectstore.conftest import QUICK
 
 ENCODED = r"encoding-type=url"
@@ -216,8 +216,8 @@ def test_the_time_that_the_reader_takes_is_not_the_listings() -> None:
 
 def test_a_transport_that_raises_plainly_when_it_deletes_is_retried_and_named() -> None:
     from bayou.core.errors import AccessDenied, DeleteFailed
-    from bayou.testing.contract import payload
-    from bayou.testing.faulty import Fault
+    from bayou_testing.contract import payload
+    from bayou_testing.faulty import Fault
 
     faulty = FaultyTransport(open_transport(parse_url(f"memory://{ulid()}"), {}))
     store = Store(faulty, KeyScope.of("p", None), policy=QUICK)

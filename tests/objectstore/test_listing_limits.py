@@ -15,9 +15,9 @@ from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends import directory, directory_paths
 from bayou.objectstore.keys import as_listed
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing import gcs as gcs_module
-from bayou.testing.faults import Delay, Rule
-from bayou.testing.gcs import GcsServer
+from bayou_testing import gcs as gcs_module
+from bayou_testing.faults import Delay, Rule
+from bayou_testing.gcs import GcsServer
 from tests.objectstore.scripted import Scripted
 
 ONCE = RetryPolicy(attempts=1, request_timeout_s=10, call_deadline_s=30)

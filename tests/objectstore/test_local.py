@@ -34,7 +34,7 @@ from bayou.objectstore.backends import directory_files
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.contract import payload, race
+from bayou_testing.contract import payload, race
 from tests.objectstore.directories import TIMEOUT, content, listed, put, temporaries
 
 CHILDREN = Path(__file__).with_name("local_children.py")

@@ -13,11 +13,11 @@ from bayou.core.errors import BadAnswer, Rejected
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.keys import Key
-from bayou.testing.contract import Connect, payload
-from bayou.testing.faults import Garbage, Rule
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import Connect, payload
+from bayou_testing.faults import Garbage, Rule
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.objectstore.conftest import BUCKET, QUICK
 
 PLAIN = r"^(?!.*encoding-type=url)"

@@ -14,7 +14,7 @@ from bayou.core.ids import ulid
 from bayou.objectstore import open_store
 from bayou.objectstore.transport import Transport
 from bayou.objectstore.url import OPTIONS
-from bayou.testing.contract import Connect, StoreContract
+from bayou_testing.contract import Connect, StoreContract
 from tests.sync.conftest import Team
 
 PAGE = (Path(__file__).parents[2] / "docs" / "stores.md").read_text()

@@ -25,10 +25,10 @@ from bayou.objectstore.open import open_transport
 from bayou.objectstore.probe import Capabilities, probe
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import parse_url
-from bayou.testing import gcs_xml
-from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
-from bayou.testing.gcs import GcsServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
+from bayou_testing.gcs import GcsServer
+from bayou_testing.gcs_responses import error_xml
+from bayou_testing.wire import Request, Response, answer
 from tests.objectstore.conftest import QUICK
 
 ONCE = RetryPolicy(attempts=1, first_contact_attempts=1)
@@ -52,7 +52,7 @@ class Guarded(GcsServer):
             self.delete_raw(key)
         for key, blob in before.items():
             self.put_raw(key, blob.data)
-        return answer(403, gcs_xml.error("AccessDenied", "The owner does not allow that."))
+        return answer(403, error_xml("AccessDenied", "The owner does not allow that."))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_store_that_has_no_conditional_writes_at_all_is_not_taken_for_a_busy_o
     class Old(GcsServer):
         def respond(self, request: Request) -> Response:
             if "x-goog-if-generation-match" in request.headers:
-                return answer(501, gcs_xml.error("NotImplemented", "A header implies functionality that is missing."))
+                return answer(501, error_xml("NotImplemented", "A header implies functionality that is missing."))
             return super().respond(request)
 
     with Old(buckets=["bayou"]) as server:

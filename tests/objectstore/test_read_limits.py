@@ -13,7 +13,7 @@ from bayou.core.errors import BadAnswer, StoreError, TooLarge
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.contract import payload
+from bayou_testing.contract import payload
 
 ONCE = RetryPolicy(attempts=1, request_timeout_s=20, call_deadline_s=30)
 KEY = payload("data/a")

@@ -14,8 +14,8 @@ import pytest
 
 from bayou.objectstore import keys
 from bayou.objectstore.spec import CREDENTIALS, SECRETS, SETTINGS, StoreSpec
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import Request, Response, answer
 
 SECRET = "nobody-sees-this"
 FOREIGN = {

@@ -26,8 +26,8 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.url import parse_url
-from bayou.testing.contract import payload
-from bayou.testing.faulty import Fault, FaultyTransport, lost_answer
+from bayou_testing.contract import payload
+from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
 
 QUICK = RetryPolicy(base_s=0.001, cap_s=0.005)
 

@@ -14,7 +14,7 @@ import sys
 import time
 from bayou.core.errors import NotFound
 from bayou.objectstore import open_store
-from bayou.testing.contract import payload
+from bayou_testing.contract import payload
 
 os.sched_getaffinity = lambda pid: set(range(6))
 before = dict(os.environ)

@@ -19,12 +19,12 @@ from bayou.objectstore.multipart import MIB
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.probe import probe
 from bayou.objectstore.url import parse_url
-from bayou.testing.contract import payload
-from bayou.testing.faulty import FaultyTransport
-from bayou.testing.gcs import GcsServer
-from bayou.testing.log import LoggedRequest
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.contract import payload
+from bayou_testing.faulty import FaultyTransport
+from bayou_testing.gcs import GcsServer
+from bayou_testing.log import LoggedRequest
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.objectstore.conftest import BUCKET, QUICK
 
 BAD_NAMES = [

@@ -18,8 +18,8 @@ from bayou.objectstore.open import open_transport
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.transport import Transport
 from bayou.objectstore.url import OPTIONS, StoreUrl, check_options, parse_url
-from bayou.testing.contract import payload
-from bayou.testing.faulty import Fault, FaultyTransport
+from bayou_testing.contract import payload
+from bayou_testing.faulty import Fault, FaultyTransport
 
 HUSH = "hush4711"
 

@@ -9,8 +9,8 @@ import pytest
 
 from bayou.cli import run
 from bayou.leases import STORE, open_leases
-from bayou.testing.faults import Fail, Rule, Silent
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Fail, Rule, Silent
+from bayou_testing.proxy import HttpProxy
 from tests.session.commands import Commands, clones, held
 from tests.sync.conftest import Team
 

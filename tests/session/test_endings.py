@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from bayou.leases import model_key, open_leases
-from bayou.testing.faults import Delay, Hold, Rule, Silent
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Delay, Hold, Rule, Silent
+from bayou_testing.proxy import HttpProxy
 from tests.session.commands import MAIN, Commands, Running, clones, held
 from tests.sync.conftest import Team
 

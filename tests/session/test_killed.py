@@ -28,7 +28,7 @@ from bayou.repo import open_repo
 from bayou.session import write_session
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.sync.plan.policy import ModelRef
-from bayou.testing.faulty import Fault, FaultyTransport
+from bayou_testing.faulty import Fault, FaultyTransport
 
 root, number, when, ttl, journal = sys.argv[1:6]
 leases.TTL_S = float(ttl)

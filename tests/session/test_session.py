@@ -17,7 +17,7 @@ from bayou.leases import STORE, LeaseInfo, model_key, open_leases
 from bayou.repo import Repo, init_repo
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 
 ONE = ModelRef("@org/shell", "11111111-1111-4111-8111-111111111111", "one")

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from bayou.spark.java import find_java
 from bayou.spark.server.identity import SOURCE, find_spark
 from bayou.spark.server.options import _JVM
-from bayou.testing.processes import ServerProcess
+from bayou_testing.processes import ServerProcess
 
 WORKERS = 2
 _START_S = 150.0

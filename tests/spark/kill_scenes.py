@@ -13,8 +13,8 @@ from bayou.maintenance import api
 from bayou.maintenance.gc import _store_clock
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
-from bayou.testing.faults import Hold, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Hold, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.data.retention.conftest import put, versions
 from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team

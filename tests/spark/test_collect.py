@@ -19,7 +19,7 @@ from bayou.objectstore import keys
 from bayou.spark import executor
 from bayou.sync.commit import commit
 from bayou.sync.report import CollectReport
-from bayou.testing.faults import Fail, Rule
+from bayou_testing.faults import Fail, Rule
 from tests.spark.messy import Mess, entries_of, head_of, make_mess
 from tests.spark.test_verify import a_team, killed_once
 from tests.sync.conftest import Team

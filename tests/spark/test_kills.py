@@ -22,8 +22,8 @@ from bayou.config import SparkConfig
 from bayou.core.ids import ulid
 from bayou.objectstore import keys
 from bayou.spark.server.control import SparkServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.seaweed import SeaweedServer
 from tests.cli.conftest import Processes, Ran
 from tests.spark.kill_scenes import JOBS, MANY_FILES, Scene, clean, large_push
 from tests.sync.conftest import Clone, Team

@@ -17,7 +17,7 @@ from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.spark import executor
 from bayou.sync.report import VerifyReport
-from bayou.testing.faults import Fail, Rule
+from bayou_testing.faults import Fail, Rule
 from tests.maintenance.damages import small_nodes  # noqa: F401  (used by name)
 from tests.spark.messy import Mess, entries_of, head_of, make_mess
 from tests.sync.conftest import Team

@@ -19,10 +19,10 @@ from bayou.objectstore.backends.directory import LocalTransport
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
-from bayou.testing.faulty import Fault, FaultyTransport, Seen
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.faulty import Fault, FaultyTransport, Seen
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 from tests.trusting import trust
 
 

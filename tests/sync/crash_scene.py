@@ -26,7 +26,7 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state.database import Database
 from bayou.sync.report import Mode, SyncReport
-from bayou.testing.faulty import Crash, Fault, FaultyTransport
+from bayou_testing.faulty import Crash, Fault, FaultyTransport
 from tests.sync.simulation.bucket import Blob, Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle

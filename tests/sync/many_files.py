@@ -8,7 +8,7 @@ import pytest
 
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.report import SyncReport
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 THREADS = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bayou.sync.report import Mode
-from bayou.testing.faulty import Crash, Fault, When, crash, lost_answer
+from bayou_testing.faulty import Crash, Fault, When, crash, lost_answer
 from tests.sync.crash_scene import Outcome, Scene, mortal, run
 from tests.sync.simulation.places import quick_directory
 

@@ -14,8 +14,8 @@ from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.repo import init_repo
-from bayou.testing.faults import Delay, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Delay, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Team
 from tests.sync.test_request_counts import lazy, synthetic
 

@@ -12,7 +12,7 @@ from bayou.index.entry import Entry
 from bayou.objectstore.keys import as_listed, payload
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team
 from tests.sync.indexes import commit_rows, entries_of

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.objectstore import keys
-from bayou.testing.faults import Hold, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Hold, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import commit_rows, entries_of, head_of
 

@@ -22,7 +22,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names, scan
 from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import commit_rows, entries_of, head_of

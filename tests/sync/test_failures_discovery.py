@@ -15,12 +15,12 @@ from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.faults import Fail, Hold, Rule
-from bayou.testing.faulty import Fault
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.seaweed import SeaweedEndpoint
+from bayou_testing.faults import Fail, Hold, Rule
+from bayou_testing.faulty import Fault
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.seaweed import SeaweedEndpoint
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
 from tests.sync.indexes import entries_of, head_of

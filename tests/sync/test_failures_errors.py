@@ -14,8 +14,8 @@ import pytest
 from bayou.core.errors import BayouError, CredentialsExpired, DeadlinePassed
 from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
-from bayou.testing.faults import Fail, Reset, Rule, Silent
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Fail, Reset, Rule, Silent
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 pytestmark = pytest.mark.s3

@@ -13,8 +13,8 @@ from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownForm
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
-from bayou.testing.faults import Fail, Hold, LoseResponse, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Fail, Hold, LoseResponse, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of

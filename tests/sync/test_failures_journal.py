@@ -17,8 +17,8 @@ from bayou.maintenance import api
 from bayou.repo import init_repo, open_repo
 from bayou.state.database import Database
 from bayou.sync.service import Datastore
-from bayou.testing.faults import Hold, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Hold, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust

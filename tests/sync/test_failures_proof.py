@@ -19,7 +19,7 @@ from bayou.core.ids import ulid
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.state.database import Database
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of

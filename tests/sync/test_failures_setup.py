@@ -24,8 +24,8 @@ from bayou.maintenance import api
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.objectstore.keys import as_listed
 from bayou.objectstore.transport import Create, Match, Stored
-from bayou.testing.faulty import Fault, FaultyTransport
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faulty import Fault, FaultyTransport
+from bayou_testing.proxy import HttpProxy
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
 

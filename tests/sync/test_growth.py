@@ -13,7 +13,7 @@ import bayou.objectstore.open as store_open
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.state.database import Database
 from bayou.sync.service import Datastore
-from bayou.testing.faulty import FaultyTransport
+from bayou_testing.faulty import FaultyTransport
 from tests.sync.conftest import Team
 
 PATIENCE_S = 30

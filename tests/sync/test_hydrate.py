@@ -7,7 +7,7 @@ import pytest
 from bayou.core.errors import NotFound
 from bayou.maintenance import api
 from bayou.sync.service import Datastore
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 MODELS = ("one", "two")

@@ -10,10 +10,10 @@ import pytest
 
 from bayou.core.errors import BayouError
 from bayou.sync.transfer import push
-from bayou.testing.faults import Hold, Rule
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.seaweed import SeaweedServer
+from bayou_testing.faults import Hold, Rule
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.seaweed import SeaweedServer
 from tests.sync.conftest import Clone, Team
 from tests.sync.many_files import SMALL, UPLOADS, a, few_connections, pull_fresh
 from tests.sync.test_failures_index import in_thread

@@ -18,8 +18,8 @@ import pytest
 from bayou.core.ids import ulid
 from bayou.index.node_store import NodeFiles
 from bayou.sync.plan import remote_snapshot
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.seaweed import SeaweedServer, weed_program
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.seaweed import SeaweedServer, weed_program
 from tests.sync.conftest import Team
 from tests.sync.processes.nursery import Nursery
 from tests.sync.processes.rounds import NAMES, SEED, Round, Tally

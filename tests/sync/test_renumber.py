@@ -13,7 +13,7 @@ from bayou.maintenance import api
 from bayou.repo import init_repo
 from bayou.sync.report import SyncReport
 from bayou.sync.service import Datastore
-from bayou.testing.faulty import Crash, Fault, crash
+from bayou_testing.faulty import Crash, Fault, crash
 from tests.sync import children
 from tests.sync.conftest import Clone, Team, Wire
 

@@ -12,7 +12,7 @@ from bayou.data.allocate import renumber
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
-from bayou.testing.faulty import Crash, Fault, crash, lost_answer
+from bayou_testing.faulty import Crash, Fault, crash, lost_answer
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.test_renumber import version, versions
 

@@ -12,7 +12,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import create_head, first_head
 from bayou.index.log import Tally
 from bayou.index.node_store import StoreSink
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 pytestmark = pytest.mark.s3

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Team
 
 HEAVY = (

@@ -20,10 +20,10 @@ from bayou.objectstore.keys import as_listed
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
 from bayou.sync.service import Datastore
-from bayou.testing.faults import Hold, Rule
-from bayou.testing.faulty import Crash, Fault, crash
-from bayou.testing.proxy import HttpProxy
 from bayou.worktree.staging import StagingArea
+from bayou_testing.faults import Hold, Rule
+from bayou_testing.faulty import Crash, Fault, crash
+from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 

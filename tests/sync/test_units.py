@@ -12,7 +12,7 @@ from bayou.sync import run
 from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
 from bayou.sync.transfer import apply, executor
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
 

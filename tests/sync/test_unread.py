@@ -17,8 +17,8 @@ from bayou.sync.plan import local_scanner
 from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
 from bayou.sync.transfer import push
-from bayou.testing.faulty import Crash, Fault, crash
 from bayou.worktree.hashing import Content, read_content
+from bayou_testing.faulty import Crash, Fault, crash
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 

@@ -12,7 +12,7 @@ import pytest
 
 import bayou.objectstore.open as opening
 from bayou.objectstore.backends.directory import LocalTransport
-from bayou.testing.faulty import FaultyTransport, Seen, Verb
+from bayou_testing.faulty import FaultyTransport, Seen, Verb
 
 
 @dataclass

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayou.testing.gcs import GcsServer
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.seaweed import SeaweedEndpoint
+from bayou_testing.gcs import GcsServer
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.seaweed import SeaweedEndpoint
 from tests.testing.server_clients import Http
 
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from obstore.store import GCSStore, S3Store
 
-from bayou.testing.gcs import GcsServer
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.gcs import GcsServer
+from bayou_testing.s3 import S3Endpoint
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import AzureStore
 
-from bayou.testing.azurite import ACCOUNT, ACCOUNT_KEY, AzuriteServer, available
+from bayou_testing.azurite import ACCOUNT, ACCOUNT_KEY, AzuriteServer, available
 from tests.testing.server_clients import race
 
 INSTALLED = os.environ.get("BAYOU_AZURITE")  # The suite runs without such variables; this one says where a program is.

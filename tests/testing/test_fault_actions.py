@@ -9,8 +9,8 @@ from threading import Event
 
 import pytest
 
-from bayou.testing.faults import Delay, Fail, Garbage, Hold, LoseResponse, Reset, Rule, Silent, Truncate
-from bayou.testing.gcs import GcsServer
+from bayou_testing.faults import Delay, Fail, Garbage, Hold, LoseResponse, Reset, Rule, Silent, Truncate
+from bayou_testing.gcs import GcsServer
 from tests.testing.server_clients import Http
 
 

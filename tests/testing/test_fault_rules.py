@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bayou.testing.faults import Delay, Fail, Faults, Garbage, LoseResponse, Reset, Rule, Silent, Truncate, takes_effect
+from bayou_testing.faults import Delay, Fail, Faults, Garbage, LoseResponse, Reset, Rule, Silent, Truncate, takes_effect
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, InvalidPathError, NotModifiedError, PreconditionError
 
-from bayou.testing.gcs import GcsServer
+from bayou_testing.gcs import GcsServer
 from tests.testing.server_clients import gcs_store, parts_then_failure, race
 
 PART = 5 << 20

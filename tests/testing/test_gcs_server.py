@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bayou.testing.gcs import Conditions, GcsServer
+from bayou_testing.gcs import Conditions, GcsServer
 from tests.testing.server_clients import Answer, Http, race, target
 
 

@@ -9,8 +9,8 @@ from threading import Thread
 
 import pytest
 
-from bayou.testing.faults import Fail, Rule
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.faults import Fail, Rule
+from bayou_testing.proxy import HttpProxy
 from tests.testing.server_clients import Http, race
 
 Script = Callable[[bytes], bytes]

@@ -12,10 +12,10 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
-from bayou.testing.faults import LoseResponse, Rule
-from bayou.testing.proxy import HttpProxy
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.seaweed import SeaweedEndpoint, SeaweedServer, weed_program
+from bayou_testing.faults import LoseResponse, Rule
+from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.seaweed import SeaweedEndpoint, SeaweedServer, weed_program
 from tests.testing.server_clients import parts_then_failure, race, s3_store
 
 pytestmark = [

@@ -15,9 +15,9 @@ from threading import Thread
 
 import pytest
 
-from bayou.testing.processes import ServerProcess, free_ports
-from bayou.testing.s3 import S3Endpoint
-from bayou.testing.seaweed import KEEPER_FILE, shared_seaweed, weed_program
+from bayou_testing.processes import ServerProcess, free_ports
+from bayou_testing.s3 import S3Endpoint
+from bayou_testing.seaweed import KEEPER_FILE, shared_seaweed, weed_program
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -50,7 +50,7 @@ def user_of_the_shared_server(root: Path) -> tuple[subprocess.Popen[str], int]:
     program = f"""
 import sys
 from pathlib import Path
-from bayou.testing.seaweed import shared_seaweed
+from bayou_testing.seaweed import shared_seaweed
 with shared_seaweed(Path({str(root)!r})) as server:
     server.create_bucket("shared")
     sys.stdout.write(f"{{server.port}}\\n")
@@ -99,7 +99,7 @@ def test_a_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from bayou.testing.processes import ServerProcess
+from bayou_testing.processes import ServerProcess
 here = Path({str(tmp_path)!r})
 sys.stdout.write(str(ServerProcess({SLEEPER!r}, log=here / "log", cwd=here).pid) + "\\n")
 sys.stdout.flush()
@@ -142,7 +142,7 @@ def test_nobody_is_sent_to_a_keeper_that_is_gone(tmp_path: Path, monkeypatch: py
     (port,) = free_ports(1)
     (tmp_path / KEEPER_FILE).write_text(json.dumps({"port": port}))
     started: list[Path] = []
-    monkeypatch.setattr("bayou.testing.seaweed._start_keeper", started.append)
+    monkeypatch.setattr("bayou_testing.seaweed._start_keeper", started.append)
     with pytest.raises(RuntimeError, match="ended as soon as"), shared_seaweed(tmp_path) as server:
         assert isinstance(server, S3Endpoint)
     assert started == [tmp_path]

@@ -12,7 +12,7 @@ from bayou.data.catalog.rows import VersionRow
 from bayou.data.layout import ModelRef
 from bayou.data.records import Records
 from bayou.repo import init_repo
-from bayou.testing.proxy import HttpProxy
+from bayou_testing.proxy import HttpProxy
 from tests.session.commands import Commands
 from tests.sync.conftest import Clone, Team
 from tests.workflows.going import payload

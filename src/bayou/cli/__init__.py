@@ -1,7 +1,8 @@
-"""The command line: parses, calls, renders. Nothing below it prints.
+"""The command line: it parses, calls the library and renders. No other package prints.
 
-One file for each command group; each loads only when it is used, and what a command needs only when it runs, so
-that a sync with nothing to do costs one request and not the import of an engine (V16).
+`commands/` has one file for each group of commands, `render/` the text and JSON of their results. A group is imported
+when a user names it, and the packages that a command needs when it runs: a sync with nothing to do takes one request,
+not the import of an engine (V16).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _COMPLETE = "_BAYOU_COMPLETE"
 
 
-def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if not asked or context.resilient_parsing:
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
         return
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  (20 ms: only here)
 
@@ -42,14 +43,14 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
     "bayou",
     cls=LazyGroup,
     lazy={
-        "init": "Make a directory a Bayou repo.",
-        "model": "Define who owns data and what makes it: create, list, look at, run, delete.",
-        "data": "Keep versions of data: put, get, list, query, rename, delete, collect.",
-        "workflow": "Run models' methods in order: create, validate, run, search runs, resume.",
-        "datastore": "Share a repo's data: set up, sync, verify, collect.",
-        "trust": "Look at, allow and revoke what a cloned repo needs your permission for.",
-        "spark": "Look at, start and stop the Spark that bulk work runs on.",
-        "completion": "Print a script that completes commands in a shell.",
+        "init": ("init", "Make a directory a Bayou repo."),
+        "model": ("model", "Define who owns data and what makes it: create, list, look at, run, delete."),
+        "data": ("data", "Keep versions of data: put, get, list, query, rename, delete, collect."),
+        "workflow": ("workflow", "Run models' methods in order: create, validate, run, search runs, resume."),
+        "datastore": ("datastore", "Share a repo's data: set up, sync, verify, collect."),
+        "trust": ("trust", "Look at, allow and revoke what a cloned repo needs your permission for."),
+        "spark": ("spark", "Look at, start and stop the Spark that bulk work runs on."),
+        "completion": ("init", "Print a script that completes commands in a shell."),
     },
 )
 @click.option(
@@ -59,39 +60,39 @@ def app() -> None:
     """Versioned, catalogued data for automation, shared by a team through a bucket."""
 
 
-def _spark() -> SparkEngines:
+def _spark_engines() -> SparkEngines:
     from bayou.spark.executor import SparkEngines  # noqa: PLC0415
 
     return SparkEngines()
 
 
-select.install(_spark)
+select.install(_spark_engines)
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command and return its exit code. Whatever goes wrong becomes one here."""
+    """Run one command and return its exit code; every exception becomes an exit code here."""
     common = Common(json=errors.asks_for_json(args))
     try:
         with closing(common), app.make_context("bayou", list(args), obj=common) as context:
             code: int | None = app.invoke(context)
             sys.stdout.flush()
             return code or 0
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (the one place that makes an exit code of it)
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (the one place that turns exceptions into exit codes)
         return errors.report(error, json=common.json, verbose=common.verbose)
 
 
 def main() -> NoReturn:
-    """Run the command that this process was started for, and end it."""
+    """Run the command that `sys.argv` names, and end the process."""
     if instruction := os.environ.get(_COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415
 
         sys.exit(shell_complete(app, {}, "bayou", _COMPLETE, instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no failure
-    # A sync makes very many records and no cycles: there is little to find by looking through them again and again.
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that stdout cannot encode must not fail the command
+    # A sync makes very many records and no reference cycles, so frequent collections would find nothing.
     gc.set_threshold(50_000, 20, 100)
     args = sys.argv[1:]
     signals.install(json=errors.asks_for_json(args))
-    signals.leave(run(args))
+    signals.exit_process(run(args))

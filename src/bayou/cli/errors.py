@@ -1,4 +1,4 @@
-"""The one place where an error becomes an exit code, and a line on stderr."""
+"""The one place where an exception becomes an exit code and an error message on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.cli import signals
-from bayou.cli.output import paint
+from bayou.cli.output import colorize
 from bayou.core.errors import BayouError, Cancelled, UsageError
 from bayou.core.text import visible
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _USAGE = UsageError.exit_code
 _FRAMES = 50
-"""Of a traceback: the innermost, of a recursion without an end."""
+"""A traceback shows the innermost frames, so that endless recursion does not fill the screen."""
 
 
 class RenderedError(Struct, frozen=True):
-    """What a person, or a script, is told."""
+    """An error as people and scripts get it."""
 
     code: str
     message: str
@@ -40,50 +40,50 @@ class RenderedError(Struct, frozen=True):
             from json import dumps  # noqa: PLC0415
 
             return dumps({"error": {"code": self.code, "message": self.message, "hint": self.hint}}) + "\n"
-        lines = f"{paint('error:', 'red', color)} {visible(self.message)}\n"
+        lines = f"{colorize('error:', 'red', color)} {visible(self.message)}\n"
         if self.hint:
-            lines += f"{paint('hint:', 'cyan', color)} {visible(self.hint)}\n"
+            lines += f"{colorize('hint:', 'cyan', color)} {visible(self.hint)}\n"
         return lines
 
 
 def asks_for_json(args: Sequence[str]) -> bool:
-    """Say whether a command line asks for JSON, also one that cannot be parsed."""
+    """Whether a command line asks for JSON, even one that cannot be parsed."""
     options = args[: args.index("--")] if "--" in args else args
     return "--json" in options
 
 
 def report(error: BaseException, *, json: bool, verbose: int) -> int:
-    """Say on stderr what went wrong, and return the exit code."""
-    problem = _without_secrets(_with_notes(_problem(error), error))
+    """Print what went wrong to stderr, and return the exit code."""
+    problem = _without_secrets(_with_notes(_rendered(error), error))
     is_bug = problem.code == "internal"
-    ending = signals.received()
-    if ending is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
-        came = interrupted(ending)  # V17: the signal was first; what it ran into on the way out is told after it
-        problem = replace(came, message=f"{came.message}; on the way out: {problem.message}")
+    number = signals.received()
+    if number is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
+        ended = interrupted(number)  # V17: the signal came first; an error of the clean-up follows it
+        problem = replace(ended, message=f"{ended.message}; on the way out: {problem.message}")
     _flush_or_abandon(sys.stdout)
     if isinstance(error, BrokenPipeError):
-        return problem.exit_code  # whoever read our output has seen enough
+        return problem.exit_code  # the program that read the output has closed the pipe
     text = problem.text(json=json, color=sys.stderr.isatty())
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not json:
         text = f"{error.ctx.get_help()}\n"
     if verbose and (is_bug or verbose > 1):
         text = _trace(error) + text
-    with suppress(OSError):  # whoever does not listen still gets the exit code
+    with suppress(OSError):  # stderr may be closed; the exit code remains
         sys.stderr.write(text)
     _flush_or_abandon(sys.stderr)
-    signals.told()
+    signals.mark_reported()
     return signals.exit_code() or problem.exit_code
 
 
 def interrupted(number: int) -> RenderedError:
-    """Describe the end by a signal."""
+    """Return the error for a command that a signal ended."""
     word = "terminated" if number == signal.SIGTERM else "interrupted"
     return RenderedError(
         Cancelled.code, word, "what was done is kept; the same command again goes on from there", 128 + number
     )
 
 
-def _problem(error: BaseException) -> RenderedError:
+def _rendered(error: BaseException) -> RenderedError:
     match error:
         case BayouError():
             return RenderedError(error.code, error.message, error.hint, error.exit_code)
@@ -105,13 +105,13 @@ def _problem(error: BaseException) -> RenderedError:
 
 
 def _with_notes(problem: RenderedError, error: BaseException) -> RenderedError:
-    """Add what else went wrong on the way out (V17): the first error keeps its code, its hint and its place."""
+    """Append errors of the clean-up to the message (V17): the first error keeps its code and its hint."""
     notes: list[str] = getattr(error, "__notes__", [])
     return replace(problem, message="; ".join([problem.message, *notes]))
 
 
 def _without_secrets(problem: RenderedError) -> RenderedError:
-    """Keep credentials of this process, and private keys, out of what is told (V26)."""
+    """Redact credentials of this process, and private keys (V26)."""
     from bayou.core.redaction import redactor  # noqa: PLC0415
 
     hide = redactor().text
@@ -119,7 +119,7 @@ def _without_secrets(problem: RenderedError) -> RenderedError:
 
 
 def _trace(error: BaseException) -> str:
-    """Return where an error happened, indented: no line of it can be taken for one of ours, and none tells a secret."""
+    """Return a traceback, redacted, and indented so that no line of it looks like a message of Bayou."""
     from traceback import TracebackException  # noqa: PLC0415
 
     from bayou.core.redaction import redactor  # noqa: PLC0415
@@ -130,7 +130,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _entries(trace: TracebackException) -> Iterator[str]:
-    """Yield the lines of a traceback; the standard library's own break wherever a message or a file's name does."""
+    """Yield the lines of a traceback. Unlike the standard library's, a line with a newline in a name stays one line."""
     earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
     if earlier is not None:
         yield from _entries(earlier)
@@ -148,7 +148,7 @@ def _see_help(error: click.UsageError) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Put click's message into the form of our own: one line, no capital, no full stop."""
+    """Return click's message in the form of Bayou's: one line, no capital, no full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line[:1].lower() + line[1:]
 
@@ -162,10 +162,10 @@ def _os_hint(number: int) -> str | None:
 
 
 def _flush_or_abandon(stream: TextIO) -> None:
-    """Leave nothing behind that the interpreter would stumble over when it flushes at its end."""
+    """Flush; if that fails, redirect to /dev/null, or the interpreter would fail when it flushes at exit."""
     try:
         stream.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -1,10 +1,8 @@
-"""What every command has: the same few options, before or after its name, and a repo and an output made of them.
+"""Options and arguments of commands, and what they stand for.
 
-What may stand behind a flag, checked before anything is opened. Each function is a `type` of click's.
-
-What a command gives to a workflow: `--input name=value`, and files of inputs.
-
-A yes, before something is deleted.
+`Common` has the options that every command takes, before or after its name; it opens the repo and makes the output.
+`Command` and `Group` are click's, with these options. The functions below are values for `type=` of click, which check
+an option before anything is opened; options that several commands share; and the question before a delete.
 """
 
 from __future__ import annotations
@@ -32,8 +30,20 @@ if TYPE_CHECKING:
     from bayou.state.connection import Connection
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+yes_option = click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["auto", "point", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Who does the work: this process, or Spark.",
+)
+
+
 class Common(Struct):
-    """The options that every command takes. One object for a whole command line, wherever on it they stand."""
+    """The options that every command takes: one object for the whole command line."""
 
     repo: Path | None = None
     json: bool = False
@@ -50,22 +60,27 @@ class Common(Struct):
 
     @property
     def named_repo(self) -> Path | None:
-        """The repo that somebody named: `--repo`, else BAYOU_REPO."""
-        told = os.environ.get("BAYOU_REPO")
-        return self.repo or (Path(told) if told else None)
+        """The repo that the user names: `--repo`, else BAYOU_REPO."""
+        variable = os.environ.get("BAYOU_REPO")
+        return self.repo or (Path(variable) if variable else None)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a person at a terminal who can answer a question."""
+        return not self.json and sys.stdin.isatty() and sys.stderr.isatty()
 
     def open_repo(self) -> Repo:
-        """Open the repo that was named, else the nearest one."""
+        """Open the repo that the user names, else the nearest one above the current directory."""
         from bayou.repo import find_repo, open_repo  # noqa: PLC0415
 
-        self._tell_set_aside()
+        self._show_state_warnings()
         repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
         if repo.links is None:
-            self._set_aside(repo)
+            self._set_aside_foreign_state(repo)
         return repo
 
     def connect(self, repo: Repo) -> Connection:
-        """Return the one open datastore of this command, which shares it among all that it calls; `close` ends it."""
+        """Return the open datastore of this command, which passes it to everything that it calls; `close` closes it."""
         if self.connection is None:
             from bayou.state.connection import Connection  # noqa: PLC0415
 
@@ -79,8 +94,8 @@ class Common(Struct):
             self.connection = None
 
     def _ask(self) -> Ask | None:
-        """Return how to ask a person for permission (V23); None without a terminal."""
-        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        """Return the function that asks the user for permission (V23); None without a terminal."""
+        if not self.can_ask:
             return None
 
         def ask(needs: Sequence[Need]) -> bool:
@@ -90,63 +105,63 @@ class Common(Struct):
 
         return ask
 
-    def _tell_set_aside(self) -> None:
-        """Print the warning of a damaged database that this command sets aside, as other warnings are printed."""
+    def _show_state_warnings(self) -> None:
+        """Print the warning about a damaged database that is set aside as other warnings are printed."""
         from bayou.core.errors import StateSetAside  # noqa: PLC0415
 
         click.get_current_context().with_resource(warnings.catch_warnings())
-        show = warnings.showwarning
+        show_other = warnings.showwarning
 
-        def tell(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, StateSetAside):
                 self.warnings.append(str(message))
-                self.output.tell(f"warning: {message}")
+                self.output.notify(f"warning: {message}")
             else:
-                show(message, category, *rest, **more)
+                show_other(message, category, *rest, **more)
 
         warnings.simplefilter("always", StateSetAside)
-        warnings.showwarning = tell
+        warnings.showwarning = show
 
-    def _set_aside(self, repo: Repo) -> None:
-        """Say it where the state that is here was made elsewhere, and so is not used (V24)."""
+    def _set_aside_foreign_state(self, repo: Repo) -> None:
+        """Set aside state that was made on another machine, which is never used (V24), and warn about it."""
         from bayou.config.ownership import set_aside_foreign  # noqa: PLC0415
 
         moved = set_aside_foreign(repo.local)
         if moved is not None:
-            self.output.tell(
+            self.output.notify(
                 f"warning: {moved.what} is not used; it was moved to {moved.folder.relative_to(repo.root)} "
                 "(`bayou trust show` says what it holds)"
             )
 
 
-def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+def _set_common(context: click.Context, option: click.Parameter, value: Any) -> None:
     if value and option.name is not None:
         setattr(context.ensure_object(Common), option.name, value)
 
 
-def _options(*, offline: bool) -> list[click.Parameter]:
+def _common_options(*, offline: bool) -> list[click.Parameter]:
     def option(*names: str, text: str, **kind: Any) -> click.Parameter:
-        return click.Option(names, help=text, expose_value=False, is_eager=True, callback=_remember, **kind)
+        return click.Option(names, help=text, expose_value=False, is_eager=True, callback=_set_common, **kind)
 
     directory = click.Path(path_type=Path)
-    found = [
+    options = [
         option("--repo", type=directory, metavar="DIR", text="The repo, if not the nearest one (or BAYOU_REPO)."),
         option("--json", is_flag=True, text="Print one JSON document."),
         option("-q", "--quiet", is_flag=True, text="Print only results and errors."),
         option("-v", "--verbose", count=True, text="Print more; with an internal error, where it happened."),
     ]
     if offline:
-        found.append(option("--offline", is_flag=True, text="Neither pull nor push (or BAYOU_OFFLINE=1)."))
-    return found
+        options.append(option("--offline", is_flag=True, text="Neither pull nor push (or BAYOU_OFFLINE=1)."))
+    return options
 
 
 class Command(click.Command):
-    """A command with the common options; `writes` adds `--offline`."""
+    """A command with the common options; `writes` adds `--offline`. Its help lists them in a section of their own."""
 
     def __init__(self, *args: Any, writes: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
-        self.common = _options(offline=writes)
+        self.common = _common_options(offline=writes)
         self.params.extend(self.common)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -160,7 +175,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group whose commands have the common options, and which takes them itself."""
+    """A group of commands; the group takes the common options too."""
 
     command_class = Command
     group_class = type
@@ -174,9 +189,12 @@ class Group(Command, click.Group):
 
 
 class LazyGroup(Group):
-    """A group that imports a command's module, `bayou.cli.<name>`, only to run it: its help line is kept here."""
+    """A group that imports the module of a command only to run the command.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+    `lazy` has for each command the module below `bayou.cli.commands`, and the help line, so that `--help` imports none.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
@@ -186,16 +204,17 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        command: click.Command = getattr(import_module(f"bayou.cli.{cmd_name}"), cmd_name)
+        module, _ = self.lazy[cmd_name]
+        command: click.Command = getattr(import_module(f"bayou.cli.commands.{module}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.lazy.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
 def duration(text: str) -> float:
-    """Read seconds, or a number with one of s m h d w."""
+    """Read seconds, or a number with one of the units s m h d w."""
     seconds = parse_duration(text)
     if seconds is None:
         raise click.BadParameter(f"{text!r} is no duration: use seconds, or a number with s, m, h, d or w")
@@ -203,7 +222,7 @@ def duration(text: str) -> float:
 
 
 def timeout(text: str) -> float:
-    """Read a duration that is more than nothing."""
+    """Read a duration of more than 0 seconds."""
     seconds = duration(text)
     if seconds == 0:
         raise click.BadParameter("it must be more than 0")
@@ -211,14 +230,14 @@ def timeout(text: str) -> float:
 
 
 def namespace(text: str) -> str:
-    """Read a namespace; `NamespaceInvalid` before any request (V9)."""
+    """Read a namespace; raise `NamespaceInvalid` before any request (V9)."""
     from bayou.objectstore.keys import check_namespace  # noqa: PLC0415
 
     return check_namespace(text)
 
 
 def target(text: str) -> str:
-    """Read a store's URL, left as it is, or a directory, made absolute from here."""
+    """Read the URL of a store, which stays as it is, or a directory, which becomes absolute."""
     if "://" in text:
         return text
     from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
@@ -236,7 +255,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def named_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return what `option` said, which may stand several times but not twice for one name."""
+    """Return the assignments of an option that may be given several times, but once for each name."""
     named: dict[str, str] = {}
     for name, value in pairs:
         if name in named:
@@ -245,12 +264,9 @@ def named_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return named
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 def input_options(command: F) -> F:
-    """Add `--input` and `--input-file`."""
-    one = click.option(
+    """Add `--input NAME=VALUE` and `--input-file FILE` to a command."""
+    assignments = click.option(
         "texts",
         "--input",
         type=assignment,
@@ -261,11 +277,11 @@ def input_options(command: F) -> F:
     file = click.option(
         "file", "--input-file", type=click.Path(path_type=Path), metavar="FILE", help="Inputs, as YAML or JSON."
     )
-    return one(file(command))
+    return assignments(file(command))
 
 
-def read_file(file: Path | None) -> dict[str, Any]:
-    """Return the inputs that a file has."""
+def read_input_file(file: Path | None) -> dict[str, Any]:
+    """Return the inputs in a YAML or JSON file; none without a file."""
     if file is None:
         return {}
     try:
@@ -283,17 +299,14 @@ def read_file(file: Path | None) -> dict[str, Any]:
     return found
 
 
-yes_option = click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
-
-
 def check_can_ask(common: Common, *, yes: bool) -> None:
-    """Raise `NotConfirmed` where nobody has said yes and nobody can be asked: only a person at a terminal can."""
-    if not yes and (common.json or not (sys.stdin.isatty() and sys.stderr.isatty())):
-        raise NotConfirmed("this deletes something, and there is nobody to ask", hint="say yes with -y")
+    """Raise `NotConfirmed` if the command needs a yes, has no `-y`, and cannot ask on a terminal."""
+    if not yes and not common.can_ask:
+        raise NotConfirmed("this deletes something, and there is no terminal to ask on", hint="say yes with -y")
 
 
 def confirm(common: Common, question: str, *, yes: bool) -> None:
-    """Return if somebody says yes, else raise `NotConfirmed`."""
+    """Ask before a delete; raise `NotConfirmed` unless the user answers yes or has passed `-y`."""
     check_can_ask(common, yes=yes)
     if not yes and not click.confirm(visible(question), err=True):
         raise NotConfirmed("nothing was deleted")

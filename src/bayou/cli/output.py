@@ -1,8 +1,7 @@
-"""What a command prints: lines and tables for people, or exactly one JSON document for scripts.
+"""The output of a command: lines and tables for people, or exactly one JSON document for scripts.
 
-Results go to stdout, everything else to stderr. A renderer makes `Line`s and `Table`s and never prints itself.
-
-Numbers, sizes and times as people read them, and as people type them.
+Results go to stdout, everything else to stderr. The renderers (`bayou.cli.render`) return `Line`s and `Table`s and a
+`Document`; `Output.emit` prints one or the other. The second half of the module formats numbers, sizes and times.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, TextIO, cast
+from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar, cast
 
 import click
 from msgspec import Struct
@@ -21,16 +20,24 @@ from bayou.core.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from bayou.cli.progress import Bar
+    from bayou.core.errors import BayouError
 
+T = TypeVar("T")
+Document = Mapping[str, object]
 
-def paint(text: str, color: str, on: bool) -> str:
-    return click.style(text, fg=color) if on and not os.environ.get("NO_COLOR") else text
+FEW = 10
+"""Without `-v`, a list in a text ends after so many lines."""
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
+_STEP = 1000.0
 
 
 class Line(Struct, frozen=True):
-    """One line. A label says what it is about, and puts it on stderr; `-q` leaves it out unless it must be read.
+    """A line of text. A line with a label goes to stderr; `-q` leaves out lines that are not `always` printed.
 
-    `many`: the text has newlines, and they are ours.
+    `many`: the text consists of several lines, so its newlines are printed; elsewhere they become visible escapes.
     """
 
     text: str
@@ -49,7 +56,7 @@ class Line(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Rows under headings. Columns in `right` hold numbers."""
+    """Rows under headings. The columns in `right` are aligned to the right, as numbers are."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -60,17 +67,17 @@ Part = Line | Table
 
 
 def say(text: str) -> Line:
-    """Tell what was done."""
+    """Report what the command did."""
     return Line(text)
 
 
 def show(text: str) -> Line:
-    """Print what was asked for."""
+    """Print the result that the user asked for, also with `-q`."""
     return Line(text, always=True)
 
 
 def show_text(text: str) -> Line:
-    """Print what was asked for, of many lines: a newline in it must never come from a value."""
+    """Print a result of several lines: the caller makes sure that no newline in it comes from a value."""
     return Line(text, always=True, many=True)
 
 
@@ -79,12 +86,12 @@ def warn(text: str) -> Line:
 
 
 def note(text: str) -> Line:
-    """Mention what was done on the way."""
+    """Mention a side effect."""
     return Line(text, "note")
 
 
 def hint(text: str) -> Line:
-    """Name the next thing to type."""
+    """Name the command to type next."""
     return Line(text, "hint")
 
 
@@ -93,16 +100,16 @@ def fail(text: str) -> Line:
 
 
 class Output(Struct, frozen=True):
-    """Where a command's result goes."""
+    """Prints the result of a command, as its options ask for."""
 
     json: bool
     quiet: bool
     verbose: int
     warnings: Sequence[str] = ()
-    """Warnings of any part of the program; a JSON document has them beside those of its own report."""
+    """Warnings of the whole process; `emit` adds them to the warnings of the document."""
 
     def emit(self, document: Mapping[str, object], parts: Iterable[Part]) -> None:
-        """Print the document, or the parts; never both."""
+        """Print the document (with `--json`) or the parts, never both."""
         if self.json:
             from json import dumps  # noqa: PLC0415
 
@@ -117,14 +124,14 @@ class Output(Struct, frozen=True):
             elif part.always or not self.quiet:
                 self._line(part)
 
-    def tell(self, text: str) -> None:
-        """Say at once, on stderr, what a person waits for; a script reads the outcome."""
+    def notify(self, text: str) -> None:
+        """Print to stderr at once what a person waits for; with `--json` or `-q` nothing."""
         if not self.json and not self.quiet:
             sys.stderr.write(f"{visible(text)}\n")
             sys.stderr.flush()
 
     def progress(self) -> Bar:
-        """Return a bar for whoever waits at a terminal; elsewhere it never shows."""
+        """Return a progress bar, which appears on a terminal only."""
         from bayou.cli.progress import Bar  # noqa: PLC0415
 
         watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.quiet and not self.json
@@ -134,7 +141,7 @@ class Output(Struct, frozen=True):
         stream = sys.stderr if line.label else sys.stdout
         label = ""
         if line.label:
-            label = paint(f"{line.label}:", Line.COLORS[line.label], stream.isatty()) + " "
+            label = colorize(f"{line.label}:", Line.COLORS[line.label], stream.isatty()) + " "
         self._write(stream, label + (visible_lines if line.many else visible)(line.text))
 
     def _table(self, table: Table) -> None:
@@ -149,7 +156,7 @@ class Output(Struct, frozen=True):
 
 
 def _aligned(table: Table) -> Iterable[str]:
-    """Hot: column by column, since a list may have a hundred thousand rows."""
+    """Return aligned lines. Works by column, which is fast: a list may have a hundred thousand rows."""
     columns = []
     for heading, *cells in zip(table.headings, *table.rows, strict=True):
         column = [heading, *map(visible, cells)]
@@ -159,7 +166,7 @@ def _aligned(table: Table) -> Iterable[str]:
 
 
 def _rich_table(table: Table) -> None:
-    from rich.console import Console  # noqa: PLC0415  (60 ms: only for somebody who looks)
+    from rich.console import Console  # noqa: PLC0415  (60 ms: only on a terminal)
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -171,15 +178,38 @@ def _rich_table(table: Table) -> None:
     Console(highlight=False).print(drawn)
 
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII)
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
-_STEP = 1000.0
+def colorize(text: str, color: str, on: bool) -> str:
+    """Return text in a color, unless `on` is false or the user sets NO_COLOR."""
+    return click.style(text, fg=color) if on and not os.environ.get("NO_COLOR") else text
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
+def limited(items: Sequence[T], verbose: bool, line: Callable[[T], Line], total: int | None = None) -> Iterator[Line]:
+    """Yield a line for each item, or for the first `FEW`, and count the rest; `total` if `items` are not all."""
+    shown = items if verbose else items[:FEW]
+    yield from map(line, shown)
+    if total is None:
+        yield from more(len(items) - len(shown))
+    else:
+        yield warn(f"and {total - len(shown):,} more" + ("" if verbose else f"; -v lists the first {len(items):,}"))
+
+
+def more(number: int) -> Iterator[Line]:
+    """Yield a line that counts what a list left out, if it left out anything."""
+    if number:
+        yield warn(f"and {number:,} more; -v lists all")
+
+
+def problems_text(errors: Iterable[BayouError]) -> Iterator[Line]:
+    """Yield the message and the hint of each error."""
+    for error in errors:
+        yield fail(error.message)
+        if error.hint:
+            yield hint(error.hint)
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
     """Return `1 file`, `2 files`, `1,204 files`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def size(number: int) -> str:
@@ -195,7 +225,7 @@ def size(number: int) -> str:
 
 
 def first_line(error: str) -> str:
-    """Return the line of an error that is for people; a traceback may follow it."""
+    """Return the first line of an error, its message; a traceback may follow it."""
     return error.partition("\n")[0]
 
 
@@ -205,15 +235,15 @@ def files(number: int, total: int) -> str:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of `90`, `90s`, `5m`, `24h`, `7d` or `2w`, or None if it is none of these."""
+    """Return the seconds of `90`, `90s`, `5m`, `24h`, `7d` or `2w`, or None for any other text."""
     found = _DURATION.fullmatch(text.strip())
     return float(found[1]) * _UNITS[found[2]] if found else None
 
 
 def moment(text: str) -> str:
-    """Return a time, given as `clock.format_ms` writes it, as people get it: to the second, in their own zone.
+    """Return a time, given as `clock.format_ms` writes it, in the zone of this machine, to the second.
 
-    What somebody else has written, in whatever form, is left as it is.
+    A text of another form, which another program wrote, is returned as it is.
     """
     if not _MOMENT.fullmatch(text):
         return text

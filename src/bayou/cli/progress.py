@@ -1,4 +1,4 @@
-"""A bar on stderr for whoever waits; it appears after a second, and leaves nothing behind."""
+"""A progress bar on stderr. It appears after a second, and disappears when the command ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _WIDTH = 20
-"""Of the bar itself: with the numbers beside it, a stage fits on a line of a narrow terminal."""
+"""Width of the bar itself: with the numbers beside it, a stage fits on a line of a narrow terminal."""
 
 
 class Bar:
-    """The `Progress` of a terminal. Enter it, so that it is gone when the command ends, however that is.
+    """The `Progress` of a terminal. It is a context manager, so that it disappears however the command ends.
 
-    With a delay of None it never shows. The drawing library is loaded by the thread that waits for the delay.
+    With a delay of None it never shows. The thread that waits for the delay imports the drawing library.
     """
 
     def __init__(self, *, delay_s: float | None, console: Console | None = None) -> None:
@@ -48,7 +48,7 @@ class Bar:
         self.close()
 
     def close(self) -> None:
-        """Take the bar away; what is told from here on goes nowhere."""
+        """Remove the bar; later calls have no effect."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -103,7 +103,7 @@ class Bar:
             self._update()
 
     def _update(self) -> None:
-        """Show what is known now; the caller holds the lock."""
+        """Show the present numbers; the caller holds the lock."""
         if self._display is None or self._task is None or self._closed:
             return
         total: float | None = self._total[self._unit]
@@ -114,13 +114,13 @@ class Bar:
 
     @property
     def _unit(self) -> int:
-        """What the bar measures: bytes say more than files, where anybody knows how many there are."""
+        """What the bar measures: 1 for bytes if their total is known, else 0 for files."""
         return 1 if self._total[1] else 0
 
     def _so_far(self) -> str:
         (files, moved), (all_files, all_bytes) = self._done, self._total
         if not (all_files or files or moved):
-            return ""  # nobody counts
+            return ""  # this stage counts nothing
         known = f"{files:,} of {count(all_files, 'file')}" if all_files else count(files, "file")
         if all_bytes or moved:
             known += f", {size(moved)} of {size(all_bytes)}" if all_bytes else f", {size(moved)}"
@@ -128,6 +128,6 @@ class Bar:
         return f"{known}, {self._rate(seconds)}" if files and seconds > 1 else known
 
     def _rate(self, seconds: float) -> str:
-        """Say how fast it went since the stage began."""
+        """Return the average speed since the stage began."""
         files, moved = self._done
         return f"{size(round(moved / seconds))}/s" if self._unit else f"{count(round(files / seconds), 'file')}/s"

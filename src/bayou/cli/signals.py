@@ -1,12 +1,13 @@
-"""SIGINT and SIGTERM: everything that is open is closed (V14), and the process ends within five seconds (V12).
+"""SIGINT and SIGTERM: the process closes what is open (V14) and ends within five seconds (V12).
 
-A signal raises an exception in the main thread, and `finally` does the rest: it gives leases up and leaves the journal
-as it is. The main thread waits for requests, but is never inside one, so that it can be interrupted. A second thread
-is woken by the signal itself: it stops what the other threads do, and ends the process when the main thread has not
-done so in time, or when another signal comes.
+A signal raises an exception in the main thread, whose `finally` blocks release leases and leave the journal as it is.
+The main thread waits for requests, but never sends one itself, so it can always be interrupted. The signal also wakes
+a second thread, through a pipe: that thread stops the work of all other threads, and ends the process if the main
+thread has not ended it in time, or if a second signal comes.
 
-Python raises between any two steps, also between a lock and the note that it is held: out of a `Condition` would come
-"cannot release un-acquired lock" instead of the signal, or nothing but a lock that stays shut. There it waits a moment.
+Python may raise between any two instructions. Between taking a lock and recording that it is held, an exception would
+break a `Condition`: it would raise "cannot release un-acquired lock" instead, or keep the lock for ever. If the signal
+arrives there, the handler tries again a moment later.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ GRACE_S = 4.5
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
-_AGAIN_S = 0.001
-"""When a signal is tried again that came at a bad moment."""
+_RETRY_S = 0.001
+"""After this time the handler tries again, if the signal came while a `Condition` changed its lock."""
 
 _WAIT = threading.Condition.wait.__code__
-_DELICATE = frozenset(
+_CHANGES_LOCK = frozenset(
     getattr(threading.Condition, name).__code__
     for name in ("__enter__", "__exit__", "_release_save", "_acquire_restore")
 )
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which unwinds like SIGINT."""
+    """SIGTERM came. It unwinds the stack as SIGINT does."""
 
 
 class _Received:
-    """The first signal that came and when, and whether somebody has said so already."""
+    """The first signal, when it came, and whether an error message has reported it."""
 
     number: int | None = None
     at: float | None = None
-    told = False
+    reported = False
 
 
 _received = _Received()
 
 
 def install(*, json: bool) -> None:
-    """Begin to listen; once in a process, from its main thread. What the parent process ignores stays ignored."""
+    """Install the handlers; once in a process, from its main thread. A signal that the parent ignores stays ignored."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -72,13 +73,13 @@ def received() -> int | None:
     return _received.number
 
 
-def told() -> None:
-    """Take note that the end of this process has been reported."""
-    _received.told = True
+def mark_reported() -> None:
+    """Note that the user has an error message, so that the second thread prints none."""
+    _received.reported = True
 
 
-def leave(code: int) -> NoReturn:
-    """End the process; after a signal without waiting for anybody who is still inside a request."""
+def exit_process(code: int) -> NoReturn:
+    """End the process; after a signal, without waiting for threads that are inside a request."""
     if _received.number is None:
         sys.exit(code)
     try:
@@ -90,47 +91,49 @@ def leave(code: int) -> NoReturn:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if _received.number is not None:
-        return  # the other thread ends the process; another exception would only disturb who is cleaning up
-    if frame is not None and _is_delicate(frame):
+        return  # the second thread ends the process; another exception would disturb the clean-up
+    if frame is not None and _is_changing_lock(frame):
         signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         return
     _received.number, _received.at = number, time.monotonic()
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-def _is_delicate(frame: FrameType) -> bool:
-    """Say whether an exception here would break a `Condition`: it has taken or freed a lock, and not said so yet."""
-    return frame.f_code in _DELICATE or (frame.f_code is _WAIT and "gotit" not in frame.f_locals)
+def _is_changing_lock(frame: FrameType) -> bool:
+    """Whether an exception here would break a `Condition`, which has taken or freed a lock and not recorded it yet."""
+    return frame.f_code in _CHANGES_LOCK or (frame.f_code is _WAIT and "gotit" not in frame.f_locals)
 
 
 def _watch(reading: int, json: bool) -> None:
-    number = _next(reading, None)
-    assert number is not None  # there is no end to this wait
-    now = time.monotonic()  # before the look at the other: whoever cleans up has begun after both
+    number = _next_signal(reading, None)
+    assert number is not None  # this wait has no deadline
+    now = time.monotonic()  # read before `_received.at`, so that the clean-up begins after both times
     stop_everything(_received.at or now)
-    if _received.at is None:  # the main thread is at a bad moment: what it begins before it is interrupted, ends too
-        time.sleep(10 * _AGAIN_S)
+    if (
+        _received.at is None
+    ):  # the handler will try again; until then the main thread may begin new work, which is stopped too
+        time.sleep(10 * _RETRY_S)
         stop_everything(_received.at or now)
-    _next(reading, now + GRACE_S)
+    _next_signal(reading, now + GRACE_S)
     try:
-        if not _received.told:
-            _tell(number, json=json)
+        if not _received.reported:
+            _report(number, json=json)
     finally:
         os._exit(128 + number)
 
 
-def _tell(number: int, *, json: bool) -> None:
+def _report(number: int, *, json: bool) -> None:
     from bayou.cli.errors import interrupted  # noqa: PLC0415
 
     text = interrupted(number).text(json=json).encode()
-    # Nobody may read any more what we say, or ever will: that is no reason to stay.
+    # A full pipe that no program reads must not keep this process alive.
     if select.select([], [2], [], 0)[1]:
-        os.write(2, text)  # past Python's own stream, whose lock the main thread may hold
+        os.write(2, text)  # not through sys.stderr, whose lock the main thread may hold
 
 
-def _next(reading: int, until: float | None) -> int | None:
-    """Return the next signal that ends us; None if none comes in time."""
+def _next_signal(reading: int, until: float | None) -> int | None:
+    """Wait for a signal that ends the process and return it; None if none comes in time."""
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         if not select.select([reading], [], [], left)[0]:

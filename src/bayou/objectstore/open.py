@@ -3,7 +3,7 @@
 Built-in schemes are `s3 gs az file memory`. A plug-in adds another scheme by an entry point of group `bayou.stores`,
 whose name is the scheme and whose value is a function `(StoreUrl, options) -> Transport`. This module wraps the
 transport in a `Store` with scope, retries, deadlines and counting, so a plug-in cannot omit them.
-`bayou.testing.contract` checks that a transport keeps its contract.
+`bayou_testing.contract` checks that a transport keeps its contract.
 """
 
 from __future__ import annotations

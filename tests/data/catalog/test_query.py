@@ -16,7 +16,7 @@ from bayou.data.query.query import judge
 from bayou.data.records import Records
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
-from bayou.testing.faulty import Fault
+from bayou_testing.faulty import Fault
 from tests.data.catalog.scene import REPORT, VPC, files, metadata
 from tests.sync.conftest import Team, Wire, wire
 

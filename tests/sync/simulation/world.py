@@ -27,7 +27,7 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Fetched
 from bayou.sync.report import SyncReport
-from bayou.testing.faulty import Crash
+from bayou_testing.faulty import Crash
 from tests.sync.simulation.bucket import Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle, Violation, found

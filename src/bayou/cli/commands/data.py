@@ -1,114 +1,23 @@
-"""`bayou data`: put, look at, rename and delete versions of data.
+"""`bayou data`: put, read, list, query, rename and delete versions of data.
 
-Commands that read take no lease, and send nothing unless content must be fetched (V15); those that write run in one
-session, which pulls before and pushes after.
-
-Content on its way in, from a file or the standard input, and out, to a file or the standard output.
+Commands that read take no lease, and send nothing unless they must fetch content (V15). Each command that writes runs
+in one session, which pulls before and pushes after. `gc`, `prune` and `sql` have files of their own.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import click
 
 from bayou.cli import options as parameters
 from bayou.cli.commands.data_gc import gc, prune
-from bayou.cli.commands.session import annotated, reading, write
-from bayou.cli.commands.sql import sql
+from bayou.cli.commands.data_sql import sql
+from bayou.cli.content import as_json, open_input, write_file, write_stdout
 from bayou.cli.options import Common, Group, confirm, yes_option
 from bayou.cli.render import data as render_data
-from bayou.core.atomic_file import atomic_file
-from bayou.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from bayou.data.items import DataRepository, Item
-
-_JSON = frozenset({"application/json"})
-_TEXT = frozenset({"application/yaml", "application/x-yaml", "application/toml", "application/xml", "application/sql"})
-_CHUNK = 1 << 20
-_IN_MEMORY = 8 << 20
-
-
-@contextmanager
-def source(name: str | None) -> Iterator[BinaryIO]:
-    """Open what a command is to read: a file, or for `-` or nothing the standard input.
-
-    The standard input is read to its end before anything else is done: whoever writes it may take hours, and a lease is
-    not to be held that long.
-    """
-    if name is not None and name != "-":
-        with _open(name) as opened:
-            yield opened
-        return
-    if name is None and sys.stdin.isatty():
-        raise click.UsageError("nothing to read: name a FILE, or - for what you type")
-    from tempfile import SpooledTemporaryFile  # noqa: PLC0415
-
-    with SpooledTemporaryFile(_IN_MEMORY) as kept:
-        shutil.copyfileobj(sys.stdin.buffer, kept, _CHUNK)
-        kept.seek(0)
-        yield cast("BinaryIO", kept)
-
-
-def pour(content: BinaryIO) -> None:
-    """Write content to the standard output as it is, to the last byte.
-
-    A terminal would obey it: there controls are made visible, but for newlines and tabs.
-    """
-    sys.stdout.flush()
-    if sys.stdout.isatty():
-        from bayou.core.text import VisibleStream  # noqa: PLC0415
-
-        stream = VisibleStream()
-        while data := content.read(_CHUNK):
-            sys.stdout.write(stream.add(data))
-        sys.stdout.write(stream.add(b"", last=True))
-        return
-    shutil.copyfileobj(content, sys.stdout.buffer, _CHUNK)
-    sys.stdout.buffer.flush()
-
-
-def write_whole(content: BinaryIO, target: Path) -> None:
-    """Make content the file `target`: whole when this returns; if this raises, what was there is still there."""
-    with atomic_file(target) as opened:
-        shutil.copyfileobj(content, opened, _CHUNK)
-
-
-def parsed(repository: DataRepository, item: Item) -> object:
-    """Return content as JSON can have it: parsed if it is JSON, as text if it is text, else None."""
-    kind = item.metadata.content_type.partition(";")[0].strip().lower()
-    is_json = kind in _JSON or kind.endswith("+json")
-    if not is_json and not kind.startswith("text/") and kind not in _TEXT:
-        return None
-    try:
-        text = repository.read(item).decode()
-    except UnicodeDecodeError:
-        return None
-    if is_json:
-        from json import loads  # noqa: PLC0415
-
-        with suppress(ValueError, RecursionError):
-            return loads(text, parse_constant=_no_constant)
-    return text
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
-
-
-def _open(name: str) -> BinaryIO:
-    try:
-        return open(name, "rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}", hint="- reads the standard input") from None
-
+from bayou.cli.session import reading, with_remarks, write
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -164,12 +73,12 @@ def put(
     owner = resolve_model(repo, model, connection=common.connect(repo))
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
     options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
-    Terms.of(owner, name, repo.config.repo_id, "", options)  # what cannot be is said before anything is read or sent
-    with source(file) as opened:
+    Terms.of(owner, name, repo.config.repo_id, "", options)  # raises for bad options before anything is read or sent
+    with open_input(file) as opened:
         return write(
             common,
             repo,
-            lambda records: records.data.save(owner, name, opened, **options),
+            lambda session: session.records.data.save(owner, name, opened, **options),
             lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
             models=[owner],
         )
@@ -191,11 +100,11 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_place(owner, name)
-    with source(file) as opened:
+    with open_input(file) as opened:
         return write(
             common,
             repo,
-            lambda records: records.data.append(owner, name, opened),
+            lambda session: session.records.data.append(owner, name, opened),
             lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
             models=[owner],
         )
@@ -220,22 +129,22 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
     The bytes as they are, to the standard output or to FILE; with --json what is known of them, and the content where
     it is JSON or text.
     """
-    with reading(common) as (records, told):
+    with reading(common) as (records, remarks):
         from bayou.models import resolve_model  # noqa: PLC0415
 
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
-        told += render_data.forwarded_text(item.forwarded, item.metadata.name)
+        remarks += render_data.forwarded_text(item.forwarded, item.metadata.name)
         if target is not None:
             with records.data.open(item) as opened:
-                write_whole(opened, target)
+                write_file(opened, target)
         if common.json:
-            path, found = str(records.data.path(item)), parsed(records.data, item)
-            common.output.emit(annotated(render_data.get_json(item, path, found), told), ())
+            path, content = str(records.data.path(item)), as_json(records.data, item)
+            common.output.emit(with_remarks(render_data.get_json(item, path, content), remarks), ())
             return
-        common.output.emit({}, told)
+        common.output.emit({}, remarks)
         if target is None:
             with records.data.open(item) as opened:
-                pour(opened)
+                write_stdout(opened)
 
 
 @data.command("list")
@@ -249,7 +158,7 @@ def list_(
 ) -> None:
     """List data, of all models or of one."""
     named = parameters.named_once("--tag", tags)
-    with reading(common) as (records, told):
+    with reading(common) as (records, remarks):
         owner = None
         if model is not None:
             from bayou.models import resolve_model  # noqa: PLC0415
@@ -257,7 +166,7 @@ def list_(
             owner = resolve_model(records.repo, model, records)
         rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions, refresh=False)
     document = render_data.items_json(rows) if common.json else {}
-    common.output.emit(annotated(document, told), chain(render_data.items_text(rows), told))
+    common.output.emit(with_remarks(document, remarks), chain(render_data.items_text(rows), remarks))
 
 
 @data.command()
@@ -266,11 +175,13 @@ def list_(
 @click.pass_obj
 def versions(common: Common, model: str, name: str) -> None:
     """List the versions of data."""
-    with reading(common) as (records, told):
+    with reading(common) as (records, remarks):
         from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.data.versions(resolve_model(records.repo, model, records), name, refresh=False)
-    common.output.emit(annotated(render_data.versions_json(rows), told), [*render_data.versions_text(rows), *told])
+    common.output.emit(
+        with_remarks(render_data.versions_json(rows), remarks), [*render_data.versions_text(rows), *remarks]
+    )
 
 
 @data.command()
@@ -284,13 +195,13 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
     As: name == "report" && latest && tags.env == "prod" && size > 1000. Besides what a list shows, there are latest,
     owner, run, workflow, job, step, and of the content: content, its text, and attributes, what it says as JSON.
     """
-    with reading(common) as (records, told):
+    with reading(common) as (records, remarks):
         from bayou.data.query import query as run_query  # noqa: PLC0415
 
         found = run_query(records, predicate, select, limit)
-    told += render_data.failed_text(found.failed, verbose=common.verbose > 0)
+    remarks += render_data.failed_text(found.failed, verbose=common.verbose > 0)
     common.output.emit(
-        annotated(render_data.query_json(found), told), [*render_data.results_text(found.results), *told]
+        with_remarks(render_data.query_json(found), remarks), [*render_data.results_text(found.results), *remarks]
     )
 
 
@@ -311,7 +222,7 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
     return write(
         common,
         repo,
-        lambda records: records.data.rename(owner, old, new),
+        lambda session: session.records.data.rename(owner, old, new),
         lambda renamed: (render_data.rename_json(old, renamed), render_data.rename_text(old, renamed)),
         models=[owner],
     )
@@ -339,7 +250,7 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
     return write(
         common,
         repo,
-        lambda records: records.data.delete(owner, name, version),
+        lambda session: session.records.data.delete(owner, name, version),
         lambda number: (render_data.delete_json(number), render_data.delete_text(name, number)),
         models=[owner],
         deletes=True,

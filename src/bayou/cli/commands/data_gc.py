@@ -1,4 +1,4 @@
-"""`bayou data gc` and `bayou data prune`: what they would delete is told first, and nothing else is deleted."""
+"""`bayou data gc` and `bayou data prune`: show which versions go, ask, and delete exactly those."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from bayou.cli.commands.session import Rendered, annotated, reading, write
-from bayou.cli.options import Command, Common, check_can_ask, confirm, yes_option
+from bayou.cli.options import Command, Common, check_can_ask, confirm, engine_option, yes_option
 from bayou.cli.output import Line, Part
 from bayou.cli.render import data as render_data
+from bayou.cli.session import Rendered, reading, with_remarks, write
 
 if TYPE_CHECKING:
     from bayou.data.engine import Choice
     from bayou.data.records import Records
     from bayou.data.retention import GcPlan
     from bayou.models.prune import PrunePlan
+    from bayou.session import Session
 
 P = TypeVar("P", "GcPlan", "PrunePlan")
 
@@ -27,19 +28,13 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be dele
 @click.command(cls=Command, writes=True)
 @_dry_run
 @yes_option
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "point", "spark"]),
-    default="auto",
-    show_default=True,
-    help="Who does the work: this process, or Spark.",
-)
+@engine_option
 @click.pass_obj
 def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
     """Delete versions that have had their time.
 
     Those whose lifetime is over, and those beyond what their item keeps (--lifetime and --keep of `bayou data put`).
-    The latest version is never surplus. A dry run tells exactly what a run deletes.
+    The latest version is never surplus. A dry run lists exactly what a run deletes.
     """
     from bayou.data.retention import plan_gc, run_gc  # noqa: PLC0415
 
@@ -54,7 +49,7 @@ def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
         plan=lambda records: plan_gc(records, now),
         run=run_gc,
         render=rendered,
-        question=lambda plan: f"delete {render_data.tally_text(plan)}?",
+        question=lambda plan: f"delete {render_data.gc_tally(plan)}?",
         dry_run=dry_run,
         yes=yes,
         engine=engine,
@@ -83,7 +78,7 @@ def prune(common: Common, model_ids: tuple[str, ...], dry_run: bool, yes: bool) 
         plan=lambda records: plan_prune(records, model_ids),
         run=run_prune,
         render=rendered,
-        question=lambda plan: f"delete {render_data.prune_tally_text(plan)}?",
+        question=lambda plan: f"delete {render_data.prune_tally(plan)}?",
         dry_run=dry_run,
         yes=yes,
     )
@@ -100,29 +95,29 @@ def _collect(
     yes: bool,
     engine: Choice = "auto",
 ) -> int:
-    """Show a plan, or carry it out. What somebody agrees to is what was shown, whatever has come since."""
+    """Show a plan (`dry_run`), or carry it out. A run deletes only what the user saw, whatever has expired since."""
     shown: P | None = None
     if not dry_run:
         check_can_ask(common, yes=yes)
     if not yes or dry_run:
         from bayou.data.engine import CatalogEngine  # noqa: PLC0415
 
-        told: list[Line]
+        remarks: list[Line]
         with (
             common.output.progress() as progress,
-            reading(common, CatalogEngine(engine, progress)) as (records, told),
+            reading(common, CatalogEngine(engine, progress)) as (records, remarks),
         ):
             shown = plan(records)
         document, rendered = render(shown, dry=True)
         parts: list[Part] = list(rendered)
-        said = [*parts, *(line for line in told if line not in parts)]
-        common.output.emit(annotated(document, said), said)
+        parts += [line for line in remarks if line not in parts]
+        common.output.emit(with_remarks(document, parts), parts)
         if dry_run or not shown.doomed:
             return 0
         confirm(common, question(shown), yes=yes)
 
-    def carry_out(records: Records) -> P:
-        found = plan(records)
-        return run(records, found if shown is None else found.within(shown))
+    def delete(session: Session) -> P:
+        found = plan(session.records)
+        return run(session.records, found if shown is None else found.within(shown))
 
-    return write(common, common.open_repo(), carry_out, render, store_wide=True, deletes=True, engine=engine)
+    return write(common, common.open_repo(), delete, render, store_wide=True, deletes=True, engine=engine)

@@ -1,5 +1,4 @@
-"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders what it
-returns."""
+"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders its report."""
 
 from __future__ import annotations
 
@@ -8,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from bayou.cli import options as parameters
-from bayou.cli.commands.datastore_more import conflicts, lock
-from bayou.cli.options import Common, Group
+from bayou.cli.commands.conflicts import conflicts
+from bayou.cli.options import Common, Group, engine_option
 from bayou.cli.render import datastore as render_datastore
+from bayou.cli.render import leases as render_leases
+from bayou.cli.render import maintenance as render_maintenance
+from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, IndexDamaged
 
 if TYPE_CHECKING:
@@ -19,13 +21,6 @@ if TYPE_CHECKING:
 _FAILED, _CONFLICTS = 1, 3
 
 _timeout = click.option("--timeout", type=parameters.timeout, metavar="S", help="Give up after S seconds (or 5m, 2h).")
-_engine = click.option(
-    "--engine",
-    type=click.Choice(["auto", "point", "spark"]),
-    default="auto",
-    show_default=True,
-    help="Who does the work: this process, or Spark.",
-)
 
 
 @click.group(cls=Group)
@@ -34,7 +29,6 @@ def datastore() -> None:
 
 
 datastore.add_command(conflicts)
-datastore.add_command(lock)
 
 
 @datastore.command(writes=True)
@@ -43,7 +37,7 @@ datastore.add_command(lock)
 @click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
 @click.option("--lazy", is_flag=True, help="Fetch raw content only when it is read.")
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
-@_engine
+@engine_option
 @_timeout
 @click.pass_obj
 def setup(
@@ -60,9 +54,7 @@ def setup(
 
     URL is s3://bucket/prefix, gs://…, az://… or file:///directory. PATH is a directory that is used as it is.
     """
-    named = dict(options)
-    if len(named) < len(options):
-        raise click.UsageError("--option names one thing twice")
+    named = parameters.named_once("--option", options)
     repo = common.open_repo()
     from bayou.data.allocate import renumber  # noqa: PLC0415
     from bayou.data.changes import settle_undone  # noqa: PLC0415
@@ -114,9 +106,9 @@ def status(common: Common, timeout: float | None) -> int:
     show_default=True,
     help="Who gets a path that both sides changed; keep: the store, and a copy of yours stays.",
 )
-@click.option("--adopt", is_flag=True, help="Also push files that nobody wrote through Bayou.")
+@click.option("--adopt", is_flag=True, help="Also push files that were not written through Bayou.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
-@_engine
+@engine_option
 @_timeout
 @click.pass_obj
 def sync(
@@ -158,14 +150,14 @@ def sync(
 
 @datastore.command(writes=True)
 @click.option("--deep", is_flag=True, help="Read every object and check its hash.")
-@click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what nobody indexed.")
+@click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what is not indexed.")
 @click.option(
     "--forget",
     multiple=True,
     metavar="PATH",
     help="Give up an entry whose content is lost, or that is unsafe; of that, the path as verify writes it (\\x00).",
 )
-@_engine
+@engine_option
 @_timeout
 @click.pass_obj
 def verify(
@@ -185,7 +177,7 @@ def verify(
             repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
         )
     common.output.emit(
-        render_datastore.verify_json(report), render_datastore.verify_text(report, verbose=common.verbose > 0)
+        render_maintenance.verify_json(report), render_maintenance.verify_text(report, verbose=common.verbose > 0)
     )
     return 0 if report.ok else IndexDamaged.exit_code
 
@@ -205,7 +197,7 @@ def log(common: Common, number: int) -> None:
 @datastore.command(writes=True)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @click.option("--grace", type=parameters.duration, default="24h", show_default=True, help="Leave what is younger.")
-@_engine
+@engine_option
 @_timeout
 @click.pass_obj
 def gc(
@@ -217,7 +209,7 @@ def gc(
 
     with common.output.progress() as progress:
         report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
-    common.output.emit(render_datastore.collect_json(report), render_datastore.collect_text(report))
+    common.output.emit(render_maintenance.collect_json(report), render_maintenance.collect_text(report))
 
 
 @datastore.command(writes=True)
@@ -226,7 +218,7 @@ def gc(
 @click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
 @click.option("--dry-run", is_flag=True, help="Show what would be copied, and change nothing.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
-@_engine
+@engine_option
 @_timeout
 @click.pass_obj
 def replicate(
@@ -261,7 +253,7 @@ def replicate(
             progress=progress,
         )
     common.output.emit(
-        render_datastore.replicate_json(report), render_datastore.replicate_text(report, verbose=common.verbose > 0)
+        render_maintenance.replicate_json(report), render_maintenance.replicate_text(report, verbose=common.verbose > 0)
     )
     return _FAILED if report.failures else 0
 
@@ -280,3 +272,35 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
 
     moved = api.hydrate(repo, target, timeout=timeout)
     common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))
+
+
+@datastore.group()
+def lock() -> None:
+    """Show who writes at this moment, and release what a dead process left."""
+
+
+@lock.command("status")
+@click.pass_obj
+def lock_status(common: Common) -> None:
+    """List the leases that are held."""
+    repo = common.open_repo()
+    from bayou.leases import open_leases  # noqa: PLC0415
+
+    leases = open_leases(repo).list(Deadline.after(repo.config.sync.timeout))
+    common.output.emit(render_leases.leases_json(leases), render_leases.leases_text(leases))
+
+
+@lock.command()
+@click.argument("key")
+@click.option("--nonce", required=True, metavar="N", help="The nonce that `lock status` shows.")
+@click.pass_obj
+def release(common: Common, key: str, nonce: str) -> None:
+    """Release a lease, also that of another user or machine.
+
+    Nothing is done if its holder is no longer the one with that nonce.
+    """
+    repo = common.open_repo()
+    from bayou.leases import open_leases  # noqa: PLC0415
+
+    released = open_leases(repo).release(key, nonce, Deadline.after(repo.config.sync.timeout))
+    common.output.emit({"released": released}, render_leases.released_text(key, released))

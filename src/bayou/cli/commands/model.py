@@ -1,6 +1,6 @@
-"""`bayou model`: who owns data, and what makes it. All but `delete` and `run` send nothing (F094).
+"""`bayou model`: define models (what owns data), and run the methods that make data.
 
-`bayou model types`, `describe`, `run` and `outputs`: what models can do, and what they have done.
+Only `delete` and `run` send requests (F094).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bayou.cli import options
-from bayou.cli.commands.session import Rendered, annotated, reading, write, write_in_session
-from bayou.cli.options import Command, Common, Group, confirm, input_options, read_file, yes_option
-from bayou.cli.render import data as render_data
+from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.render import model as render_model
+from bayou.cli.session import Rendered, reading, with_remarks, write
 from bayou.core.errors import TypeNotFound
 
 if TYPE_CHECKING:
@@ -24,114 +23,12 @@ if TYPE_CHECKING:
     from bayou.models.types import ModelType
     from bayou.repo import Repo
 
-
-@click.command(cls=Command)
-@click.pass_obj
-def types(common: Common) -> int:
-    """List the types that models may have, and their methods.
-
-    Those that are built in, those of extensions/models/*.py, and those of installed packages.
-    """
-    repo = common.open_repo()
-    from bayou.models.types import load_types  # noqa: PLC0415
-
-    found = load_types(repo)
-    common.output.emit(render_model.types_json(found), render_model.types_text(found))
-    return _FAILED if found.bad else 0
-
-
-@click.command(cls=Command)
-@click.argument("kind", metavar="TYPE")
-@click.pass_obj
-def describe(common: Common, kind: str) -> None:
-    """Show what a type's methods take, and what they make."""
-    repo = common.open_repo()
-    from bayou.models.types import find_type  # noqa: PLC0415
-
-    found = find_type(repo, kind)
-    common.output.emit(render_model.type_json(found), render_model.type_text(found))
-
-
-@click.command(cls=Command, writes=True)
-@click.argument("name", metavar="MODEL")
-@click.argument("method")
-@input_options
-@click.pass_obj
-def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ...], file: Path | None) -> int:
-    """Run a method of a model, and keep what it makes.
-
-    MODEL is its name or id. Inputs go over the arguments of the definition, and its expressions find them as inputs.
-    With -v, what the method prints is shown as it prints it. Exit code 1 if the method failed.
-    """
-    given, named = read_file(file), options.named_once("--input", texts)
-    repo = common.open_repo()
-    from bayou.core.deadline import stop_event  # noqa: PLC0415
-    from bayou.models import find_model  # noqa: PLC0415
-    from bayou.models.run import SUCCEEDED, RunRequest, prepare, run_method  # noqa: PLC0415
-    from bayou.models.types import coerce, find_type  # noqa: PLC0415
-    from bayou.models.types.schema import find_method  # noqa: PLC0415
-
-    model = find_model(repo, name)
-    wanted = find_method(find_type(repo.running(), model.type), method)
-    inputs = {**given, **(coerce(named, wanted.arguments) if named else {})}
-    prepared = prepare(repo, RunRequest(model, method, inputs), common.connect(repo))
-    cancel = stop_event()
-    came_of: list[Output] = []
-
-    def rendered(output: Output) -> Rendered:
-        came_of.append(output)
-        return render_model.ran_json(output), list(render_model.ran_text(output))
-
-    code = write_in_session(
-        common,
-        repo,
-        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
-        rendered,
-        models=[model.ref],
-    )
-    return _FAILED if came_of[0].status != SUCCEEDED else code
-
-
-@click.command(cls=Command)
-@click.argument("name", metavar="MODEL")
-@click.pass_obj
-def outputs(common: Common, name: str) -> None:
-    """List what came of running a model's methods, the newest first.
-
-    MODEL is its name or id.
-    """
-    with reading(common) as (records, told):
-        from bayou.models import resolve_model  # noqa: PLC0415
-
-        rows = records.outputs.list(resolve_model(records.repo, name, records))
-    common.output.emit(annotated(render_model.outputs_json(rows), told), [*render_model.outputs_text(rows), *told])
-
-
-def _printer(common: Common) -> Callable[[bytes], None] | None:
-    """Show what a method prints to a user who passed -v: its lines, with what a terminal would obey made visible."""
-    if not common.verbose or common.json:
-        return None
-    from bayou.core.text import VisibleStream  # noqa: PLC0415
-
-    stream = VisibleStream()
-
-    def show(data: bytes) -> None:
-        sys.stderr.write(stream.add(data))
-        sys.stderr.flush()
-
-    return show
-
-
 _FAILED = 1
 
 
 @click.group(cls=Group)
 def model() -> None:
     """Define who owns data and what makes it: create, list, look at, run, delete."""
-
-
-for _command in (types, describe, run, outputs):
-    model.add_command(_command)
 
 
 @model.command(writes=True)
@@ -149,31 +46,9 @@ def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str
     from bayou.models import create_model  # noqa: PLC0415
 
     found = _type(repo, kind)
-    made = create_model(repo, kind, name, _as_wanted(found, given))
+    definition = create_model(repo, kind, name, _coerced(found, given))
     methods = list(found.methods) if found is not None else []
-    common.output.emit(render_data.made_model_json(made), render_data.made_model_text(made, methods))
-
-
-def _type(repo: Repo, kind: str) -> ModelType | None:
-    """Return a type, if there is one: models that merely own data need none."""
-    from bayou.models.types import find_type  # noqa: PLC0415
-
-    try:
-        return find_type(repo, kind)
-    except TypeNotFound:
-        return None
-
-
-def _as_wanted(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str, object]:
-    """Return arguments as the type's methods want them: a number where they want one."""
-    if not given:
-        return given
-    from bayou.models.types import coerce  # noqa: PLC0415
-
-    wanted: dict[str, object] = {}
-    for method in found.methods.values() if found is not None else ():
-        wanted |= {name: said for name, said in method.arguments.get("properties", {}).items() if name not in wanted}
-    return coerce(given, {"properties": wanted})
+    common.output.emit(render_model.created_json(definition), render_model.created_text(definition, methods))
 
 
 @model.command("list")
@@ -184,8 +59,7 @@ def list_(common: Common) -> int:
     from bayou.models import list_models  # noqa: PLC0415
 
     found = list_models(repo)
-    document = render_data.models_json(found)
-    common.output.emit(document, render_data.models_text(found))
+    common.output.emit(render_model.models_json(found), render_model.models_text(found))
     return _FAILED if found.bad else 0
 
 
@@ -200,8 +74,8 @@ def get(common: Common, name: str) -> None:
     repo = common.open_repo()
     from bayou.models import find_model  # noqa: PLC0415
 
-    document = render_data.model_json(find_model(repo, name))
-    common.output.emit(document, render_data.fields_text(document))
+    document = render_model.model_json(find_model(repo, name))
+    common.output.emit(document, render_model.model_text(document))
 
 
 @model.command(writes=True)
@@ -221,13 +95,136 @@ def delete(common: Common, name: str, with_data: bool, yes: bool) -> int:
     confirm(common, f"delete the model {definition.name}{' and all its data' if with_data else ''}?", yes=yes)
 
     def rendered(deleted: DeletedModel) -> Rendered:
-        return render_data.deleted_model_json(deleted), render_data.deleted_model_text(definition, deleted)
+        return render_model.deleted_json(deleted), render_model.deleted_text(definition, deleted)
 
     return write(
         common,
         repo,
-        lambda records: delete_model(records, definition, with_data=with_data),
+        lambda session: delete_model(session.records, definition, with_data=with_data),
         rendered,
         models=[definition.ref],
         deletes=True,
     )
+
+
+@model.command()
+@click.pass_obj
+def types(common: Common) -> int:
+    """List the types that models may have, and their methods.
+
+    Those that are built in, those of extensions/models/*.py, and those of installed packages.
+    """
+    repo = common.open_repo()
+    from bayou.models.types import load_types  # noqa: PLC0415
+
+    found = load_types(repo)
+    common.output.emit(render_model.types_json(found), render_model.types_text(found))
+    return _FAILED if found.bad else 0
+
+
+@model.command()
+@click.argument("kind", metavar="TYPE")
+@click.pass_obj
+def describe(common: Common, kind: str) -> None:
+    """Show what a type's methods take, and what they make."""
+    repo = common.open_repo()
+    from bayou.models.types import find_type  # noqa: PLC0415
+
+    found = find_type(repo, kind)
+    common.output.emit(render_model.type_json(found), render_model.type_text(found))
+
+
+@model.command(writes=True)
+@click.argument("name", metavar="MODEL")
+@click.argument("method")
+@input_options
+@click.pass_obj
+def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ...], file: Path | None) -> int:
+    """Run a method of a model, and keep what it makes.
+
+    MODEL is its name or id. Inputs go over the arguments of the definition, and its expressions find them as inputs.
+    With -v, what the method prints is shown as it prints it. Exit code 1 if the method failed.
+    """
+    given, named = read_input_file(file), options.named_once("--input", texts)
+    repo = common.open_repo()
+    from bayou.core.deadline import stop_event  # noqa: PLC0415
+    from bayou.models import find_model  # noqa: PLC0415
+    from bayou.models.run import SUCCEEDED, RunRequest, prepare, run_method  # noqa: PLC0415
+    from bayou.models.types import coerce, find_type  # noqa: PLC0415
+    from bayou.models.types.schema import find_method  # noqa: PLC0415
+
+    definition = find_model(repo, name)
+    wanted = find_method(find_type(repo.running(), definition.type), method)
+    inputs = {**given, **(coerce(named, wanted.arguments) if named else {})}
+    prepared = prepare(repo, RunRequest(definition, method, inputs), common.connect(repo))
+    cancel = stop_event()
+    outputs: list[Output] = []
+
+    def rendered(output: Output) -> Rendered:
+        outputs.append(output)
+        return render_model.ran_json(output), list(render_model.ran_text(output))
+
+    code = write(
+        common,
+        repo,
+        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
+        rendered,
+        models=[definition.ref],
+    )
+    return _FAILED if outputs[0].status != SUCCEEDED else code
+
+
+@model.command()
+@click.argument("name", metavar="MODEL")
+@click.pass_obj
+def outputs(common: Common, name: str) -> None:
+    """List what came of running a model's methods, the newest first.
+
+    MODEL is its name or id.
+    """
+    with reading(common) as (records, remarks):
+        from bayou.models import resolve_model  # noqa: PLC0415
+
+        rows = records.outputs.list(resolve_model(records.repo, name, records))
+    common.output.emit(
+        with_remarks(render_model.outputs_json(rows), remarks), [*render_model.outputs_text(rows), *remarks]
+    )
+
+
+def _type(repo: Repo, kind: str) -> ModelType | None:
+    """Return a type, or None if it is not defined: a model that merely owns data needs no type."""
+    from bayou.models.types import find_type  # noqa: PLC0415
+
+    try:
+        return find_type(repo, kind)
+    except TypeNotFound:
+        return None
+
+
+def _coerced(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str, object]:
+    """Return arguments with the types that the methods declare: a number where they want a number."""
+    if not given:
+        return given
+    from bayou.models.types import coerce  # noqa: PLC0415
+
+    wanted: dict[str, object] = {}
+    for method in found.methods.values() if found is not None else ():
+        wanted |= {
+            name: schema for name, schema in method.arguments.get("properties", {}).items() if name not in wanted
+        }
+    return coerce(given, {"properties": wanted})
+
+
+def _printer(common: Common) -> Callable[[bytes], None] | None:
+    """With -v, return a function that prints the output of a method, with control characters made visible."""
+    if not common.verbose or common.json:
+        return None
+    from bayou.core.text import VisibleStream  # noqa: PLC0415
+
+    stream = VisibleStream()
+
+    def show(data: bytes) -> None:
+        sys.stderr.write(stream.add(data))
+        sys.stderr.flush()
+
+    return show

@@ -1,4 +1,4 @@
-"""`bayou spark`: the engine for what looks at a whole store. A repo is not needed; without one, the defaults hold."""
+"""`bayou spark`: the Spark server that runs jobs over a whole store. Outside a repo, the default settings apply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status(common: Common) -> None:
     from bayou.spark import warm  # noqa: PLC0415
 
     found = warm.status(_config(common))
-    common.output.emit(_document(found), _told(found))
+    common.output.emit(_status_json(found), _status_text(found))
 
 
 @spark.command()
@@ -39,10 +39,10 @@ def warm(common: Common) -> None:
     """
     from bayou.spark.warm import warm_up  # noqa: PLC0415
 
-    common.output.tell("warming Spark up …")
+    common.output.notify("warming Spark up …")
     done = warm_up(_config(common))
-    document = _document(done.status) | {"started": done.started, "archive": done.archive}
-    common.output.emit(document, _warmed(done))
+    document = _status_json(done.status) | {"started": done.started, "archive": done.archive}
+    common.output.emit(document, _warmed_text(done))
 
 
 @spark.command()
@@ -68,7 +68,7 @@ def _config(common: Common) -> SparkConfig:
         return spark_config()
 
 
-def _document(found: SparkStatus) -> dict[str, object]:
+def _status_json(found: SparkStatus) -> dict[str, object]:
     return {
         "mode": found.mode,
         "url": found.url,
@@ -79,7 +79,7 @@ def _document(found: SparkStatus) -> dict[str, object]:
     }
 
 
-def _told(found: SparkStatus) -> Iterator[Part]:
+def _status_text(found: SparkStatus) -> Iterator[Part]:
     where = {"remote": "a Connect server", "master": "a server in front of a cluster", "local": "a local server"}
     state = f"running at {found.url}" if found.running else "not running"
     yield show(f"Spark {found.version}, {where[found.mode]}: {state}")
@@ -91,7 +91,7 @@ def _told(found: SparkStatus) -> Iterator[Part]:
         yield hint("the first command that needs it starts it, or `bayou spark warm` does now")
 
 
-def _warmed(done: Warmed) -> Iterator[Part]:
+def _warmed_text(done: Warmed) -> Iterator[Part]:
     yield say(f"{'started' if done.started else 'found'} Spark {done.status.version} at {done.status.url}")
     if not done.archive and done.status.mode != "remote":
         yield warn("its class archive is not there yet: the server was in use, or this Java cannot make one")

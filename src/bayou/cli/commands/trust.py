@@ -1,8 +1,7 @@
-"""`bayou trust`: what in this repo needs this user's permission, and giving or taking it (V23, V24)."""
+"""`bayou trust`: show, allow and revoke what in this repo needs the user's permission (V23, V24)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from bayou.cli.options import Common, Group
+from bayou.cli.options import Common, Group, yes_option
 from bayou.cli.output import Line, Output, Part, hint, say, show, warn
 from bayou.core.errors import NotConfirmed
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from bayou.config.trust import Need
 
 
-class _Standing(Struct, frozen=True):
-    """What a repo needs, what of it is allowed, and state that was set aside."""
+class _Permissions(Struct, frozen=True):
+    """What a repo needs, which of it is not allowed yet, and folders of state that was set aside."""
 
     root: Path
     needs: list[Need]
@@ -45,12 +44,12 @@ def trust() -> None:
 @click.pass_obj
 def show_(common: Common) -> None:
     """Say in plain sentences what in this repo needs your permission, and what of it you have allowed."""
-    found = _standing(common)
-    common.output.emit(_document(found), _told(found))
+    found = _permissions(common)
+    common.output.emit(_json(found), _text(found))
 
 
 @trust.command()
-@click.option("yes", "-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.pass_obj
 def allow(common: Common, yes: bool) -> None:
     """Allow, on this machine, everything that `trust show` lists, as it is now.
@@ -59,7 +58,7 @@ def allow(common: Common, yes: bool) -> None:
     """
     from bayou.config import trust as permissions  # noqa: PLC0415
 
-    found = _standing(common)
+    found = _permissions(common)
     if found.missing and not yes:
         _check_can_ask(common)
         if not ask(common.output, found.missing):
@@ -69,8 +68,8 @@ def allow(common: Common, yes: bool) -> None:
         from bayou.maintenance.foreign_state import choose, take_over  # noqa: PLC0415
 
         take_over(found.root / ".bayou", choose(found.root, found.aside))
-    now = _standing(common)
-    common.output.emit(_document(now), _told(now))
+    now = _permissions(common)
+    common.output.emit(_json(now), _text(now))
 
 
 @trust.command()
@@ -79,15 +78,15 @@ def revoke(common: Common) -> None:
     """Forget what was allowed for this repo on this machine."""
     from bayou.config import trust as permissions  # noqa: PLC0415
 
-    found = _standing(common)
+    found = _permissions(common)
     had = permissions.revoke(found.root)
-    now = _standing(common)
+    now = _permissions(common)
     text = "what you had allowed for this repo is forgotten" if had else "nothing was allowed for this repo"
-    common.output.emit(_document(now), [say(text)])
+    common.output.emit(_json(now), [say(text)])
 
 
 def ask(output: Output, needs: Sequence[Need]) -> bool:
-    """Ask the person at the terminal whether these are allowed on this machine; whatever is no yes is a no."""
+    """Ask at the terminal whether to allow these on this machine; any answer but yes is a no."""
     output.emit(
         {}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs", always=True) for need in needs]
     )
@@ -95,15 +94,15 @@ def ask(output: Output, needs: Sequence[Need]) -> bool:
 
 
 def _check_can_ask(common: Common) -> None:
-    if common.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not common.can_ask:
         raise NotConfirmed(
             "this command has no terminal to ask on",
             hint="look with `bayou trust show`, then `bayou trust allow --yes`",
         )
 
 
-def _standing(common: Common) -> _Standing:
-    """Look at the file itself: what the environment puts over it needs no permission, and hides nothing here."""
+def _permissions(common: Common) -> _Permissions:
+    """Read the needs from the file itself: settings of the environment need no permission, and hide none here."""
     from bayou.config import parse_config  # noqa: PLC0415
     from bayou.config.load import read_text  # noqa: PLC0415
     from bayou.config.ownership import set_aside_folders  # noqa: PLC0415
@@ -117,7 +116,7 @@ def _standing(common: Common) -> _Standing:
         *link_needs(repo.root),
         *extension_needs(repo.root),
     ]
-    # And what comes of the file and the environment together: a store that a variable names, with the file's options.
+    # The file and the environment together can need more: a store that a variable names, with the file's options.
     for gate in (repo.config.datastore.gate, repo.config.spark.gate):
         needs += [need for need in gate.needs if need not in needs] if gate is not None else []
     missing = unallowed(repo.root, needs)
@@ -128,10 +127,10 @@ def _standing(common: Common) -> _Standing:
         held = [state_need(repo.root, folder) for folder in aside]
         needs += held
         missing += held
-    return _Standing(repo.root, needs, missing, aside)
+    return _Permissions(repo.root, needs, missing, aside)
 
 
-def _document(found: _Standing) -> dict[str, object]:
+def _json(found: _Permissions) -> dict[str, object]:
     missing = {need.digest for need in found.missing}
     return {
         "repo": str(found.root),
@@ -150,7 +149,7 @@ def _document(found: _Standing) -> dict[str, object]:
     }
 
 
-def _told(found: _Standing) -> Iterator[Part]:
+def _text(found: _Permissions) -> Iterator[Part]:
     if not found.needs:
         yield show("nothing in this repo needs your permission")
         return

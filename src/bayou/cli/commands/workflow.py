@@ -1,10 +1,11 @@
-"""`bayou workflow`: models' methods in order. All but `run`, `resume`, `evaluate` and `delete` stay on this machine.
+"""`bayou workflow`: methods of models in order, as a workflow defines it.
 
-`bayou workflow run NAME`, `run search` and `run get`.
+Only `run`, `resume`, `evaluate` and `delete` send requests.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayou.cli import options
-from bayou.cli.commands.session import Rendered, annotated, reading, write
-from bayou.cli.options import Common, Group, confirm, input_options, read_file, yes_option
+from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.output import Line
-from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import workflow as render_workflow
+from bayou.cli.session import Rendered, exit_code, reading, sync_remarks, with_remarks, write
+from bayou.core.clock import format_ms
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from bayou.data.records import Records
-    from bayou.data.runs import StepRecord
+    from bayou.data.runs import Run, StepRecord
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
-    from bayou.sync.report import SyncReport
     from bayou.workflows.find import DeletedWorkflow
     from bayou.workflows.run import WorkflowRun
 
+_FAILED = 1
+
 _START = "NAME"
-"""What the command that runs a workflow is called inside: nobody types it."""
+"""The internal name of the command that runs a workflow; no user types it."""
 
 _STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
 
 
 class RunGroup(Group):
-    """Takes `search` and `get` for commands, and anything else for the name of a workflow."""
+    """Reads `search` and `get` as commands, and any other word as the name of a workflow."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing and self._first(args) not in self.commands:
@@ -45,7 +46,7 @@ class RunGroup(Group):
         return super().parse_args(ctx, args)
 
     def _first(self, args: Sequence[str]) -> str | None:
-        """Return the first word, past options that every command takes."""
+        """Return the first word after the common options."""
         words = iter(args)
         for word in words:
             if word == "--repo":
@@ -57,134 +58,9 @@ class RunGroup(Group):
         return None
 
 
-@click.group("run", cls=RunGroup, invoke_without_command=True)
-def run() -> None:
-    """Run a workflow, or look at runs: `run search`, `run get`."""
-
-
-@run.command(_START, writes=True, hidden=True)
-@click.argument("name")
-@input_options
-@click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="A tag of the run.")
-@click.pass_obj
-def start(
-    common: Common,
-    name: str,
-    texts: tuple[tuple[str, str], ...],
-    file: Path | None,
-    tags: tuple[tuple[str, str], ...],
-) -> int:
-    """Run a workflow: each step holds its model's lease, and pushes what it made.
-
-    NAME is its name or id. `run search` and `run get` look at runs.
-    """
-    given, named = read_file(file), options.named_once("--input", texts)
-    labels = options.named_once("--tag", tags)
-    repo = common.open_repo()
-    from bayou.workflows.run import new_run  # noqa: PLC0415
-
-    return carry_out(common, repo, new_run(repo, name, given, named, labels))
-
-
-@run.command()
-@click.argument("text", required=False)
-@click.option("--status", type=click.Choice(_STATUSES), help="Only runs that have come to this.")
-@click.option("--since", type=options.duration, metavar="AGE", help="Only runs that began within this time, as 7d.")
-@click.option("name", "--workflow", metavar="NAME", help="Only runs of this workflow, by name or id.")
-@click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="Only runs so tagged.")
-@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many.")
-@click.pass_obj
-def search(
-    common: Common,
-    text: str | None,
-    status: str | None,
-    since: float | None,
-    name: str | None,
-    tags: tuple[tuple[str, str], ...],
-    limit: int,
-) -> None:
-    """List runs, the newest first.
-
-    TEXT stands in a run's id, workflow, inputs, tags, steps or errors. No file is opened, and no request sent.
-    """
-    labels = options.named_once("--tag", tags)
-    with reading(common) as (records, told):
-        rows, total = records.runs.search(
-            text, status=status, since=_ago(since), workflow=name, tags=labels, limit=limit
-        )
-        parts = [*render_workflow.runs_text(rows, total), *told]
-        common.output.emit(annotated(render_workflow.runs_json(rows, total), told), parts)
-
-
-@run.command()
-@click.argument("run_id")
-@click.pass_obj
-def get_run(common: Common, run_id: str) -> None:
-    """Show a run: its inputs, and what each step came to."""
-    with reading(common) as (records, told):
-        found = records.runs.get(run_id)
-        document = annotated(render_workflow.run_json(found), told)
-        common.output.emit(document, [*render_workflow.run_text(found), *told])
-
-
-def carry_out(common: Common, repo: Repo, going: WorkflowRun) -> int:
-    """Run a workflow, telling each step as it begins and ends; show what came of it, and return the exit code.
-
-    F100, V17: what was done is told also after a signal, or if it could not be pushed; the error follows.
-    """
-    from bayou.session import write_session  # noqa: PLC0415
-
-    connection = common.connect(repo)
-
-    def sessions(model: ModelRef) -> AbstractContextManager[Session]:
-        return write_session(repo, models=[model], on_wait=common.output.tell, connection=connection)
-
-    def on_step(job: str, record: StepRecord) -> None:
-        common.output.tell(render_workflow.step_text(job, record))
-
-    try:
-        outcome = going.go(sessions, on_step=on_step, connection=connection)
-    except BaseException:
-        left = going.outcome
-        common.output.emit(*_rendered(left.run, left.duration_s, []))
-        raise
-    told = dict.fromkeys(line for report in outcome.reports for line in _worth_a_word(common, report))
-    common.output.emit(*_rendered(outcome.run, outcome.duration_s, list(told)))
-    if outcome.unpushed is not None:
-        raise outcome.unpushed
-    codes = {report.exit_code for report in outcome.reports}
-    return 1 if outcome.run.status != "succeeded" or 1 in codes else max(codes, default=0)
-
-
-def _rendered(run: Any, duration_s: float, told: list[Line]) -> Any:
-    parts = [*render_workflow.outcome_text(run, duration_s), *told]
-    return annotated(render_workflow.outcome_json(run, duration_s), told), parts
-
-
-def _worth_a_word(common: Common, report: SyncReport) -> list[Line]:
-    parts = render_datastore.sync_text(report, verbose=common.verbose > 0)
-    return [part for part in parts if isinstance(part, Line) and part.label is not None]
-
-
-def _ago(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    import time  # noqa: PLC0415
-
-    from bayou.core.clock import format_ms  # noqa: PLC0415
-
-    return format_ms(int((time.time() - seconds) * 1000))
-
-
-_FAILED = 1
-
-
 @click.group(cls=Group)
 def workflow() -> None:
     """Run models' methods in order: create, validate, run, search runs, resume."""
-
-
-workflow.add_command(run)
 
 
 @workflow.command(writes=True)
@@ -198,8 +74,8 @@ def create(common: Common, name: str) -> None:
     repo = common.open_repo()
     from bayou.workflows.find import create_workflow  # noqa: PLC0415
 
-    made = create_workflow(repo, name)
-    common.output.emit(render_workflow.made_json(made), render_workflow.made_text(made))
+    created = create_workflow(repo, name)
+    common.output.emit(render_workflow.created_json(created), render_workflow.created_text(created))
 
 
 @workflow.command("list")
@@ -245,6 +121,79 @@ def validate(common: Common, name: str | None) -> int:
     return _FAILED if problems else 0
 
 
+@click.group("run", cls=RunGroup, invoke_without_command=True)
+def run() -> None:
+    """Run a workflow, or look at runs: `run search`, `run get`."""
+
+
+workflow.add_command(run)
+
+
+@run.command(_START, writes=True, hidden=True)
+@click.argument("name")
+@input_options
+@click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="A tag of the run.")
+@click.pass_obj
+def start(
+    common: Common,
+    name: str,
+    texts: tuple[tuple[str, str], ...],
+    file: Path | None,
+    tags: tuple[tuple[str, str], ...],
+) -> int:
+    """Run a workflow: each step holds its model's lease, and pushes what it made.
+
+    NAME is its name or id. `run search` and `run get` look at runs.
+    """
+    given, named = read_input_file(file), options.named_once("--input", texts)
+    labels = options.named_once("--tag", tags)
+    repo = common.open_repo()
+    from bayou.workflows.run import new_run  # noqa: PLC0415
+
+    return _execute(common, repo, new_run(repo, name, given, named, labels))
+
+
+@run.command()
+@click.argument("text", required=False)
+@click.option("--status", type=click.Choice(_STATUSES), help="Only runs that have come to this.")
+@click.option("--since", type=options.duration, metavar="AGE", help="Only runs that began within this time, as 7d.")
+@click.option("name", "--workflow", metavar="NAME", help="Only runs of this workflow, by name or id.")
+@click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="Only runs so tagged.")
+@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many.")
+@click.pass_obj
+def search(
+    common: Common,
+    text: str | None,
+    status: str | None,
+    since: float | None,
+    name: str | None,
+    tags: tuple[tuple[str, str], ...],
+    limit: int,
+) -> None:
+    """List runs, the newest first.
+
+    TEXT stands in a run's id, workflow, inputs, tags, steps or errors. No file is opened, and no request sent.
+    """
+    labels = options.named_once("--tag", tags)
+    with reading(common) as (records, remarks):
+        rows, total = records.runs.search(
+            text, status=status, since=_ago(since), workflow=name, tags=labels, limit=limit
+        )
+        parts = [*render_workflow.runs_text(rows, total), *remarks]
+        common.output.emit(with_remarks(render_workflow.runs_json(rows, total), remarks), parts)
+
+
+@run.command("get")
+@click.argument("run_id")
+@click.pass_obj
+def get_run(common: Common, run_id: str) -> None:
+    """Show a run: its inputs, and what each step came to."""
+    with reading(common) as (records, remarks):
+        found = records.runs.get(run_id)
+        document = with_remarks(render_workflow.run_json(found), remarks)
+        common.output.emit(document, [*render_workflow.run_text(found), *remarks])
+
+
 @workflow.command(writes=True)
 @click.argument("run_id")
 @click.option("abandoned", "--abandoned", is_flag=True, help="It is marked as running, but its process is gone.")
@@ -260,10 +209,10 @@ def resume(common: Common, run_id: str, abandoned: bool) -> int:
 
     connection = common.connect(repo)
     owner = run_owner(repo, run_id, connection)
-    # The claim is a session of its own: whoever looks afterwards, anywhere, sees that the run goes on.
-    with write_session(repo, models=[owner], on_wait=common.output.tell, connection=connection) as session:
-        going = resumed_run(repo, session.records, run_id, abandoned=abandoned)
-    return carry_out(common, repo, going)
+    # A session of its own claims the run, so that every clone sees that the run goes on.
+    with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
+        workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
+    return _execute(common, repo, workflow_run)
 
 
 @workflow.command(writes=True)
@@ -275,7 +224,7 @@ def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file
 
     NAME is its name or id.
     """
-    given, named = read_file(file), options.named_once("--input", texts)
+    given, named = read_input_file(file), options.named_once("--input", texts)
     repo = common.open_repo()
     from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_inputs  # noqa: PLC0415
     from bayou.workflows.find import find_workflow  # noqa: PLC0415
@@ -284,14 +233,14 @@ def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file
     check_workflow(repo, found)
     document = evaluated_workflow(found, resolve_inputs(found, given, named))
 
-    def save(records: Records) -> dict[str, Any]:
-        records.evaluated.save_workflow(found.id, None, document)
+    def save(session: Session) -> dict[str, Any]:
+        session.records.evaluated.save_workflow(found.id, None, document)
         return document
 
     def rendered(saved: dict[str, Any]) -> Rendered:
         return saved, render_workflow.evaluated_text(saved)
 
-    # F079: what is saved here is saved under a lease, like everything.
+    # F079: the save holds the lease of the workflow, like every write.
     return write(common, repo, save, rendered, models=[found.ref])
 
 
@@ -316,8 +265,45 @@ def delete(common: Common, name: str, yes: bool) -> int:
     return write(
         common,
         repo,
-        lambda records: delete_workflow(records, found),
+        lambda session: delete_workflow(session.records, found),
         rendered,
         models=[found.ref],
         deletes=True,
     )
+
+
+def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
+    """Run a workflow, report each step as it begins and ends, print the outcome, and return the exit code.
+
+    After a signal, or if a push fails, the outcome is printed all the same, and the error follows it (F100, V17).
+    """
+    from bayou.session import write_session  # noqa: PLC0415
+
+    connection = common.connect(repo)
+
+    def sessions(model: ModelRef) -> AbstractContextManager[Session]:
+        return write_session(repo, models=[model], on_wait=common.output.notify, connection=connection)
+
+    def on_step(job: str, record: StepRecord) -> None:
+        common.output.notify(render_workflow.step_text(job, record))
+
+    try:
+        outcome = workflow_run.go(sessions, on_step=on_step, connection=connection)
+    except BaseException:
+        partial = workflow_run.outcome
+        common.output.emit(*_rendered(partial.run, partial.duration_s, []))
+        raise
+    remarks = sync_remarks(common, outcome.reports)
+    common.output.emit(*_rendered(outcome.run, outcome.duration_s, remarks))
+    if outcome.unpushed is not None:
+        raise outcome.unpushed
+    return _FAILED if outcome.run.status != "succeeded" else exit_code(outcome.reports)
+
+
+def _rendered(run: Run, duration_s: float, remarks: list[Line]) -> Rendered:
+    parts = [*render_workflow.outcome_text(run, duration_s), *remarks]
+    return with_remarks(render_workflow.outcome_json(run, duration_s), remarks), parts
+
+
+def _ago(seconds: float | None) -> str | None:
+    return None if seconds is None else format_ms(int((time.time() - seconds) * 1000))

@@ -1,7 +1,4 @@
-"""Types and outputs of models as people read them.
-
-Types and outputs of models as JSON has them; like `documents`, a contract for scripts.
-"""
+"""Render the definitions, types and outputs of models, as text and as JSON (a contract for scripts)."""
 
 from __future__ import annotations
 
@@ -11,87 +8,89 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from bayou.cli.output import Part, Table, fail, first_line, hint, moment, say, show, size
-from bayou.cli.render.datastore import Document
+from bayou.cli.output import (
+    Document,
+    Part,
+    Table,
+    count,
+    fail,
+    first_line,
+    hint,
+    moment,
+    problems_text,
+    say,
+    show,
+    size,
+)
 
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import OutputRow
     from bayou.data.outputs import Output
+    from bayou.models import Definition, DeletedModel, ModelListing
     from bayou.models.types import ModelType, OutputSpec, Types
+
+
+def created_text(definition: Definition, methods: Sequence[str]) -> Iterator[Part]:
+    yield say(f"{definition.name} is a model of type {definition.type} now: {definition.path}")
+    if methods:
+        yield hint(f"run it with `bayou model run {definition.name} {methods[0]}`")
+    else:
+        yield hint(f"give it data with `bayou data put {definition.name} NAME FILE`")
+
+
+def created_json(definition: Definition) -> Document:
+    return {"id": definition.id, "type": definition.type, "name": definition.name, "path": definition.path}
+
+
+def models_text(found: ModelListing) -> Iterator[Part]:
+    if found.models:
+        yield Table(("name", "type", "id"), [(model.name, model.type, model.id) for model in found.models])
+    elif not found.bad:
+        yield say("no models")
+        yield hint("make one with `bayou model create TYPE NAME`")
+    yield from problems_text(found.bad)
+
+
+def models_json(found: ModelListing) -> Document:
+    document: dict[str, object] = {
+        "models": [{"id": model.id, "type": model.type, "name": model.name} for model in found.models]
+    }
+    if found.bad:
+        document["problems"] = [error.message for error in found.bad]
+    return document
+
+
+def model_text(document: Document) -> Iterator[Part]:
+    """Show the JSON of a definition as YAML, key by key."""
+    for key, value in document.items():
+        yield show(f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+
+
+def model_json(definition: Definition) -> Document:
+    return {
+        "id": definition.id,
+        "type": definition.type,
+        "name": definition.name,
+        "path": definition.path,
+        "arguments": dict(definition.arguments),
+        "methods": dict(definition.methods),
+        "tags": dict(definition.tags),
+    }
+
+
+def deleted_text(definition: Definition, deleted: DeletedModel) -> Iterator[Part]:
+    with_data = f", and {count(deleted.data_deleted, 'version')} of its data" if deleted.data_deleted else ""
+    yield say(f"deleted the model {definition.name}{with_data}")
+
+
+def deleted_json(deleted: DeletedModel) -> Document:
+    return {"id": deleted.id, "data_deleted": deleted.data_deleted}
 
 
 def types_text(found: Types) -> Iterator[Part]:
     cells = [(kind.name, ", ".join(kind.methods), kind.description) for kind in found.values()]
     yield Table(("type", "methods", "description"), cells)
-    for error in found.bad:
-        yield fail(error.message)
-        if error.hint:
-            yield hint(error.hint)
-
-
-def type_text(kind: ModelType) -> Iterator[Part]:
-    yield show(f"{kind.name}: {kind.description}" if kind.description else kind.name)
-    for method in kind.methods.values():
-        yield show("")
-        yield show(f"{method.name}: {method.description}" if method.description else method.name)
-        rows = list(_arguments(method.arguments))
-        if rows:
-            yield Table(("argument", "type", "default", "description"), rows)
-        for made in method.outputs:
-            yield show(f"makes {made.name}{_kept(made)}")
-
-
-def ran_text(output: Output) -> Iterator[Part]:
-    took = f" in {output.duration_s:.1f} s" if output.duration_s is not None else ""
-    yield say(f"{output.model} {output.method}: {output.status}{took}")
-    if output.data:
-        cells = [(made.name, str(made.version), size(made.size)) for made in output.data]
-        yield Table(("data", "version", "size"), cells, frozenset({"version", "size"}))
-    if output.error is not None:
-        yield fail(first_line(output.error))
-        if any(made.name == "log" for made in output.data):
-            yield hint(f"all that it printed: `bayou data get {output.model} log`")
-
-
-def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:
-    if not rows:
-        yield say("no outputs")
-        return
-    cells = [
-        (
-            row.id,
-            row.method,
-            row.status,
-            moment(row.started_at),
-            f"{row.duration_s:.1f} s" if row.duration_s is not None else "",
-            ", ".join(f"{made.name} {made.version}" for made in row.data),
-            first_line(row.error or ""),
-        )
-        for row in rows
-    ]
-    yield Table(("output", "method", "status", "started", "took", "data", "error"), cells, frozenset({"took"}))
-
-
-def _arguments(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    required = schema.get("required", ())
-    for name, said in schema.get("properties", {}).items():
-        default = json.dumps(said["default"]) if "default" in said else "required" if name in required else ""
-        yield name, _type(said), default, said.get("description", "")
-
-
-def _type(schema: Mapping[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
-    if "enum" in schema:
-        return " or ".join(json.dumps(value) for value in schema["enum"])
-    kind = schema.get("type", "any")
-    return " or ".join(kind) if isinstance(kind, list) else str(kind)
-
-
-def _kept(made: OutputSpec) -> str:
-    said = [made.content_type, made.lifetime and f"lives {made.lifetime}", made.keep and f"keeps {made.keep}"]
-    words = [word for word in (*said, "while it runs" if made.streaming else None) if word]
-    return f" ({', '.join(words)})" if words else ""
+    yield from problems_text(found.bad)
 
 
 def types_json(found: Types) -> Document:
@@ -104,6 +103,18 @@ def types_json(found: Types) -> Document:
     if found.bad:
         document["problems"] = [error.message for error in found.bad]
     return document
+
+
+def type_text(kind: ModelType) -> Iterator[Part]:
+    yield show(f"{kind.name}: {kind.description}" if kind.description else kind.name)
+    for method in kind.methods.values():
+        yield show("")
+        yield show(f"{method.name}: {method.description}" if method.description else method.name)
+        rows = list(_arguments(method.arguments))
+        if rows:
+            yield Table(("argument", "type", "default", "description"), rows)
+        for output in method.outputs:
+            yield show(f"makes {output.name}{_retention(output)}")
 
 
 def type_json(kind: ModelType) -> Document:
@@ -123,14 +134,45 @@ def type_json(kind: ModelType) -> Document:
     }
 
 
+def ran_text(output: Output) -> Iterator[Part]:
+    took = f" in {output.duration_s:.1f} s" if output.duration_s is not None else ""
+    yield say(f"{output.model} {output.method}: {output.status}{took}")
+    if output.data:
+        cells = [(saved.name, str(saved.version), size(saved.size)) for saved in output.data]
+        yield Table(("data", "version", "size"), cells, frozenset({"version", "size"}))
+    if output.error is not None:
+        yield fail(first_line(output.error))
+        if any(saved.name == "log" for saved in output.data):
+            yield hint(f"all that it printed: `bayou data get {output.model} log`")
+
+
 def ran_json(output: Output) -> Document:
     return {
         "output_id": output.id,
         "status": output.status,
-        "data": [asdict(made) for made in output.data],
+        "data": [asdict(saved) for saved in output.data],
         "duration_s": output.duration_s,
         "error": output.error,
     }
+
+
+def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:
+    if not rows:
+        yield say("no outputs")
+        return
+    cells = [
+        (
+            row.id,
+            row.method,
+            row.status,
+            moment(row.started_at),
+            f"{row.duration_s:.1f} s" if row.duration_s is not None else "",
+            ", ".join(f"{saved.name} {saved.version}" for saved in row.data),
+            first_line(row.error or ""),
+        )
+        for row in rows
+    ]
+    yield Table(("output", "method", "status", "started", "took", "data", "error"), cells, frozenset({"took"}))
 
 
 def outputs_json(rows: Iterable[OutputRow]) -> Document:
@@ -143,7 +185,7 @@ def outputs_json(rows: Iterable[OutputRow]) -> Document:
                 "started_at": row.started_at,
                 "finished_at": row.finished_at,
                 "duration_s": row.duration_s,
-                "data": [asdict(made) for made in row.data],
+                "data": [asdict(saved) for saved in row.data],
                 "error": row.error,
                 "run": row.run,
                 "workflow": row.workflow,
@@ -154,3 +196,30 @@ def outputs_json(rows: Iterable[OutputRow]) -> Document:
             for row in rows
         ]
     }
+
+
+def _arguments(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    required = schema.get("required", ())
+    for name, argument in schema.get("properties", {}).items():
+        default = json.dumps(argument["default"]) if "default" in argument else "required" if name in required else ""
+        yield name, _type(argument), default, argument.get("description", "")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(json.dumps(value) for value in schema["enum"])
+    kind = schema.get("type", "any")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _retention(output: OutputSpec) -> str:
+    facts = (
+        output.content_type,
+        output.lifetime and f"lives {output.lifetime}",
+        output.keep and f"keeps {output.keep}",
+        "while it runs" if output.streaming else None,
+    )
+    text = ", ".join(fact for fact in facts if fact)
+    return f" ({text})" if text else ""

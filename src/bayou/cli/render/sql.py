@@ -1,4 +1,7 @@
-"""The rows of a query as a table, as JSON and as CSV, each written as it comes."""
+"""Render the rows of a SQL query as a table, as JSON or as CSV.
+
+Each function writes the rows while they arrive: no result has to fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ T = TypeVar("T")
 
 
 class Writable(Protocol):
-    """What text can be written to."""
+    """A stream that takes text."""
 
     def write(self, text: str, /) -> int: ...
 
 
 _SAMPLE = 200
-"""Rows that a table looks at to choose its widths; those that come later fit in, or are cut."""
+"""The first rows decide the widths of a table; later cells that are wider are cut."""
 
 _WIDEST, _NARROWEST = 60, 8
 _GAP = "  "
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON can have it: bytes as Base64, times in ISO 8601, what no number can be as text."""
+    """Return a value as JSON can have it: bytes as Base64, times in ISO 8601, NaN and infinities as text."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -50,9 +53,9 @@ def plain(value: object) -> object:
         case Decimal():
             return int(value) if value == value.to_integral_value() else float(value)
         case Mapping():
-            return {str(key): plain(one) for key, one in value.items()}
+            return {str(key): plain(member) for key, member in value.items()}
         case list() | tuple():
-            return [plain(one) for one in value]
+            return [plain(member) for member in value]
     return str(value)
 
 
@@ -62,12 +65,12 @@ def _moment(value: datetime) -> str:
 
 
 def json_lines(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO) -> int:
-    """Write one JSON object on each line; return how many."""
-    return _written(_objects(columns, rows), lambda text: stream.write(f"{text}\n"))
+    """Write each row as a JSON object on its own line; return the number of rows."""
+    return _write_all(_objects(columns, rows), lambda text: stream.write(f"{text}\n"))
 
 
 def document(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, besides: Mapping[str, object]) -> None:
-    """Write one JSON document, `{results, total}` and what is to be said besides."""
+    """Write one JSON document: `{results, total}`, and the members of `besides`."""
     stream.write('{"results": [')
     total = 0
     for total, text in enumerate(_objects(columns, rows), 1):
@@ -83,12 +86,12 @@ def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def csv(columns: Sequence[Column], rows: Iterable[Row], stream: Writable) -> int:
-    """Write a line of names and one of values for each row; return how many rows. Nothing stands for null."""
+    """Write a line of names, then a line for each row; return the number of rows. Null is an empty field."""
     from csv import writer  # noqa: PLC0415
 
     lines = writer(stream, lineterminator="\n")
     lines.writerow([column.name for column in columns])
-    return _written(rows, lambda row: lines.writerow(map(_field, row)))
+    return _write_all(rows, lambda row: lines.writerow(map(_field, row)))
 
 
 def _field(value: object) -> object:
@@ -99,7 +102,7 @@ def _field(value: object) -> object:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, width: int | None) -> int:
-    """Write aligned columns, of widths that the first rows ask for and a terminal has; return how many rows."""
+    """Write aligned columns; return the number of rows. With a `width`, the columns fit a terminal that wide."""
     cells = ([_cell(value) for value in row] for row in rows)
     first = list(islice(cells, _SAMPLE))
     names = [column.name for column in columns]
@@ -113,11 +116,11 @@ def table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, width:
         stream.write(f"{_GAP.join(padded).rstrip()}\n")
 
     write([visible(name) for name in names])
-    return _written(chain(first, cells), write)
+    return _write_all(chain(first, cells), write)
 
 
-def _written(items: Iterable[T], write: Callable[[T], object]) -> int:
-    """Write every item; return how many there were."""
+def _write_all(items: Iterable[T], write: Callable[[T], object]) -> int:
+    """Write every item; return the number of items."""
     number = 0
     for item in items:
         write(item)
@@ -126,8 +129,8 @@ def _written(items: Iterable[T], write: Callable[[T], object]) -> int:
 
 
 def fit(wanted: Sequence[int], width: int | None) -> list[int]:
-    """Return widths of columns, each at most so wide, and together no wider than a terminal, if that can be."""
-    widths = [min(one, _WIDEST) for one in wanted]
+    """Return the widths of columns: each at most `_WIDEST`, and together at most `width`, if that is possible."""
+    widths = [min(cells, _WIDEST) for cells in wanted]
     if width is None:
         return widths
     spare = width - len(_GAP) * (len(widths) - 1)
@@ -137,7 +140,7 @@ def fit(wanted: Sequence[int], width: int | None) -> list[int]:
 
 
 def _cell(value: object) -> str:
-    """Return a value for a person to read, on one line."""
+    """Return a value on one line, as people read it."""
     match value:
         case None:
             return "null"

@@ -1,16 +1,26 @@
-"""The records of `workflow` commands as people read them.
-
-The records of `workflow` commands as scripts get them.
-"""
+"""Render workflows and their runs, as text and as JSON (a contract for scripts)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bayou.cli.output import Part, Table, count, fail, first_line, hint, moment, say, show, show_text, size
-from bayou.cli.render.datastore import Document
+from bayou.cli.output import (
+    Document,
+    Part,
+    Table,
+    count,
+    fail,
+    first_line,
+    hint,
+    moment,
+    problems_text,
+    say,
+    show,
+    show_text,
+    size,
+)
 
 if TYPE_CHECKING:
     from bayou.data.catalog.rows import RunRow
@@ -22,25 +32,50 @@ if TYPE_CHECKING:
 _MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
 
 
-def made_text(workflow: Workflow) -> Iterator[Part]:
+def created_text(workflow: Workflow) -> Iterator[Part]:
     yield say(f"{workflow.name} is a workflow now: {workflow.path}")
     yield hint(f"run it with `bayou workflow run {workflow.name}`")
+
+
+def created_json(workflow: Workflow) -> Document:
+    return {"id": workflow.id, "name": workflow.name, "path": workflow.path}
 
 
 def workflows_text(found: WorkflowListing) -> Iterator[Part]:
     if found.workflows:
         rows = [
-            (one.name, ", ".join(one.inputs), str(len(one.jobs)), str(sum(1 for _ in one.steps())), one.id)
-            for one in found.workflows
+            (
+                workflow.name,
+                ", ".join(workflow.inputs),
+                str(len(workflow.jobs)),
+                str(sum(1 for _ in workflow.steps())),
+                workflow.id,
+            )
+            for workflow in found.workflows
         ]
         yield Table(("name", "inputs", "jobs", "steps", "id"), rows, frozenset({"jobs", "steps"}))
     elif not found.bad:
         yield say("no workflows")
         yield hint("make one with `bayou workflow create NAME`")
-    for error in found.bad:
-        yield fail(error.message)
-        if error.hint:
-            yield hint(error.hint)
+    yield from problems_text(found.bad)
+
+
+def workflows_json(found: WorkflowListing) -> Document:
+    document: dict[str, object] = {"workflows": [created_json(workflow) for workflow in found.workflows]}
+    if found.bad:
+        document["problems"] = [error.message for error in found.bad]
+    return document
+
+
+def workflow_json(found: Workflow) -> Document:
+    return {**created_json(found), "definition": found.source.value}
+
+
+def evaluated_text(document: Document) -> Iterator[Part]:
+    """Show a workflow, or a workflow with its expressions evaluated, as YAML."""
+    import yaml  # noqa: PLC0415
+
+    yield show_text(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 
 def validated_text(names: Sequence[str], problems: Sequence[WorkflowProblem]) -> Iterator[Part]:
@@ -52,15 +87,22 @@ def validated_text(names: Sequence[str], problems: Sequence[WorkflowProblem]) ->
         yield say(f"{names[0]} is valid" if len(names) == 1 else f"{count(len(names), 'workflow')}, all valid")
 
 
+def validated_json(problems: Sequence[WorkflowProblem]) -> Document:
+    return {
+        "valid": not problems,
+        "problems": [{"where": found.where, "message": found.message, "hint": found.hint} for found in problems],
+    }
+
+
 def step_text(job: str, record: StepRecord) -> str:
-    """Return the line that tells of a step while a workflow runs."""
+    """Return the line that reports a step while a workflow runs."""
     took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
     error = f": {first_line(record.error)}" if record.error else ""
     return f"{_MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
 
 
 def outcome_text(run: Run, duration_s: float) -> Iterator[Part]:
-    """Tell the end of a run: its steps, what they saved, and what can be done about a failure."""
+    """Show the end of a run: its steps, what they saved, and how to go on after a failure."""
     yield from _steps(run)
     yield say(f"{run.workflow} {run.status} after {duration_s:.1f} s: run {run.run_id}")
     if run.status == "failed":
@@ -69,15 +111,38 @@ def outcome_text(run: Run, duration_s: float) -> Iterator[Part]:
         yield hint(f"go on from there with `bayou workflow resume {run.run_id}`")
 
 
+def outcome_json(run: Run, duration_s: float | None) -> Document:
+    return {
+        "run_id": run.run_id,
+        "workflow": run.workflow,
+        "status": run.status,
+        "jobs": run.to_document()["jobs"],
+        "duration_s": duration_s,
+    }
+
+
 def run_text(found: Run) -> Iterator[Part]:
     yield show(f"run: {found.run_id}")
     yield show(f"workflow: {found.workflow}")
     yield show(f"status: {found.status}")
     end = f", ended {moment(found.finished_at)}" if found.finished_at else ""
-    yield show(f"began {moment(found.started_at)}{end}, by {found.by or 'somebody'}")
+    yield show(f"began {moment(found.started_at)}{end}, by {found.by or 'an unknown user'}")
     for key, value in found.inputs.items():
         yield show(f"input {key}: {value}")
     yield from _steps(found)
+
+
+def run_json(found: Run) -> Document:
+    return {
+        **outcome_json(found, _seconds(found.started_at, found.finished_at)),
+        "workflow_id": found.workflow_id,
+        "started_at": found.started_at,
+        "finished_at": found.finished_at,
+        "inputs": dict(found.inputs),
+        "tags": dict(found.tags),
+        "failed_step": found.failed_step,
+        "by": found.by,
+    }
 
 
 def runs_text(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
@@ -100,76 +165,6 @@ def runs_text(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
         yield hint(f"{total - len(rows):,} more: say which with --limit, --since, --status or a text")
 
 
-def deleted_text(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
-    yield say(f"deleted the workflow {workflow.name}, with the records of {count(found.runs_deleted, 'run')}")
-
-
-def evaluated_text(document: Mapping[str, object]) -> Iterator[Part]:
-    """Show what a workflow comes to, as YAML."""
-    import yaml  # noqa: PLC0415
-
-    yield show_text(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120).rstrip())
-
-
-def _steps(run: Run) -> Iterator[Part]:
-    cells = [
-        (
-            job.name,
-            one.name,
-            one.status,
-            f"{one.duration_s:.1f} s" if one.duration_s is not None else "",
-            ", ".join(f"{made.name} {made.version} ({size(made.size)})" for made in one.data),
-            first_line(one.error or ""),
-        )
-        for job in run.jobs
-        for one in job.steps
-    ]
-    yield Table(("job", "step", "status", "took", "data", "error"), cells, frozenset({"took"}))
-
-
-def made_json(workflow: Workflow) -> Document:
-    return {"id": workflow.id, "name": workflow.name, "path": workflow.path}
-
-
-def workflows_json(found: WorkflowListing) -> Document:
-    document: dict[str, object] = {"workflows": [made_json(one) for one in found.workflows]}
-    if found.bad:
-        document["problems"] = [error.message for error in found.bad]
-    return document
-
-
-def workflow_json(found: Workflow) -> Document:
-    return {**made_json(found), "definition": found.source.value}
-
-
-def validated_json(problems: Sequence[WorkflowProblem]) -> Document:
-    told = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems]
-    return {"valid": not problems, "problems": told}
-
-
-def outcome_json(run: Run, duration_s: float | None) -> Document:
-    return {
-        "run_id": run.run_id,
-        "workflow": run.workflow,
-        "status": run.status,
-        "jobs": run.to_document()["jobs"],
-        "duration_s": duration_s,
-    }
-
-
-def run_json(found: Run) -> Document:
-    return {
-        **outcome_json(found, _seconds(found.started_at, found.finished_at)),
-        "workflow_id": found.workflow_id,
-        "started_at": found.started_at,
-        "finished_at": found.finished_at,
-        "inputs": dict(found.inputs),
-        "tags": dict(found.tags),
-        "failed_step": found.failed_step,
-        "by": found.by,
-    }
-
-
 def runs_json(rows: Sequence[RunRow], total: int) -> Document:
     return {
         "runs": [
@@ -187,12 +182,32 @@ def runs_json(rows: Sequence[RunRow], total: int) -> Document:
     }
 
 
+def deleted_text(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
+    yield say(f"deleted the workflow {workflow.name}, with the records of {count(found.runs_deleted, 'run')}")
+
+
 def deleted_json(found: DeletedWorkflow) -> Document:
     return {"id": found.id, "runs_deleted": found.runs_deleted}
 
 
+def _steps(run: Run) -> Iterator[Part]:
+    cells = [
+        (
+            job.name,
+            step.name,
+            step.status,
+            f"{step.duration_s:.1f} s" if step.duration_s is not None else "",
+            ", ".join(f"{saved.name} {saved.version} ({size(saved.size)})" for saved in step.data),
+            first_line(step.error or ""),
+        )
+        for job in run.jobs
+        for step in job.steps
+    ]
+    yield Table(("job", "step", "status", "took", "data", "error"), cells, frozenset({"took"}))
+
+
 def _seconds(begin: str, end: str | None) -> float | None:
-    """Return how long something took; None if it goes on, or if somebody else's times cannot be read."""
+    """Return how long something took; None if it goes on, or if a time that another program wrote cannot be read."""
     if end is None:
         return None
     try:

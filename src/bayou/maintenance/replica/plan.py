@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct, field
 
 from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.iterators import batched
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
 from bayou.maintenance.replica.copy import Pair

@@ -1,4 +1,8 @@
-"""One bucket of the GCS test server: objects with generations, and their listing. Its owner holds the lock."""
+"""A bucket of the GCS test server: objects with generations, their listing, and multipart uploads.
+
+Nothing here locks: `bayou_testing.gcs.GcsServer` calls it under its own lock. Errors are `GcsError`s, which the server
+turns into answers.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,20 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from xml.etree import ElementTree
 
 from msgspec import Struct, field
+
+
+class GcsError(Exception):
+    """An answer that is an error, with the code and the message of the XML API."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
 
 
 class Blob(Struct, frozen=True):
@@ -107,3 +123,47 @@ class Bucket:
     def _after(self, group: str, at: int) -> int:
         """Find the first key from `at` on that is not of this group; the group's own keys come first."""
         return bisect_left(self._keys, True, at, key=lambda key: not key.startswith(group))
+
+
+def check_object_name(key: str) -> None:
+    """Raise `GcsError` 400 for a name that the real service does not accept over HTTP."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise GcsError(400, "InvalidURI", "Could not parse the specified URI: not UTF-8.") from error
+    if size > 1024 or key in (".", "..") or "\r" in key or "\n" in key:
+        raise GcsError(400, "InvalidObjectName", "The specified object name is not valid.")
+
+
+def add_part(upload: Upload, number: str, data: bytes) -> str:
+    """Keep a part, replacing an earlier one of its number; return its ETag."""
+    if not number.isdecimal() or not 1 <= int(number) <= 10_000:
+        raise GcsError(400, "InvalidArgument", f"Invalid part number: {number}")
+    upload.parts[int(number)] = data
+    return _etag(data)
+
+
+def assemble(upload: Upload, manifest: bytes, min_part: int) -> bytes:
+    """Join the parts that the manifest lists; they must be there, in order, as uploaded, and large enough."""
+    listed = _read_manifest(manifest)
+    numbers = [number for number, _ in listed]
+    if not listed or numbers != sorted(set(numbers)):
+        raise GcsError(400, "InvalidPartOrder", "The list of parts was not in ascending order.")
+    for number, etag in listed:
+        if number not in upload.parts or etag.strip('"') != _etag(upload.parts[number]).strip('"'):
+            raise GcsError(400, "InvalidPart", "One or more of the specified parts could not be found.")
+    if any(len(upload.parts[number]) < min_part for number in numbers[:-1]):
+        raise GcsError(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum object size specified.")
+    return b"".join(upload.parts[number] for number in numbers)
+
+
+def _read_manifest(manifest: bytes) -> list[tuple[int, str]]:
+    try:
+        root = ElementTree.fromstring(manifest)
+        return [(int(part.findtext("{*}PartNumber", "")), part.findtext("{*}ETag", "")) for part in root]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise GcsError(400, "MalformedCompleteMultipartUploadRequest", "The XML you provided was malformed.") from error
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

@@ -1,23 +1,22 @@
-"""`bayou data sql`: a question in Spark SQL about everything there is. The one command of `data` that loads Spark."""
+"""`bayou data sql`: query all records in Spark SQL. This is the only command of `data` that loads Spark."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from bayou.cli.commands.session import annotated, reading
+from bayou.cli.content import open_text_file
 from bayou.cli.options import Command, Common
 from bayou.cli.output import Line, count, say
 from bayou.cli.render import sql as render_sql
-from bayou.core.atomic_file import atomic_file
+from bayou.cli.session import reading, with_remarks
 from bayou.core.errors import UsageError
 from bayou.core.text import visible_lines
 
@@ -46,22 +45,24 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
     the last sync. data and versions have a column content, in bytes (string(content) is its text), which is read, and
     fetched where it is not here, only if the query uses it. Parquet goes to FILE, or with FILE/ to a directory.
     """
-    form = _form(common, form, target)
-    with reading(common) as (records, told):
+    form = _format(common, form, target)
+    with reading(common) as (records, remarks):
         from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
         with open_query(records.repo, query) as opened:
             if target is None:
-                _print(common, opened, form, told)
+                _print(common, opened, form, remarks)
             else:
                 with common.output.progress() as bar:
                     total = _write(opened, form, target, bar)
                 document = {"path": target, "format": form, "total": total}
-                common.output.emit(annotated(document, told), [say(f"wrote {count(total, 'row')} to {target}"), *told])
+                common.output.emit(
+                    with_remarks(document, remarks), [say(f"wrote {count(total, 'row')} to {target}"), *remarks]
+                )
 
 
-def _form(common: Common, form: str | None, target: str | None) -> str:
-    """Return the format; refuse what contradicts itself before anything is opened."""
+def _format(common: Common, form: str | None, target: str | None) -> str:
+    """Return the format; refuse options that contradict each other before anything is opened."""
     if target is None:
         if form == "parquet":
             raise UsageError("Parquet is not for a terminal or a pipe", hint="name a file: -o FILE")
@@ -75,29 +76,29 @@ def _form(common: Common, form: str | None, target: str | None) -> str:
     return form or _ENDINGS.get(Path(target).suffix.lower(), "table")
 
 
-def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
+def _print(common: Common, query: Query, form: str, remarks: list[Line]) -> None:
     if common.json:
         query.distinct()
         with closing(query.rows()) as rows:
-            render_sql.document(query.columns, rows, sys.stdout, annotated({}, told))
+            render_sql.document(query.columns, rows, sys.stdout, with_remarks({}, remarks))
         return
     if form == "json":
         query.distinct()
     with common.output.progress() as bar, closing(query.rows(bar)) as rows:
         first = list(islice(rows, 1))
-        bar.close()  # from here the terminal is the result's
+        bar.close()  # from here on, the terminal belongs to the result
         total = _render(query, chain(first, rows), form, sys.stdout)
     sys.stdout.flush()
-    common.output.emit({}, told)
+    common.output.emit({}, remarks)
     if form == "table":
-        common.output.tell(count(total, "row"))
+        common.output.notify(count(total, "row"))
 
 
 def _render(query: Query, rows: Iterable[Row], form: str, stream: TextIO) -> int:
     if form == "json":
         return render_sql.json_lines(query.columns, rows, stream)
     if form == "csv":
-        return render_sql.csv(query.columns, rows, _Shown(stream) if stream.isatty() else stream)
+        return render_sql.csv(query.columns, rows, _TerminalStream(stream) if stream.isatty() else stream)
     width = os.get_terminal_size().columns if stream is sys.stdout and stream.isatty() else None
     return render_sql.table(query.columns, rows, stream, width)
 
@@ -107,24 +108,15 @@ def _write(query: Query, form: str, target: str, progress: Progress) -> int:
         return query.write_parquet(Path(target), directory=target.endswith("/"), progress=progress)
     if form == "json":
         query.distinct()
-    with _whole(Path(target)) as stream, closing(query.rows(progress)) as rows:
+    with open_text_file(Path(target)) as stream, closing(query.rows(progress)) as rows:
         return _render(query, rows, form, stream)
 
 
-class _Shown:
-    """A terminal, which gets what it would obey made visible; a file and a pipe get values as they are."""
+class _TerminalStream:
+    """Writes to a terminal with control characters made visible; files and pipes get values as they are."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         return self._stream.write(visible_lines(text))
-
-
-@contextmanager
-def _whole(target: Path) -> Iterator[TextIO]:
-    """Open a file that appears at `target` when all is written; if that fails, what was there is still there."""
-    with atomic_file(target) as file:
-        stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        yield stream
-        stream.detach()  # flushes, and leaves the file open

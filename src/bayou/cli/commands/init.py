@@ -1,7 +1,4 @@
-"""`bayou init`.
-
-`bayou completion`.
-"""
+"""`bayou init`, which makes a repo, and `bayou completion`, which sets up a shell."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from bayou.testing.faults import (
+from bayou_testing.faults import (
     Action,
     Delay,
     Fail,
@@ -25,8 +25,8 @@ from bayou.testing.faults import (
     Truncate,
     takes_effect,
 )
-from bayou.testing.log import LoggedRequest, RequestLog
-from bayou.testing.wire import BadMessage, Request, Response, answer, parse_headers, read_head, read_request
+from bayou_testing.log import LoggedRequest, RequestLog
+from bayou_testing.wire import BadMessage, Request, Response, answer, parse_headers, read_head, read_request
 
 _CLOSE_WITHIN = 5.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
@@ -84,7 +84,7 @@ class LoopbackServer(ABC):
                 while not self._closing.is_set() and self._exchange(connection, stream):
                     pass
         except OSError:
-            pass  # The client went away, or `close` or a fault ended the connection: that is how it is told.
+            pass  # The client went away, or `close` or a fault ended the connection.
         finally:
             with self._changed:
                 self._open.discard(connection)
@@ -133,7 +133,7 @@ class LoopbackServer(ABC):
             return False
         keep = fault.keep if isinstance(fault, Truncate) else len(response.body)
         body = b"" if request.method == "HEAD" else response.body[:keep]
-        # The row comes first: whoever has the answer finds it in the log.
+        # The row comes first: a client that has the answer finds it in the log.
         self._note(request, response.status, fault, len(body))
         _send(connection, response.head, body)
         return not isinstance(fault, Truncate) and request.keep_alive and response.keep_alive

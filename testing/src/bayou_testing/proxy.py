@@ -15,9 +15,9 @@ import socket
 from collections import deque
 from typing import BinaryIO
 
-from bayou.testing.faults import Faults
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import BadMessage, Request, Response, read_response
+from bayou_testing.faults import Faults
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import BadMessage, Request, Response, read_response
 
 _CONNECT_WITHIN = 5.0
 _ANSWER_WITHIN = 120.0

@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from bayou.testing.processes import ServerFailed
+from bayou_testing.processes import ServerFailed
 
 _TIMEOUT = 10.0
 

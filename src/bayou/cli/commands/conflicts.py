@@ -1,7 +1,4 @@
-"""`bayou datastore conflicts`: look at the copies that were kept, and take or drop them.
-
-`bayou datastore lock`: look at the leases, and release one that nobody needs any more.
-"""
+"""`bayou datastore conflicts`: list and compare the copies that sync kept, take one back or drop it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import click
 from bayou.cli.options import Common, Group
 from bayou.cli.output import Part, hint, say, show, size
 from bayou.cli.render import datastore as render_datastore
-from bayou.core.deadline import Deadline
 from bayou.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,8 +57,8 @@ def take(common: Common, path: str) -> None:
     from bayou.maintenance import api  # noqa: PLC0415
 
     copy = api.take_conflict(repo, path)
-    told = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
-    common.output.emit(render_datastore.conflicts_json([copy]), told)
+    parts = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
+    common.output.emit(render_datastore.conflicts_json([copy]), parts)
 
 
 @conflicts.command(writes=True)
@@ -91,7 +87,7 @@ def _comparisons(repo: Repo, copies: list[KeptCopy]) -> Iterator[Part]:
 
 
 def _text(file: Path) -> str | None:
-    """Return what a person can read, or None."""
+    """Return the text of a file that is short and is text, else None."""
     try:
         if file.stat().st_size > _MAX_DIFF:
             return None
@@ -106,35 +102,3 @@ def _difference(copy: KeptCopy, here: str, kept: str) -> Iterator[Part]:
 
     lines = difflib.unified_diff(here.splitlines(), kept.splitlines(), copy.path, copy.copy, lineterm="")
     yield from map(show, lines)
-
-
-@click.group(cls=Group)
-def lock() -> None:
-    """Show who writes at this moment, and release what a dead process left."""
-
-
-@lock.command()
-@click.pass_obj
-def status(common: Common) -> None:
-    """List the leases that somebody holds."""
-    repo = common.open_repo()
-    from bayou.leases import open_leases  # noqa: PLC0415
-
-    leases = open_leases(repo).list(Deadline.after(repo.config.sync.timeout))
-    common.output.emit(render_datastore.leases_json(leases), render_datastore.lock_status_text(leases))
-
-
-@lock.command()
-@click.argument("key")
-@click.option("--nonce", required=True, metavar="N", help="The nonce that `lock status` shows.")
-@click.pass_obj
-def release(common: Common, key: str, nonce: str) -> None:
-    """Release a lease, whoever holds it.
-
-    Nothing is done if its holder is no longer the one with that nonce.
-    """
-    repo = common.open_repo()
-    from bayou.leases import open_leases  # noqa: PLC0415
-
-    released = open_leases(repo).release(key, nonce, Deadline.after(repo.config.sync.timeout))
-    common.output.emit({"released": released}, render_datastore.lock_release_text(key, released))

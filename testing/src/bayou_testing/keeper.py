@@ -1,4 +1,4 @@
-"""The process that owns a shared SeaweedFS: `python -m bayou.testing.keeper ROOT`.
+"""The process that owns a shared SeaweedFS: `python -m bayou_testing.keeper ROOT`.
 
 Each user holds a connection to it. The kernel closes that when the user ends, in whatever way, so the number of
 connections is a count of references that cannot be wrong; when the last one is gone, server and keeper end.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bayou.testing.seaweed import KEEPER_FILE, SeaweedServer
+from bayou_testing.seaweed import KEEPER_FILE, SeaweedServer
 
 _FIRST_USER_WITHIN = 30.0
 
@@ -29,7 +29,7 @@ def keep(root: Path) -> None:
         partial = root / f"{KEEPER_FILE}.new"
         partial.write_text(json.dumps({"port": door.getsockname()[1]}))
         partial.replace(root / KEEPER_FILE)
-        # Whoever started this reads our output up to its end, and then knows that the file is there.
+        # The process that started this one reads its output to the end, and then knows that the file is there.
         _close_output()
         _receive(door, welcome=json.dumps({"port": server.port}).encode() + b"\n")
 
@@ -42,7 +42,7 @@ def detach() -> None:
 
 
 def _receive(door: socket.socket, welcome: bytes) -> None:
-    """Welcome users; return when the last has gone, or when none ever came. Who is not welcomed came too late."""
+    """Welcome users; return when the last has gone, or when none ever came. Without a welcome, a user came too late."""
     users: set[socket.socket] = set()
     with selectors.DefaultSelector() as selector:
         selector.register(door, selectors.EVENT_READ)

@@ -34,7 +34,7 @@ class ServerFailed(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on at this moment."""
+    """Return ports of 127.0.0.1 that no process listens on at this moment."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:
@@ -101,6 +101,6 @@ class ServerProcess:
 def _spawner() -> ThreadPoolExecutor:
     """Return the one thread that starts servers and lives as long as the process.
 
-    The kernel means the thread when it speaks of a parent's death; a server must not die with the thread of a test.
+    The kernel kills a child when the *thread* that started it ends; a server must not die with the thread of a test.
     """
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="bayou-spawner")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bayou.testing.processes import ServerFailed, ServerProcess, free_ports
+from bayou_testing.processes import ServerFailed, ServerProcess, free_ports
 
 # The account that every Azure emulator has; published by Microsoft, and good for nothing else.
 ACCOUNT = "devstoreaccount1"

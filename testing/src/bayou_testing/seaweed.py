@@ -25,8 +25,8 @@ from typing import Self
 
 from filelock import FileLock
 
-from bayou.testing.processes import ServerFailed, ServerProcess, free_ports
-from bayou.testing.s3 import S3Endpoint
+from bayou_testing.processes import ServerFailed, ServerProcess, free_ports
+from bayou_testing.s3 import S3Endpoint
 
 _ACCESS_KEY = "bayou-test"
 _SECRET_KEY = "bayou-test-secret"
@@ -94,7 +94,7 @@ class SeaweedEndpoint(S3Endpoint):
 
 
 class SeaweedServer(SeaweedEndpoint):
-    """A SeaweedFS of one's own, all of it under `directory` (else in a temporary one, removed at the end)."""
+    """A SeaweedFS that this process starts, below `directory`, else in a temporary one that goes at the end."""
 
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(port=0)
@@ -117,7 +117,7 @@ class SeaweedServer(SeaweedEndpoint):
                 self._run()
                 return
             except _EndedByItself:
-                # Between the choice and the start, somebody else may have taken one of the ports.
+                # Between the choice and the start, another process may have taken one of the ports.
                 if attempt == _ATTEMPTS:
                     raise
 
@@ -238,7 +238,7 @@ class SeaweedServer(SeaweedEndpoint):
 def shared_seaweed(root: Path) -> Iterator[SeaweedEndpoint]:
     """Use the one SeaweedFS that all processes with this `root` share; the first starts it, the last ends it.
 
-    It belongs to a process of its own (`bayou.testing.keeper`), which ends when its last user has ended, killed ones
+    It belongs to a process of its own (`bayou_testing.keeper`), which ends when its last user has ended, killed ones
     included. Users take buckets of their own.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -271,12 +271,12 @@ def _join(root: Path) -> tuple[socket.socket, int] | None:
 
 def _start_keeper(root: Path) -> None:
     log = root / "keeper.log"
-    (root / KEEPER_FILE).unlink(missing_ok=True)  # One that is there now speaks of a keeper that has ended.
-    package = str(Path(__file__).parents[2])  # What this process imports, the keeper must find too, wherever it runs.
+    (root / KEEPER_FILE).unlink(missing_ok=True)  # A file that is there now belongs to a keeper that has ended.
+    package = str(Path(__file__).parents[1])  # The keeper finds the package that this process runs.
     paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     with log.open("wb") as errors:
         subprocess.run(
-            [sys.executable, "-m", "bayou.testing.keeper", str(root)],
+            [sys.executable, "-m", "bayou_testing.keeper", str(root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

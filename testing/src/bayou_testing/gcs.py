@@ -4,7 +4,7 @@
         GCSStore("b", service_account_key=server.service_account_key(), client_options={"allow_http": True})
 
 Every write gets a new generation, and a write with `x-goog-if-generation-match` checks it and takes effect in one
-step. `conditions` makes a store that does not, for those who must notice.
+step. `conditions` makes a server that breaks this promise, to test that a client notices.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Literal
 
-from bayou.testing import gcs_xml
-from bayou.testing.faults import Faults
-from bayou.testing.gcs_bucket import Blob, Bucket, Generations, Upload
-from bayou.testing.gcs_read import GcsError, read_blob, refuse
-from bayou.testing.gcs_upload import add_part, assemble
-from bayou.testing.server import LoopbackServer
-from bayou.testing.wire import Request, Response, answer
+from bayou_testing.faults import Faults
+from bayou_testing.gcs_bucket import Blob, Bucket, GcsError, Generations, Upload, add_part, assemble, check_object_name
+from bayou_testing.gcs_responses import error_xml, listing_xml, read_blob, upload_completed_xml, upload_started_xml
+from bayou_testing.server import LoopbackServer
+from bayou_testing.wire import Request, Response, answer
 
 Conditions = Literal["honour", "ignore", "create-only", "racy"]
 
@@ -35,11 +33,11 @@ _RACE_WINDOW = 0.02
 
 
 class GcsServer(LoopbackServer):
-    """Buckets in memory. Without a `bucket` argument, methods mean the first one.
+    """Buckets in memory. Without a `bucket` argument, methods use the first bucket.
 
     `conditions`: "honour" them; "ignore" them all; "create-only" honours generation 0 and lets stale swaps pass;
-    "racy" checks, pauses, and writes, so that two who raced both win. `min_part` is the least size of a part that is
-    not the last; the real one is 5 MiB. `clock` says when an object was written; it may be set at any time.
+    "racy" checks, pauses, and writes, so that both of two racing clients win. `min_part` is the least size of a part
+    that is not the last; the real one is 5 MiB. `clock` gives the time of a write; a test may replace it at any time.
     """
 
     def __init__(
@@ -107,12 +105,12 @@ class GcsServer(LoopbackServer):
                 raise GcsError(404, "NoSuchBucket", "The specified bucket does not exist.")
             if not key:
                 return self._on_bucket(request, bucket)
-            refuse(key)
+            check_object_name(key)
             if "uploadId" in request.query or "uploads" in request.query:
                 return self._on_upload(request, bucket, key)
             return self._on_object(request, bucket, key)
         except GcsError as error:
-            return answer(error.status, gcs_xml.error(error.code, error.message), {**_XML, **error.headers})
+            return answer(error.status, error_xml(error.code, error.message), {**_XML, **error.headers})
 
     def _bucket(self, name: str | None) -> Bucket:
         return next(iter(self._buckets.values())) if name is None else self._buckets[name]
@@ -137,7 +135,7 @@ class GcsServer(LoopbackServer):
             start = query["start-after"] + "\0" if query.get("start-after") else ""
         with self._lock:
             page = bucket.list(prefix, delimiter, start, limit)
-        body = gcs_xml.listing(
+        body = listing_xml(
             bucket.name,
             page,
             prefix=prefix,
@@ -190,7 +188,7 @@ class GcsServer(LoopbackServer):
             if request.method == "POST" and "uploads" in request.query:
                 identity = uuid.uuid4().hex
                 bucket.uploads[identity] = Upload(key, _kept(request))
-                return answer(200, gcs_xml.upload_started(bucket.name, key, identity), _XML)
+                return answer(200, upload_started_xml(bucket.name, key, identity), _XML)
             identity = request.query.get("uploadId", "")
             upload = bucket.uploads.get(identity)
             if upload is None or upload.key != key:
@@ -203,7 +201,7 @@ class GcsServer(LoopbackServer):
                     data = assemble(upload, request.body, self._min_part)
                     blob = bucket.put(key, data, upload.headers, self.clock(), composite=True)
                     del bucket.uploads[identity]
-                    return answer(200, gcs_xml.upload_completed(bucket.name, key, blob.etag), _XML | _written(blob))
+                    return answer(200, upload_completed_xml(bucket.name, key, blob.etag), _XML | _written(blob))
                 case "DELETE":
                     del bucket.uploads[identity]
                     return answer(204)

@@ -1,0 +1,106 @@
+"""The content of data on its way into a command, from a file or stdin, and out of it, to a file or stdout."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
+
+import click
+
+from bayou.core.atomic_file import atomic_file
+from bayou.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from bayou.data.items import DataRepository, Item
+
+_TEXT = frozenset({"application/yaml", "application/x-yaml", "application/toml", "application/xml", "application/sql"})
+_CHUNK = 1 << 20
+_IN_MEMORY = 8 << 20
+
+
+@contextmanager
+def open_input(name: str | None) -> Iterator[BinaryIO]:
+    """Open the file `name`, or stdin if it is `-` or None.
+
+    Stdin is read to its end first: the program that writes it may take hours, and no lease is held that long.
+    """
+    if name is not None and name != "-":
+        with _open_file(name) as opened:
+            yield opened
+        return
+    if name is None and sys.stdin.isatty():
+        raise click.UsageError("nothing to read: name a FILE, or - for what you type")
+    from tempfile import SpooledTemporaryFile  # noqa: PLC0415
+
+    with SpooledTemporaryFile(_IN_MEMORY) as spooled:
+        shutil.copyfileobj(sys.stdin.buffer, spooled, _CHUNK)
+        spooled.seek(0)
+        yield cast("BinaryIO", spooled)
+
+
+def _open_file(name: str) -> BinaryIO:
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}", hint="- reads the standard input") from None
+
+
+def write_stdout(content: BinaryIO) -> None:
+    """Copy content to stdout, byte for byte.
+
+    A terminal would obey control characters, so there they are made visible, except newlines and tabs.
+    """
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        from bayou.core.text import VisibleStream  # noqa: PLC0415
+
+        stream = VisibleStream()
+        while data := content.read(_CHUNK):
+            sys.stdout.write(stream.add(data))
+        sys.stdout.write(stream.add(b"", last=True))
+        return
+    shutil.copyfileobj(content, sys.stdout.buffer, _CHUNK)
+    sys.stdout.buffer.flush()
+
+
+def write_file(content: BinaryIO, target: Path) -> None:
+    """Copy content to the file `target`, whole; if this raises, the old file is unchanged."""
+    with atomic_file(target) as opened:
+        shutil.copyfileobj(content, opened, _CHUNK)
+
+
+@contextmanager
+def open_text_file(target: Path) -> Iterator[TextIO]:
+    """Open a text file that appears at `target` when all is written; if the body raises, the old file is unchanged."""
+    with atomic_file(target) as file:
+        stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        yield stream
+        stream.detach()  # flushes, and leaves the file open
+
+
+def as_json(repository: DataRepository, item: Item) -> object:
+    """Return content for a JSON document: the value of JSON content, text content as a string, else None."""
+    media_type = item.metadata.content_type.partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if not is_json and not media_type.startswith("text/") and media_type not in _TEXT:
+        return None
+    try:
+        text = repository.read(item).decode()
+    except UnicodeDecodeError:
+        return None
+    if is_json:
+        from json import loads  # noqa: PLC0415
+
+        with suppress(ValueError, RecursionError):
+            return loads(text, parse_constant=_refuse_constant)
+    return text
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{text} is no JSON")
