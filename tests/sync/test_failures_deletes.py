@@ -1,4 +1,4 @@
-"""Section 4 of failures.md: what is not there is not deleted, and what was deleted stays so.
+"""Section 4 of tests/failures.md: what is not there is not deleted, and what was deleted stays so.
 
 F028 to F030 are told in plain paths, written and deleted through the tree, as the records will do it: the verbs that
 remove (`data gc`, `rename`, …) and the number of the next version are the records' own half.

@@ -1,4 +1,4 @@
-"""Discovery: section 7 of failures.md. A store without a head is full until a listing has proved otherwise."""
+"""Discovery: section 7 of tests/failures.md. A store without a head is full until a listing has proved otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1 of failures.md: index merge and commit."""
+"""Section 1 of tests/failures.md: index merge and commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal and mutations: section 5 of failures.md. What needs sessions, records and workflows is told of sync alone."""
+"""Journal and mutations: section 5 of tests/failures.md. These tests check the part that sync plays."""
 
 from __future__ import annotations
 

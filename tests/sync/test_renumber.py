@@ -1,4 +1,4 @@
-"""Two machines made the same version: the later committer renumbers its own, and both survive (section 5)."""
+"""Two machines made the same version: the later committer renumbers its own, and both survive (docs/design.md, 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every interleaving of traces.md that lost data in an earlier draft, forced upon the real code.
+"""Traces T1 to T13 of tests/failures.md, section 16, forced upon the code: a weaker protocol loses data in each.
 
 1 is committed content of one path, 11 and 12 are A's writes, 21 is B's; C is a clone made afterwards.
 """
