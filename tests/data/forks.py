@@ -218,7 +218,7 @@ def mortal(step: int) -> None:
         connection.set_trace_callback(trace)
         return connection
 
-    sqlite3.connect = connect
+    sqlite3.connect = connect  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

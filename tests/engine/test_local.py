@@ -90,7 +90,7 @@ def test_the_first_error_is_raised_and_stops_the_others():
 
 
 def test_an_error_of_the_fold_stops_the_parts():
-    class Fails(Count):
+    class Fails(Count, frozen=True):
         def fold(self, rows):
             next(iter(rows))
             raise ValueError("full")
@@ -117,7 +117,7 @@ def test_v12_a_job_can_be_cancelled():
 def test_a_slow_fold_holds_the_parts_back():
     made: list[int] = []
 
-    class Slow(Count):
+    class Slow(Count, frozen=True):
         def run(self, part):
             for row in super().run(part):
                 made.append(row.value)

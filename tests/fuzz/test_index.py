@@ -92,7 +92,7 @@ def resealed_nodes(team: Team, pair: tuple[Clone, Clone], seeds: range) -> None:
     a, _ = pair
     store = team.store()
     node = next(key for key in team.keys() if key.startswith(f"{keys.NODES}/"))  # noqa: SIM118
-    good = bytes(store.get(keys.as_listed(node)).data)  # type: ignore[union-attr]
+    good = bytes(store.get(keys.as_listed(node)).data)
     for seed in seeds:
         store.put(keys.as_listed(node), mutated(good, random.Random(seed)))
         fresh = team.clone(f"fresh-{seed}")

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -237,7 +238,7 @@ def test_17_8_no_child_outlives_its_process(end: str) -> None:
     assert not os.path.exists(f"/proc/{pid}")
 
 
-BOMBS = {
+BOMBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rows": ({"size": pa.repeat(0, 1_000_000)}, {}),
     "one text in a dictionary": (
         {"path": pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(["x" * 1_000_000]))},

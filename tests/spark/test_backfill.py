@@ -30,7 +30,7 @@ from bayou.data.catalog.backfill import (
     told_by,
 )
 from bayou.data.catalog.derive import Absent, Read, read_all, version_row
-from bayou.data.engine import CatalogEngine
+from bayou.data.engine import CatalogEngine, Choice
 from bayou.engine.select import LARGE, LARGE_COLD
 from bayou.repo import Repo
 from bayou.spark.catalog_jobs import Parse, lines
@@ -48,7 +48,7 @@ _TABLES = {"version": "type, model_id, name, version", "output": "id", "run": "r
 
 
 @contextmanager
-def catalog_by(repo: Repo, choice: str) -> Iterator[Catalog]:
+def catalog_by(repo: Repo, choice: Choice) -> Iterator[Catalog]:
     with Datastore(repo) as datastore, Catalog(repo, datastore.tree, CatalogEngine(choice)) as catalog:
         yield catalog
 
@@ -63,7 +63,7 @@ def dump(repo: Repo) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def rebuilt(repo: Repo, choice: str) -> tuple[Refreshed, dict[str, list[tuple[object, ...]]]]:
+def rebuilt(repo: Repo, choice: Choice) -> tuple[Refreshed, dict[str, list[tuple[object, ...]]]]:
     with catalog_by(repo, choice) as catalog:
         done = catalog.refresh()
     return done, dump(repo)

@@ -63,7 +63,8 @@ def server() -> int:
 
 
 def begin(processes: Processes, scene: Scene, *python: str) -> subprocess.Popen[str]:
-    return processes.start([*python, "--repo", str(scene.root), "--json", *scene.command], **scene.environ)
+    command = [*python, "--repo", str(scene.root), "--json", *scene.command]
+    return processes.start(command, stderr=subprocess.PIPE, **scene.environ)
 
 
 def finish(process: subprocess.Popen[str]) -> Ran:

@@ -11,6 +11,7 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 
 import bayou.spark.replicate as job
+from bayou.engine.select import Request
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
@@ -25,7 +26,7 @@ from tests.sync.conftest import Clone, Team
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-class FailsAtFirst(Copy):
+class FailsAtFirst(Copy, frozen=True):
     """Copy, but half of the tasks fail once, after they have done their work."""
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -58,7 +59,8 @@ def test_both_engines_make_the_same_replica(warm, team: Team, tmp_path: Path, mo
     monkeypatch.setattr(job, "Copy", FailsAtFirst)
     for name in ("point", "spark"):
         (tmp_path / name).mkdir()
-    urls = {name: (tmp_path / name).as_uri() for name in ("point", "spark")}
+    engines: tuple[Request, ...] = ("point", "spark")
+    urls = {name: (tmp_path / name).as_uri() for name in engines}
     for number in range(40):  # discovered: nobody knows their hashes
         team.store().put(keys.payload(f"files/old/{number}", None), b"old %d" % number)
     alice: Clone = team.clone("alice")

@@ -25,6 +25,7 @@ from bayou.spark.discover import PIECES, LeafRow, joined
 from bayou.spark.replicate import DECIDED, PAIRS, RESULTS, Copy, Sieve, Written, decide
 from bayou.spark.sources.index_entries import leaf_refs
 from bayou.sync.report import Failure
+from tests.spark.test_discover_kernels import plain_rows
 
 AGE = Age("a-store", 0, doubt=False)
 
@@ -134,7 +135,10 @@ def test_leaves_that_did_not_change_are_named_and_not_written_again(stores):
     parts = [changed[:1500], changed[1500:1501], changed[1501:]]
 
     found = [
-        LeafRow(*row) for part in parts for one in kernel([entries_to_batch(part)]) for row in rows(one, PIECES.names)
+        LeafRow(*row)
+        for part in parts
+        for one in kernel([entries_to_batch(part)])
+        for row in plain_rows(one, PIECES.names)
     ]
     sink = StoreSink(store, commit)
     after = IndexTree(StoreNodes(store), join_partitions(joined(found, sink.take, apart=True), sink))
@@ -153,7 +157,7 @@ def test_a_copy_has_as_long_as_the_command_that_asked_for_it(stores, seconds):
     """And not the three minutes of a usual call: an object of a terabyte takes hours."""
     (entry,) = fill(stores[0], {"files/a": b"a"})
     found = pairs_to_batch([Pair(entry.path, entry, None)])
-    kernel = Copy(*stores, AGE, seconds)
+    kernel = Copy(stores[0], stores[1], AGE, seconds)
 
     if seconds is None:
         assert sum(part.num_rows for part in kernel([found])) == 1

@@ -16,7 +16,7 @@ from bayou.core.errors import JavaMissing
 from bayou.data.catalog.catalog import Where
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import values
-from bayou.data.engine import CatalogEngine
+from bayou.data.engine import CatalogEngine, Choice
 from bayou.data.records import Records
 from bayou.data.retention import plan_gc, run_gc
 from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order, ruling_of
@@ -119,7 +119,7 @@ def furnish(repo: Repo) -> None:
     bad.write_bytes(bad.read_bytes().replace(b'keep: "6"', b'keep: "soon"'))
 
 
-def planned(repo: Repo, choice: str):
+def planned(repo: Repo, choice: Choice):
     with Records(repo, engine=CatalogEngine(choice)) as records:
         return plan_gc(records, LATER)
 

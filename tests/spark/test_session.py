@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -72,7 +73,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 def test_a_second_caller_uses_the_server_of_the_first_and_meets_nobody_s_credentials(warm, processes, monkeypatch):
     server = warm.running()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    here: dict[str, object] = {"__name__": "look"}
+    here: dict[str, Any] = {"__name__": "look"}
     exec(LOOK, here)
 
     of_the_first = here["tell_environment"]()

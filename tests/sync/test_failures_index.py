@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
+from bayou.engine.parts import objects
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
@@ -214,7 +215,7 @@ def test_f007_a_repair_keeps_what_was_committed_while_it_looked(s3_team: Team, m
         store.put(keys.payload(f"files/{name}", None), b"unindexed")
     import bayou.maintenance.verify_job as job_module
 
-    real = job_module.objects
+    real = objects
 
     def meanwhile(asked: Any, part: Any) -> Any:
         monkeypatch.setattr(job_module, "objects", real)

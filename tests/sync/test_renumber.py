@@ -261,8 +261,7 @@ def test_a_version_that_changes_while_it_is_renumbered_is_decided_anew(
     a, b = pair
     real, left = Datastore, [1]
     import bayou.sync.transfer.apply as act
-
-    pull = act.pull
+    from bayou.sync.transfer.pull import pull
 
     def meanwhile(context: Any, items: Any, *rest: Any) -> Any:
         if left and items:

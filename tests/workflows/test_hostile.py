@@ -158,7 +158,7 @@ def test_17_10_a_schema_fetches_nothing_and_quotes_no_file(asked: tuple[str, lis
     assert paths == []
 
 
-ENDLESS = {
+ENDLESS: dict[str, dict[str, Any]] = {
     "itself": {"$ref": "#/properties/x"},
     "itself twice": {"allOf": [{"$ref": "#/properties/x"}, {"$ref": "#/properties/x"}]},
     "a bomb of references": {

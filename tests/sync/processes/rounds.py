@@ -159,8 +159,8 @@ class Round:
             assert not other, (
                 f"{name} differs from a fresh clone in {[(one, one in mine, one in theirs) for one in other]}"
             )
-        report = api.verify(fresh.repo, deep=True, repair=False)
-        assert (report.ok, report.unindexed) == (True, []), report
+        verified = api.verify(fresh.repo, deep=True, repair=False)
+        assert (verified.ok, verified.unindexed) == (True, []), verified
 
 
 def payload(clone: Clone) -> dict[str, bytes]:

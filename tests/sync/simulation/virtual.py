@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest.mock import patch
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 import bayou.index.build
 import bayou.index.head
@@ -72,7 +72,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
         patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
-        patch("bayou.sync.transfer.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
+        patch("bayou.sync.transfer.push.Entry", lambda *fields: replace(Entry(*fields), modified=rules.now_ms())),
         patch("bayou.sync.plan.remote_snapshot.datetime", moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
