@@ -32,8 +32,8 @@ from bayou.sync.transfer import apply
 from bayou.sync.transfer.executor import Arrived, Sending, Upload
 from bayou.worktree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
-from tests.spark.alone import AtOnce, without_spark
 from tests.spark.scenes import Fate, Scene, copy, outcome
+from tests.spark.without_spark import AtOnce, without_spark
 from tests.sync.conftest import Clone, Team
 
 ROOT = Path(__file__).parents[2]
@@ -201,7 +201,7 @@ def watched(monkeypatch) -> list[str]:
         told.append(f"committed {sum(line.startswith('committed') for line in told) + 1}")
         return done
 
-    monkeypatch.setattr("tests.spark.alone.AtOnce", Watched)
+    monkeypatch.setattr("tests.spark.without_spark.AtOnce", Watched)
     monkeypatch.setattr(commit_module, "commit", committed)
     monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     return told
@@ -319,7 +319,7 @@ def test_v17_what_tasks_ask_the_store_for_while_they_compare_is_counted_too(team
 KILLED = """
 import os, signal, sys
 from tests.cli.conftest import Ran
-from tests.spark.alone import AtOnce, without_spark
+from tests.spark.without_spark import AtOnce, without_spark
 from bayou.repo import open_repo
 from bayou.sync import api, large, windows
 from bayou.sync.report import SyncOptions

@@ -33,8 +33,8 @@ from bayou.objectstore.transport import Level
 from bayou.spark.arrow import assign
 from bayou.spark.executor import _Run, decode
 from tests.index.memory import MemoryStore
-from tests.maintenance.reference_compare import compare
-from tests.maintenance.reference_sweep import SweepReference
+from tests.maintenance.reference_gc import SweepReference
+from tests.maintenance.reference_verify import compare
 
 SMALL = ChunkParams(3, 6, 2, 4)
 PUSHES = [f"01J8XG4Q6V5T3N2M1K0H9G8F7{letter}" for letter in "ABC"]
