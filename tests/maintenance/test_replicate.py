@@ -498,7 +498,7 @@ def test_a_process_that_is_killed_while_it_copies_leaves_a_store_that_the_next_c
     code = """
 import os, sys, threading, time
 from bayou.repo import open_repo
-from bayou.sync import api
+from bayou.maintenance import api
 import bayou.maintenance.replica.copy as copies
 real, done = copies.copy, []
 def slow(*args):

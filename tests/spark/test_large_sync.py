@@ -321,10 +321,12 @@ import os, signal, sys
 from tests.cli.conftest import Ran
 from tests.spark.without_spark import AtOnce, without_spark
 from bayou.repo import open_repo
-from bayou.sync import api, large, windows
+from bayou.maintenance import api
+from bayou.sync import bulk_pass
+from bayou.sync.plan import windows
 from bayou.sync.report import SyncOptions
 
-windows.WINDOW, left, real = 7, [2], large.begin
+windows.WINDOW, left, real = 7, [2], bulk_pass.begin
 
 def dying(*args, **kwargs):
     left[0] -= 1
@@ -332,7 +334,7 @@ def dying(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*args, **kwargs)
 
-large.begin = dying
+bulk_pass.begin = dying
 with without_spark():
     api.sync(open_repo(sys.argv[1]), SyncOptions(mode=sys.argv[2], engine="spark"))
 """

@@ -54,8 +54,8 @@ HOLD = """
 import sys
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
-from bayou.spark.server.control import Warm
-warm, deadline = Warm.of(SparkConfig()), Deadline.after(250)
+from bayou.spark.server.control import SparkServer
+warm, deadline = SparkServer.of(SparkConfig()), Deadline.after(250)
 with warm.using(deadline):
     print(warm.find_or_start(deadline).pid, flush=True)
     sys.stdin.read()

@@ -218,12 +218,12 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 
 DELETE_TEN = """
 from bayou.repo import open_repo
-from bayou.objectstore.retry import Sender
-from bayou.sync import api
+from bayou.objectstore.retry import RetryingClient
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 
 left, when = int(sys.argv[2]), sys.argv[3]
-real = Sender.send
+real = RetryingClient.send
 
 def send(self, *arguments, **options):
     global left
@@ -235,7 +235,7 @@ def send(self, *arguments, **options):
         die()
     return answer
 
-Sender.send = send
+RetryingClient.send = send
 api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
 """
 

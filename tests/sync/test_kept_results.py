@@ -158,7 +158,8 @@ def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
 
 PUSHER = """
 from bayou.repo import open_repo
-from bayou.sync import api, push
+from bayou.maintenance import api
+from bayou.sync.transfer import push
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")

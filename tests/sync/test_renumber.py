@@ -321,8 +321,7 @@ import importlib
 from bayou.repo import open_repo
 from bayou.data.allocate import renumber
 from bayou.repo import init_repo
-from bayou.sync import api
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 
 module, owner, name = sys.argv[2:5]
@@ -332,13 +331,13 @@ api.sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
 """
 
 STEPS = [
-    ("bayou.worktree.staged_directory", "Assembly", "write", 1),
-    ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
-    ("bayou.worktree.staged_directory", "Assembly", "place", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "write", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "sync", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "place", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
     ("bayou.sync.transfer.pull", "", "_intend", 1),
-    ("bayou.worktree.staging", "Incoming", "place", 1),
-    ("bayou.worktree.staging", "Incoming", "place", 2),
+    ("bayou.worktree.staging", "StagingArea", "place", 1),
+    ("bayou.worktree.staging", "StagingArea", "place", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "settle", 1),
 ]
