@@ -54,7 +54,8 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
-        self.objects.mkdir(parents=True)
+        for directory in (self.staging, self.objects):
+            directory.mkdir(parents=True)
         self.recipe = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
         self.store = open_store(self.objects.as_uri())
 
@@ -280,6 +281,17 @@ def test_a_download_that_runs_twice_touches_nothing_of_the_first(place, uploads)
     assert by_path(first) == by_path(second)
     StagingArea(place.tree, place.staging).clear()
     assert place.staged() == set()
+
+
+def test_v14_a_task_that_outlives_its_job_does_not_bring_its_directory_back(place, uploads):
+    """Spark interrupts tasks without waiting for their end: the job may have removed its directory before."""
+    place.upload(uploads)
+    folder = place.staging / "removed"
+
+    rows = rows_of(Downloads(place.recipe, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
+
+    assert "done" not in {row.outcome for row in rows}
+    assert not folder.exists()
 
 
 def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
