@@ -86,6 +86,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.fixture
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probe stores without writers that race for a key: tests/objectstore proves that they do, and it takes seconds."""
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
+
+
+@pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A source of randomness of this test's own, the same in every run with the same seed."""
     file, _, name = request.node.location  # unlike its id, the same in every way to run the tests

@@ -32,10 +32,7 @@ MANY = {"heads": 1_000_000, "pages": 500_000, "leases": 2_000_000, "nodes": 500_
 _PER_PROCESS = 50_000
 
 
-@pytest.fixture(autouse=True)
-def few_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of the store prove that directories swap."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
+pytestmark = pytest.mark.usefixtures("quick_probe")
 
 
 def feed(kind: str, seed: int, count: int) -> tuple[int, int]:

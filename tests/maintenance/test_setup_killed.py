@@ -131,9 +131,8 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
     ],
 )
 def test_f062_at_every_moment_the_configuration_names_a_place_whose_data_is_complete(
-    team: Team, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Team, str], Move], steps: list[tuple[str, int]]
+    team: Team, quick_probe: None, prepare: Callable[[Team, str], Move], steps: list[tuple[str, int]]
 ) -> None:
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)  # racing is proved elsewhere, and takes its time
     moves = [prepare(team, f"repo{number}") for number in range(len(steps))]
     orders = [
         (str(move.clone.repo.root), move.target, step, count) for move, (step, count) in zip(moves, steps, strict=True)

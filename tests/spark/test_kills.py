@@ -209,12 +209,11 @@ def test_a_command_that_is_killed_is_completed_by_the_next(warm, job, s3_team, p
 
 
 @pytest.fixture
-def own_seaweed(tmp_path, monkeypatch) -> Iterator[SeaweedServer]:
+def own_seaweed(tmp_path, quick_probe, monkeypatch) -> Iterator[SeaweedServer]:
     """A SeaweedFS that may be killed."""
     with SeaweedServer(tmp_path / "seaweed") as own:
         for name, value in own.env().items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
         own.create_bucket("kills")
         yield own
 

@@ -124,10 +124,9 @@ def test_f003_a_swap_that_comes_too_late_is_refused_and_merged_again(s3_team: Te
 
 @pytest.mark.parametrize("who", ["adds", "deletes"])
 def test_f004_a_neighbour_survives_the_emptying_of_its_leaf_in_every_order(
-    tmp_path: Path, turns: Turns, who: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, turns: Turns, quick_probe: None, who: str
 ) -> None:
     """One of them is interrupted by the other before each of its requests in turn."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     number = 0
     while True:
         number += 1

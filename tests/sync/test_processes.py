@@ -81,9 +81,8 @@ def play_with_restarts(servers: list[ForkServer], server: SeaweedServer, rng: ra
 
 
 @pytest.fixture
-def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
+def own_server(quick_probe: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
     """A SeaweedFS that nobody else is using."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     with SeaweedServer() as server:
         for name, value in server.env().items():
             monkeypatch.setenv(name, value)
