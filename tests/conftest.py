@@ -8,13 +8,15 @@ import random
 import secrets
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bayou.core import limits
+from bayou.data.query import evaluator
 from bayou.engine import select
 from bayou.spark.executor import SparkEngines
 
@@ -83,6 +85,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {SEED}={os.environ[SEED]} repeats what `rng` draws; hypothesis prints how to repeat a failure"
+
+
+@pytest.fixture
+def expression_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set what an expression may take, as in `expression_limits(seconds=1.0)`, for processes that begin after that."""
+
+    def set_limits(**limits_: float) -> None:
+        for name, value in limits_.items():
+            monkeypatch.setattr(limits, f"EXPRESSION_{name.upper()}", value)
+        monkeypatch.setattr(evaluator, "_idle", [])
+
+    return set_limits
+
+
+@pytest.fixture
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probe stores without writers that race for a key: tests/objectstore proves that they do, and it takes seconds."""
+    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
 
 
 @pytest.fixture

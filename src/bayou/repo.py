@@ -1,4 +1,4 @@
-"""A repo: a directory with `bayou.toml`, and the layout of its files (section 2 of the design)."""
+"""A repo: a directory with `bayou.toml`, and the layout of its files (docs/design.md, section 2)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Processes:
 
     def run(self, *args: str, **environ: str) -> Ran:
         """Run `python -m bayou`."""
-        return self.finish(self.start(["-m", "bayou", *args], **environ))
+        return self.finish(self.start(["-m", "bayou", *args], stderr=subprocess.PIPE, **environ))
 
     def script(self, text: str, *args: str, stderr: int = subprocess.PIPE, **environ: str) -> subprocess.Popen[str]:
         return self.start(["-c", text, *args], stderr=stderr, **environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,7 +322,7 @@ def test_a_verify_is_told_exactly_as_documented(api, repo, command):
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "unrecovered"])
 def test_damage_exits_with_4(api, repo, command, damage):
-    found = {"missing": [], "changed": [], "unindexed": [], damage: ["data/x"]}
+    found: dict[str, Any] = {"missing": [], "changed": [], "unindexed": [], damage: ["data/x"]}
     api.answer("verify", VerifyReport(checked=1, leftovers=0, trash=0, repaired=0, **found))
 
     ran = command("datastore", "verify", "--json")

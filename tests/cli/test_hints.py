@@ -44,7 +44,10 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if id(node) in docstrings or id(node) in inside:
             continue
         if isinstance(node, ast.JoinedStr):
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values),
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
@@ -52,7 +55,7 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def hints(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the texts of every `hint=…`, every call of `hint(…)` and every `hint = …`."""
     for node in ast.walk(tree):
-        value: ast.AST | None = None
+        value: ast.expr | None = None
         if isinstance(node, ast.keyword) and node.arg == "hint":
             value = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hint":

@@ -12,6 +12,8 @@ import pytest
 import bayou
 from bayou import repo as repo_module
 from bayou.config import load_config
+from bayou.config.trust import write_private
+from bayou.config.write import write_file
 from bayou.core.errors import AlreadyInitialized, ConfigInvalid, NotARepo, UsageError
 from bayou.repo import find_repo, init_repo, open_repo
 from tests.trusting import trust
@@ -62,7 +64,7 @@ def test_every_repo_has_an_id_of_its_own(tmp_path):
 @pytest.mark.parametrize("step", range(5))
 def test_an_init_that_was_cut_anywhere_is_completed_by_the_next(tmp_path, monkeypatch, step):
     """V19: the marker comes last."""
-    real_mkdir, real_write, real_file = Path.mkdir, repo_module.write_private, repo_module.write_file
+    real_mkdir, real_write, real_file = Path.mkdir, write_private, write_file
     left = iter(range(step))
 
     def cut(real):
@@ -88,7 +90,7 @@ def test_an_init_that_was_cut_anywhere_is_completed_by_the_next(tmp_path, monkey
 
 
 def test_of_two_that_init_at_the_same_moment_one_wins(tmp_path, monkeypatch):
-    real = repo_module.write_file
+    real = write_file
 
     def late(file: Path, text: str, *, create: bool) -> None:
         monkeypatch.setattr(repo_module, "write_file", real)

@@ -71,7 +71,7 @@ def test_an_ordinary_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> 
 def test_a_block_that_fails_leaves_the_old_content_and_no_temporary(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"old")
     with pytest.raises(TypeError), atomic_file(tmp_path / "a") as file:
-        file.writelines([b"half of the new", None])  # type: ignore[list-item]
+        file.writelines([b"half of the new", None])
     assert (tmp_path / "a").read_bytes() == b"old"
     assert names(tmp_path) == ["a"]
 

@@ -10,6 +10,7 @@ import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -271,7 +272,7 @@ def test_a_circle_that_two_machines_made_ends(records: Records) -> None:
         records.data.get(MODEL, "a")
 
 
-def _fields(metadata: Metadata) -> dict[str, object]:
+def _fields(metadata: Metadata) -> dict[str, Any]:
     return {name: getattr(metadata, name) for name in Metadata.__struct_fields__}
 
 
@@ -482,7 +483,8 @@ def test_f121_metadata_that_does_not_parse_is_named_and_hides_nothing_else(recor
 def test_metadata_with_a_wrong_field_is_named_with_the_field(field: str) -> None:
     good = Metadata("i", "n", 1, "t", 0, None, Owner("m", "i", "t", "r"), "2024-01-01T00:00:00.000Z")
     assert Metadata.from_document(good.to_document()) == good
-    for wrong in ([], 1.5, {"a": 1}):
+    wrongs: tuple[object, ...] = ([], 1.5, {"a": 1})
+    for wrong in wrongs:
         fields = {**good.to_document(), field: wrong}
         with pytest.raises(RecordDamaged, match=f"data/x: its {field}"):
             Metadata.from_document(fields, "data/x")

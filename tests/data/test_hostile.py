@@ -58,7 +58,7 @@ def test_17_6_hostile_metadata_is_refused_with_its_path(content: bytes) -> None:
     assert len(caught.value.message) < 500
 
 
-OUTPUTS = {
+OUTPUTS: dict[str, dict[str, Any]] = {
     "endless": {"duration_s": 10**400},
     "many-versions": {"data": [{"name": "x", "version": 2**63, "size": 1, "sha256": None}]},
     "much-data": {"data": [{"name": "x", "version": 1, "size": 2**70, "sha256": None}]},

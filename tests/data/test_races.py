@@ -97,9 +97,12 @@ def test_readers_see_all_of_what_is_published_together_or_nothing_of_it(repo: Re
             if seen:
                 assert records.data.get(MODEL, "a").metadata.version <= records.data.get(MODEL, "b").metadata.version
                 looks += 1
-        assert [row.version for row in records.data.find()] == [12] * 3
-    assert child.returncode == 0
-    assert looks
+            if looks == 5:
+                (repo.root / "seen").touch()
+        last = {row.version for row in records.data.find()}
+    assert child.returncode == 0, child.communicate()
+    assert len(last) == 1
+    assert last.pop() >= 12
 
 
 def test_f039_a_put_that_meets_a_delete_is_no_error_and_leaves_no_shell(repo: Repo) -> None:

@@ -81,17 +81,22 @@ def test_every_row_of_every_part_comes_once_and_in_its_order(parts, at_once):
 
 
 def test_the_first_error_is_raised_and_stops_the_others():
-    begun = time.monotonic()
+    begun: list[int] = []
+
+    class Watched(Count, frozen=True):
+        def run(self, part):
+            begun.append(part)
+            yield from super().run(part)
 
     with pytest.raises(StoreError, match="gone"):
-        LocalExecutor(threads=2).run(Count(1000, rows=5, fails=1, waits=0.01))
+        LocalExecutor(threads=2).run(Watched(1000, rows=5, fails=1, waits=0.01))
 
-    assert time.monotonic() - begun < 5
+    assert len(begun) < 100
     assert threads() == []
 
 
 def test_an_error_of_the_fold_stops_the_parts():
-    class Fails(Count):
+    class Fails(Count, frozen=True):
         def fold(self, rows):
             next(iter(rows))
             raise ValueError("full")
@@ -118,7 +123,7 @@ def test_v12_a_job_can_be_cancelled():
 def test_a_slow_fold_holds_the_parts_back():
     made: list[int] = []
 
-    class Slow(Count):
+    class Slow(Count, frozen=True):
         def run(self, part):
             for row in super().run(part):
                 made.append(row.value)

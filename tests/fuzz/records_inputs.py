@@ -197,9 +197,9 @@ def made(kind: str, seed: int, number: int) -> bytes:
                 data[at:to] = other[at : to + 20]
             case 6 | 7:  # the value of a line
                 lines = bytes(data).split(b"\n")
-                which = chance.randrange(len(lines))
-                key, colon, _ = lines[which].partition(b": ")
-                lines[which] = key + (colon or b": ") + chance.choice(_PIECES)
+                line = chance.randrange(len(lines))
+                key, colon, _ = lines[line].partition(b": ")
+                lines[line] = key + (colon or b": ") + chance.choice(_PIECES)
                 data = bytearray(b"\n".join(lines))
             case 8:
                 data = bytearray(chance.choice(_PIECES) + bytes(data) + chance.choice(_PIECES))

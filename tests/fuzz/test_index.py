@@ -32,10 +32,7 @@ MANY = {"heads": 1_000_000, "pages": 500_000, "leases": 2_000_000, "nodes": 500_
 _PER_PROCESS = 50_000
 
 
-@pytest.fixture(autouse=True)
-def few_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of the store prove that directories swap."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
+pytestmark = pytest.mark.usefixtures("quick_probe")
 
 
 def feed(kind: str, seed: int, count: int) -> tuple[int, int]:
@@ -92,7 +89,7 @@ def resealed_nodes(team: Team, pair: tuple[Clone, Clone], seeds: range) -> None:
     a, _ = pair
     store = team.store()
     node = next(key for key in team.keys() if key.startswith(f"{keys.NODES}/"))  # noqa: SIM118
-    good = bytes(store.get(keys.as_listed(node)).data)  # type: ignore[union-attr]
+    good = bytes(store.get(keys.as_listed(node)).data)
     for seed in seeds:
         store.put(keys.as_listed(node), mutated(good, random.Random(seed)))
         fresh = team.clone(f"fresh-{seed}")

@@ -67,7 +67,7 @@ class MemoryStore:
     ) -> Iterator[Any]:
         return map(function, items)
 
-    def sent(self, verb: str) -> list[str]:
+    def sent(self, verb: str) -> Sequence[str]:
         """Return the keys of all requests of a kind."""
         return [key for sent, key in self.requests if sent == verb]
 

@@ -17,7 +17,7 @@ from tests.index.reference import SHAPES, entries, entry, is_boundary, levels, s
 
 def digests(nodes: MemoryNodes) -> list[list[bytes]]:
     """Return the digests of all nodes by level, each in order of path."""
-    by_level = {}
+    by_level: dict[int, list[bytes]] = {}
     for node in sorted(nodes.nodes.values(), key=lambda node: node.first):
         by_level.setdefault(node.level, []).append(node.digest)
     return [by_level[level] for level in sorted(by_level)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -344,7 +345,7 @@ def test_a_missing_field_is_named(field):
         parse({name: value for name, value in GOOD.items() if name != field})
 
 
-WRONG = {
+WRONG: dict[str, list[Any]] = {
     "store": [None, 1, "", "a/b", "x" * 65],
     "seq": [None, "2", 2.0, True, -1, 2**63, 3],
     "commit": [None, "../x", commit_id(1)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,7 @@ def test_the_digest_of_a_branch_does_not_depend_on_what_its_children_are_called(
 )
 def test_a_node_that_is_not_what_its_parent_says_is_damaged(claim, value):
     node = leaf([entry("data/a"), entry("data/b")])
-    said = {
+    said: dict[str, Any] = {
         "first": node.first,
         "last": node.last,
         "node": name(node.digest, "c1"),

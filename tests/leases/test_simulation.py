@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +27,7 @@ from bayou.leases import lease, leases, objects
 from bayou.leases.acquire import AcquireAttempt, Watch
 from bayou.leases.objects import STORE, HeldLease, LeaseObjects, model_key
 from bayou.objectstore.store import Store
+from bayou.objectstore.transport import Match
 from tests.leases import world
 from tests.leases.world import Broken, World
 
@@ -56,7 +58,7 @@ def contend(seed: int) -> None:
     try:
         for number in range(w.rng.randint(3, 5)):
             beats = w.rng.randint(0, 5)
-            w.add(f"a{number}", lambda actor, beats=beats: world.hold(actor, KEY, beats))
+            w.add(f"a{number}", partial(world.hold, key=KEY, beats=beats))
         w.run(250, one_holder)
         assert all(actor.had or actor.dead for actor in w.actors)
     finally:
@@ -69,10 +71,10 @@ def exclude_each_other(seed: int) -> None:
     try:
         for number in range(3):
             key, beats = w.rng.choice([KEY, OTHER]), w.rng.randint(0, 4)
-            w.add(f"m{number}", lambda actor, key=key, beats=beats: world.write_a_model(actor, key, beats))
+            w.add(f"m{number}", partial(world.write_a_model, key=key, beats=beats))
         for number in range(w.rng.randint(1, 2)):
             beats = w.rng.randint(0, 3)
-            w.add(f"s{number}", lambda actor, beats=beats: world.take_the_store(actor, beats))
+            w.add(f"s{number}", partial(world.take_the_store, beats=beats))
         w.run(300, store_alone)
     finally:
         w.close()
@@ -121,7 +123,7 @@ def play(scene: Callable[[int], None], rng: random.Random, times: int) -> None:
 
 def blind_swap(self: LeaseObjects, key: str, written: Any, over: Any) -> Any:
     stored = self._store.put(objects.object_key(key), objects.encode(written))
-    return objects.Seen(written, objects.Match(stored.etag, stored.version), 0)
+    return objects.Seen(written, Match(stored.etag, stored.version), 0)
 
 
 TEETH: dict[str, tuple[Callable[[int], None], Callable[[], AbstractContextManager[Any]]]] = {

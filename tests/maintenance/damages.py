@@ -25,11 +25,10 @@ SOME = "files/17"
 
 
 @pytest.fixture(autouse=True)
-def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_nodes(quick_probe: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few files make a tree of several levels."""
     for function in (build_module.build, build_module.build_above, merge_module.merge):
         monkeypatch.setattr(function, "__defaults__", (SMALL,))
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)  # tests/objectstore proves that directories swap
 
 
 @pytest.fixture

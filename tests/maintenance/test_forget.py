@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import MassDelete
+from bayou.index.head import swap_head
 from bayou.maintenance import api
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
@@ -75,7 +76,7 @@ def test_what_was_forgotten_is_settled_and_other_changes_are_pushed(team: Team, 
 def test_an_entry_that_a_peer_replaces_meanwhile_is_kept(
     team: Team, writer: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    b, swap, peers = team.clone("b"), commit.swap_head, [writer]
+    b, swap, peers = team.clone("b"), swap_head, [writer]
 
     def late(*args: Any) -> Any:
         while peers:

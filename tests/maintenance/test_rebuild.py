@@ -8,6 +8,7 @@ import pytest
 
 import bayou.index.merge as merge_module
 import bayou.maintenance.rebuild as rebuild_module
+from bayou.index.discovery import list_payload
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou_testing.faulty import Crash, Fault, crash
@@ -29,7 +30,7 @@ def test_a_commit_that_comes_during_a_rebuilding_is_not_lost(
         lose(store, find_node(store, SOME)[1].node)
     else:
         store.put(keys.HEAD, b"garbage")
-    real = rebuild_module.list_payload
+    real = list_payload
 
     def meanwhile(asked: Any) -> Any:
         monkeypatch.setattr(rebuild_module, "list_payload", real)

@@ -23,6 +23,7 @@ from bayou.index.head import Head, encode_head, parse_head, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.maintenance import api
+from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.copy import Pair, copy_push, is_copy
 from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.multipart import THRESHOLD
@@ -291,16 +292,15 @@ def test_a_push_to_the_replica_in_the_middle_is_noticed_by_the_swap(scene: Scene
     bob.sync()
     bob.write("files/bobs", b"bob's")
     scene.push({"files/new": b"new"})
-    import bayou.maintenance.replicate as module
 
-    real = module.transfer.replicate
+    real = transfer.replicate
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
         made = real(*args, **kwargs)
         bob.push()
         return made
 
-    monkeypatch.setattr(module.transfer, "replicate", meanwhile)
+    monkeypatch.setattr(transfer, "replicate", meanwhile)
     with pytest.raises(ReplicaRefused, match="files/bobs"):
         scene.replicate()
     assert contents_of(scene.store)["files/bobs"] == b"bob's"
@@ -310,9 +310,9 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
     scene.replicate()
     scene.push({"files/new": b"new"})
     bob = scene.replica.clone("bob")
-    import bayou.maintenance.replicate as module
 
-    real, ran = module.transfer.replicate, []
+    real = transfer.replicate
+    ran: list[Any] = []
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
         made = real(*args, **kwargs)
@@ -320,7 +320,7 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
             ran.append(api.collect(bob.repo, dry_run=False, grace_s=0))
         return made
 
-    monkeypatch.setattr(module.transfer, "replicate", meanwhile)
+    monkeypatch.setattr(transfer, "replicate", meanwhile)
     scene.replicate()
 
     assert ran[0].leftovers_deleted == 1
@@ -498,7 +498,7 @@ def test_a_process_that_is_killed_while_it_copies_leaves_a_store_that_the_next_c
     code = """
 import os, sys, threading, time
 from bayou.repo import open_repo
-from bayou.sync import api
+from bayou.maintenance import api
 import bayou.maintenance.replica.copy as copies
 real, done = copies.copy, []
 def slow(*args):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bayou.maintenance.setup as setup_code
+from bayou.config.write import write_datastore
 from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
 from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
@@ -44,7 +45,7 @@ def test_configuration_switches_when_everything_is_in_place(
     other.write("files/theirs", "theirs")
     other.sync()
     a = newcomer(team, "a", TEXTS)
-    real = setup_code.write_datastore
+    real = write_datastore
     complete: list[bool] = []
 
     def switching(*args: Any, **more: Any) -> None:

@@ -22,7 +22,8 @@ SETUPS = """
 import importlib, json
 from bayou.repo import open_repo
 from bayou.objectstore import probe
-from bayou.sync import api, hydrate, migrate, setup
+from bayou.maintenance import api, setup
+from bayou.sync import hydrate
 
 probe.ROUNDS = 0
 
@@ -56,10 +57,10 @@ INTO_STORE = [
     ("bayou.maintenance.setup:write_datastore", 1),
 ]
 INTO_DIRECTORY = [
-    ("bayou.worktree.atomic_write:Draft.place", 2),
+    ("bayou.worktree.atomic_write:AtomicFile.place", 2),
     ("bayou.maintenance.setup:copy", 1),
     ("bayou.maintenance.setup:write_datastore", 1),
-    ("bayou.worktree.tree:Tree.delete", 2),
+    ("bayou.worktree.tree:Worktree.delete", 2),
     ("bayou.maintenance.setup:remove_moved", 1),
 ]
 
@@ -121,15 +122,17 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
     [
         (from_local_to_store, INTO_STORE),
         (from_local_to_directory, INTO_DIRECTORY),
-        (from_directory_to_store, [("bayou.worktree.atomic_write:Draft.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
+        (
+            from_directory_to_store,
+            [("bayou.worktree.atomic_write:AtomicFile.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]],
+        ),
         (from_store_to_directory, [("bayou.maintenance.setup:complete", 1), *INTO_DIRECTORY]),
         (from_store_to_store, [("bayou.maintenance.setup:hydrate", 1), *INTO_STORE[2:4], *INTO_STORE[-2:]]),
     ],
 )
 def test_f062_at_every_moment_the_configuration_names_a_place_whose_data_is_complete(
-    team: Team, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Team, str], Move], steps: list[tuple[str, int]]
+    team: Team, quick_probe: None, prepare: Callable[[Team, str], Move], steps: list[tuple[str, int]]
 ) -> None:
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)  # racing is proved elsewhere, and takes its time
     moves = [prepare(team, f"repo{number}") for number in range(len(steps))]
     orders = [
         (str(move.clone.repo.root), move.target, step, count) for move, (step, count) in zip(moves, steps, strict=True)

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bayou
-from bayou.core import limits
 from bayou.core.errors import ExpressionInvalid, QueryInvalid
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.query import evaluator
@@ -46,10 +46,8 @@ LARGE = {
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little time, and processes that know it."""
-    monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(evaluator, "_idle", [])
+def short(expression_limits: Callable[..., None]) -> None:
+    expression_limits(seconds=1.0)
 
 
 @pytest.mark.parametrize(("source", "values"), ENDLESS.values(), ids=ENDLESS.keys())
@@ -60,10 +58,9 @@ def test_17_10_an_endless_expression_ends(short: None, source: str, values: dict
 
 @pytest.mark.parametrize(("source", "values"), LARGE.values(), ids=LARGE.keys())
 def test_17_10_an_expression_takes_no_more_memory_than_it_may(
-    monkeypatch: pytest.MonkeyPatch, source: str, values: dict[str, Any]
+    expression_limits: Callable[..., None], source: str, values: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(limits, "EXPRESSION_MEMORY", 400 << 20)
-    monkeypatch.setattr(evaluator, "_idle", [])
+    expression_limits(memory=400 << 20)
     with pytest.raises(TooCostly):
         BoundedProgram(source, "it").execute(values)
 
@@ -74,9 +71,8 @@ def test_17_10_a_costly_expression_of_a_definition_is_an_error_with_its_place(sh
         evaluate("${{ inputs.xs.map(x, x) }}", scope, lambda _: "models/x.yaml, line 3")
 
 
-def test_17_10_a_query_over_hostile_content_names_the_versions_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 0.3)
-    monkeypatch.setattr(evaluator, "_idle", [])
+def test_17_10_a_query_over_hostile_content_names_the_versions_and_ends(expression_limits: Callable[..., None]) -> None:
+    expression_limits(seconds=0.3)
     rows = [
         VersionRow("m", "id", "net", f"n{at}", 1, "x", 1, None, "text/plain", "2026-01-01T00:00:00.000Z")
         for at in range(8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from datetime import date
+from typing import Any
 
 import pytest
 import yaml
@@ -465,7 +466,7 @@ def test_a_lost_lease_stops_this_method_and_no_other(repo, own):
 
 def test_what_is_written_without_the_lease_is_refused(repo, own):
     """V13: the output of a run that lost its lease is not recorded: it is somebody else's turn."""
-    sessions = []
+    sessions: list[Any] = []
 
     def then(work):
         for lease in sessions[0].leases:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_a_crew_waits_for_what_has_begun_and_drops_the_rest() -> None:
         gate.wait()
         done.append(number)
 
-    futures = [crew.submit(lambda number=number: work(number)) for number in range(3)]
+    futures = [crew.submit(partial(work, number)) for number in range(3)]
     begun.wait()
     threading.Timer(0.05, gate.set).start()
     crew.cancel_and_join(futures, threading.Event())

@@ -9,6 +9,7 @@ import pydoc
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def clone(team: Team) -> Clone:
 
 
 @pytest.fixture
-def repo(clone: Clone) -> bayou.Repo:
+def repo(clone: Clone) -> Iterator[bayou.Repo]:
     opened = bayou.open(clone.repo.root)
     opened.models.create("host/linux", "web1")
     yield opened

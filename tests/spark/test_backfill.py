@@ -35,7 +35,7 @@ from bayou.data.catalog.derive import Absent, Read, read_all, version_row
 from bayou.data.engine import CatalogEngine
 from bayou.engine import select
 from bayou.engine.local import LocalExecutor
-from bayou.engine.select import LARGE, LARGE_COLD, Selector
+from bayou.engine.select import LARGE, LARGE_COLD, Request, Selector
 from bayou.repo import Repo
 from bayou.spark.executor import decode, encode, schema_of
 from bayou.spark.sql.query import open_query
@@ -52,7 +52,7 @@ _TABLES = {"version": "type, model_id, name, version", "output": "id", "run": "r
 
 
 @contextmanager
-def catalog_by(repo: Repo, choice: str) -> Iterator[Catalog]:
+def catalog_by(repo: Repo, choice: Request) -> Iterator[Catalog]:
     with Datastore(repo) as datastore, Catalog(repo, datastore.tree, CatalogEngine(choice)) as catalog:
         yield catalog
 
@@ -67,7 +67,7 @@ def dump(repo: Repo) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def rebuilt(repo: Repo, choice: str) -> tuple[Refreshed, dict[str, list[tuple[object, ...]]]]:
+def rebuilt(repo: Repo, choice: Request) -> tuple[Refreshed, dict[str, list[tuple[object, ...]]]]:
     with catalog_by(repo, choice) as catalog:
         done = catalog.refresh()
     return done, dump(repo)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,9 +13,9 @@ from hypothesis import strategies as st
 
 from bayou.index.build import ChunkParams, build, join_partitions
 from bayou.index.discovery import IN_THE_WAY, discover
-from bayou.index.node_store import LocalNodes, NodeFile
+from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.spark import discover as judge
-from bayou.spark.arrow import rows
+from bayou.spark.arrow import key_text, rows
 from bayou.spark.discover import (
     FOUND,
     JUDGED,
@@ -42,7 +44,7 @@ keys = st.builds(
 stores = st.dictionaries(keys, st.sampled_from([b"", b"1", b"22"]), max_size=40)
 
 
-class Files:
+class Files(NodeFiles):
     """Nodes in memory, written as they would be stored."""
 
     def __init__(self) -> None:
@@ -63,13 +65,13 @@ def by_kernels(store, shape, cuts, seed):
     pages = list(store.list())
     tasks = [pages[at::3] for at in range(3)]
     batches = [judged(page) for task in tasks for judged in [Judge(store)] for page in task]
-    others = frozenset(judge.key_text(one.key) for one in verdicts(batches) if one.verdict == judge.STORE)
+    others = frozenset(key_text(one.key) for one in verdicts(batches) if one.verdict == judge.STORE)
     if others:
         batches = list(without_others(others, batches))
     found = verdicts(batches)
     random.Random(seed).shuffle(found)
     payload = [one for one in found if one.verdict == judge.PAYLOAD]
-    refused = {(judge.key_text(one.key), one.reason) for one in found if one.verdict == judge.REFUSED}
+    refused = {(key_text(one.key), one.reason) for one in found if one.verdict == judge.REFUSED}
     files = Files()
     try:
         root = tree(payload, shape, cuts, files)
@@ -83,23 +85,28 @@ def by_kernels(store, shape, cuts, seed):
 
 def tree(payload, shape, cuts, files, *, apart=False):
     payload = sorted(payload, key=lambda one: (one.path, -one.size))
-    places = {at % (len(payload) + 1) for at in cuts}
+    wanted = {at % (len(payload) + 1) for at in cuts}
     # As in a range partitioning, a path is in one part only.
-    places = [at for at in places if not 0 < at < len(payload) or payload[at - 1].path != payload[at].path]
-    places = [0, *sorted(places), len(payload)]
+    allowed = [at for at in wanted if not 0 < at < len(payload) or payload[at - 1].path != payload[at].path]
+    places = [0, *sorted(allowed), len(payload)]
     sink = LocalNodes(files, COMMIT)
     kernel = Leaves(COMMIT, shape=shape)
     pieces = [
         LeafRow(*row)
         for lo, hi in pairwise(places)
         for found in kernel([judge._batch(payload[lo:hi])])
-        for row in rows(found, PIECES.names)
+        for row in plain_rows(found, PIECES.names)
     ]
     return join_partitions(joined(pieces, sink.take, apart=apart), sink, shape)
 
 
+def plain_rows(found: Any, names: list[str]) -> Iterator[Any]:
+    """Yield the rows of a batch; what their columns hold, its schema knows and mypy does not."""
+    return rows(found, names)
+
+
 def verdicts(batches):
-    return [Verdict(*row) for found in batches for row in rows(found, JUDGED.names)]
+    return [Verdict(*row) for found in batches for row in plain_rows(found, JUDGED.names)]
 
 
 @given(stores, st.lists(st.integers(0, 60), max_size=6), st.integers(0, 9), st.booleans())
@@ -159,4 +166,4 @@ def test_a_path_below_the_last_of_another_part_is_looked_at_closer(clash):
     edge = LeafRow("edge", clash, clash, "n", 1, 1, b"")
 
     with pytest.raises(Nested):
-        list(joined([*ends, edge], NodeFile))
+        list(joined([*ends, edge], lambda file: None))

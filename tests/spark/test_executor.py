@@ -20,6 +20,7 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
 from bayou.objectstore import open_store
+from bayou.objectstore.keys import Key
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.executor import SparkExecutor, decode, encode, schema_of
 
@@ -57,7 +58,7 @@ class Keys:
         time.sleep(self.waits)
         if part == self.fails:
             raise AccessDenied("not allowed")
-        for page in self.store.open().list(part):
+        for page in self.store.open().list(Key(part)):
             yield from (Told(meta.key, meta.size, meta.etag) for meta in page)
 
     def fold(self, rows: Iterable[Told]) -> list[Told]:

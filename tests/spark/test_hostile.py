@@ -64,7 +64,7 @@ def test_17_8_a_resealed_or_huge_node_is_no_workers_end(warm, team: Team) -> Non
     a.sync(engine="point")
     store = team.store()
     node = next(key for key in set(team.keys()) if key.startswith(f"{keys.NODES}/"))
-    good = bytes(store.get(keys.as_listed(node)).data)  # type: ignore[union-attr]
+    good = bytes(store.get(keys.as_listed(node)).data)
     for harm in (*(mutated(good, random.Random(seed)) for seed in (3, 4, 5)), b"x" * (limits.NODE_BYTES + 1)):
         store.put(keys.as_listed(node), harm)
         found = api.verify(a.repo, deep=False, repair=False, engine="spark")

@@ -63,7 +63,8 @@ def server() -> int:
 
 
 def begin(processes: Processes, scene: Scene, *python: str) -> subprocess.Popen[str]:
-    return processes.start([*python, "--repo", str(scene.root), "--json", *scene.command], **scene.environ)
+    command = [*python, "--repo", str(scene.root), "--json", *scene.command]
+    return processes.start(command, stderr=subprocess.PIPE, **scene.environ)
 
 
 def finish(process: subprocess.Popen[str]) -> Ran:
@@ -208,12 +209,11 @@ def test_a_command_that_is_killed_is_completed_by_the_next(warm, job, s3_team, p
 
 
 @pytest.fixture
-def own_seaweed(tmp_path, monkeypatch) -> Iterator[SeaweedServer]:
+def own_seaweed(tmp_path, quick_probe, monkeypatch) -> Iterator[SeaweedServer]:
     """A SeaweedFS that may be killed."""
     with SeaweedServer(tmp_path / "seaweed") as own:
         for name, value in own.env().items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
         own.create_bucket("kills")
         yield own
 

@@ -20,19 +20,21 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
 from bayou.data.allocate import renumber
 from bayou.index.entry import Entry
-from bayou.index.head import read_head
+from bayou.index.head import read_head, swap_head
 from bayou.maintenance import api
 from bayou.objectstore.transport import RequestCounter, Verb
 from bayou.spark.executor import SparkExecutor
 from bayou.sync import bulk_pass
 from bayou.sync.bulk import Bulk
-from bayou.sync.commit import commit, publish
+from bayou.sync.commit import commit
+from bayou.sync.commit import commit as commit_module
 from bayou.sync.report import Failure, SyncOptions
+from bayou.sync.transfer import apply
 from bayou.sync.transfer.executor import Arrived, Sending, Upload
 from bayou.worktree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
-from tests.spark.alone import AtOnce, without_spark
 from tests.spark.scenes import Fate, Scene, copy, outcome
+from tests.spark.without_spark import AtOnce, without_spark
 from tests.sync.conftest import Clone, Team
 
 ROOT = Path(__file__).parents[2]
@@ -191,16 +193,17 @@ class Watched(AtOnce):
 @pytest.fixture
 def watched(monkeypatch) -> list[str]:
     """Watch windows of eight files, and what they commit, in a sync that runs `without_spark`."""
-    Watched.told = told = []
-    commit = publish.commit.commit
+    told: list[str] = []
+    Watched.told = told
+    commit = commit_module.commit
 
     def committed(*args: Any, **kwargs: Any) -> Any:
         done = commit(*args, **kwargs)
         told.append(f"committed {sum(line.startswith('committed') for line in told) + 1}")
         return done
 
-    monkeypatch.setattr("tests.spark.alone.AtOnce", Watched)
-    monkeypatch.setattr(publish.commit, "commit", committed)
+    monkeypatch.setattr("tests.spark.without_spark.AtOnce", Watched)
+    monkeypatch.setattr(commit_module, "commit", committed)
     monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     return told
 
@@ -244,7 +247,7 @@ def test_v19_what_is_on_its_way_ends_with_a_commit_that_fails_and_is_not_sent_ag
 ) -> None:
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(12))
-    swap = commit.swap_head
+    swap = swap_head
 
     def refused(*args: Any) -> Any:
         if "committed 1" in watched:
@@ -275,7 +278,7 @@ def test_a_peer_that_commits_between_two_windows_is_merged_with_both(
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(12))
     theirs = {"data/t/m/n3/1/raw": b"theirs", "data/t/m/n3/1/metadata.yaml": b"theirs too", "files/theirs": b"x"}
-    finish = bulk_pass.finish
+    finish = apply.finish
 
     def overtaken(*args: Any) -> Any:
         if len(watched) == 2:
@@ -317,12 +320,14 @@ def test_v17_what_tasks_ask_the_store_for_while_they_compare_is_counted_too(team
 KILLED = """
 import os, signal, sys
 from tests.cli.conftest import Ran
-from tests.spark.alone import AtOnce, without_spark
+from tests.spark.without_spark import AtOnce, without_spark
 from bayou.repo import open_repo
-from bayou.sync import api, large, windows
+from bayou.maintenance import api
+from bayou.sync import bulk_pass
+from bayou.sync.plan import windows
 from bayou.sync.report import SyncOptions
 
-windows.WINDOW, left, real = 7, [2], large.begin
+windows.WINDOW, left, real = 7, [2], bulk_pass.begin
 
 def dying(*args, **kwargs):
     left[0] -= 1
@@ -330,7 +335,7 @@ def dying(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*args, **kwargs)
 
-large.begin = dying
+bulk_pass.begin = dying
 with without_spark():
     api.sync(open_repo(sys.argv[1]), SyncOptions(mode=sys.argv[2], engine="spark"))
 """
@@ -511,7 +516,7 @@ def test_a_server_that_goes_away_between_two_windows_leaves_the_rest_to_this_pro
     monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
     here = limited(team, "here")
     here.write_all(units(20))
-    real, left = bulk_pass.begin, [2]
+    real, left = apply.begin, [2]
 
     def gone(*args: Any, **kwargs: Any) -> Any:
         left[0] -= 1

@@ -9,7 +9,7 @@ import pytest
 
 from bayou.spark import plan
 from bayou.sync.report import SyncReport
-from tests.spark.alone import without_spark
+from tests.spark.without_spark import without_spark
 from tests.sync.conftest import Clone, Team
 
 

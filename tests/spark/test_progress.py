@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.connect.session import SparkSession
 
 from bayou.core.progress import NoProgress
 from bayou.spark.progress import watching
@@ -43,7 +45,7 @@ class Recorded:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.told: list[tuple[Any, ...]] = []
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
         self.told.append(("begin", what, files, bytes))
@@ -66,7 +68,7 @@ class Recorded:
 def test_finished_tasks_are_shares_of_what_was_planned():
     session, progress = Session(), Recorded()
 
-    with watching(session, progress, "verifying", files=100, bytes=1000):
+    with watching(cast(SparkSession, session), progress, "verifying", files=100, bytes=1000):
         session.tell(Stage(1, 0, 4))
         session.tell(Stage(1, 1, 4))
         session.tell(Stage(1, 3, 4))
@@ -84,7 +86,7 @@ def test_finished_tasks_are_shares_of_what_was_planned():
 def test_where_nothing_was_planned_only_the_share_is_told():
     session, progress = Session(), Recorded()
 
-    with watching(session, progress, "listing"):
+    with watching(cast(SparkSession, session), progress, "listing"):
         session.tell(Stage(1, 1, 4))
 
     assert progress.told == [("begin", "listing", None, None), ("share", 0.25), ("share", 1.0), ("end",)]
@@ -93,7 +95,7 @@ def test_where_nothing_was_planned_only_the_share_is_told():
 def test_it_never_goes_back_when_spark_learns_of_more_tasks():
     session, progress = Session(), Recorded()
 
-    with watching(session, progress, "pushing", files=100):
+    with watching(cast(SparkSession, session), progress, "pushing", files=100):
         session.tell(Stage(1, 4, 4))
         session.tell(Stage(1, 4, 4), Stage(2, 0, 96))
         session.tell(Stage(2, 90, 96))
@@ -106,7 +108,7 @@ def test_a_job_that_fails_is_not_told_to_be_done():
     session, progress = Session(), Recorded()
 
     def fail() -> None:
-        with watching(session, progress, "pushing", files=10):
+        with watching(cast(SparkSession, session), progress, "pushing", files=10):
             session.tell(Stage(1, 1, 2))
             raise KeyboardInterrupt
 
@@ -121,7 +123,7 @@ def test_a_job_that_fails_is_not_told_to_be_done():
 def test_where_nobody_watches_spark_is_asked_for_nothing(progress):
     session = Session()
 
-    with watching(session, progress, "pushing", files=10):
+    with watching(cast(SparkSession, session), progress, "pushing", files=10):
         assert session.handlers == []
 
 
@@ -132,7 +134,7 @@ STAGES = st.lists(st.builds(Stage, st.integers(0, 3), st.integers(0, 9), st.inte
 def test_whatever_spark_says_the_sum_is_what_was_planned(told, files, size):
     session, progress = Session(), Recorded()
 
-    with watching(session, progress, "pushing", files=files, bytes=size):
+    with watching(cast(SparkSession, session), progress, "pushing", files=files, bytes=size):
         for stages in told:
             session.tell(*stages)
 

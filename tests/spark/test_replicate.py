@@ -10,6 +10,7 @@ import pyarrow
 import pytest
 from pyspark import TaskContext, cloudpickle
 
+from bayou.engine.select import Request
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
@@ -58,7 +59,8 @@ def test_both_engines_make_the_same_replica(warm, team: Team, tmp_path: Path, mo
     monkeypatch.setattr("bayou.maintenance.replica.transfer._LEAST_COST", 1 << 20)
     for name in ("point", "spark"):
         (tmp_path / name).mkdir()
-    urls = {name: (tmp_path / name).as_uri() for name in ("point", "spark")}
+    engines: tuple[Request, ...] = ("point", "spark")
+    urls = {name: (tmp_path / name).as_uri() for name in engines}
     for number in range(40):  # discovered: nobody knows their hashes
         team.store().put(keys.payload(f"files/old/{number}", None), b"old %d" % number)
     alice: Clone = team.clone("alice")

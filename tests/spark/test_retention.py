@@ -26,6 +26,7 @@ from bayou.data.retention.judging import Judged, Line, RetentionJob, line_of, ru
 from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order
 from bayou.data.runs import Run
 from bayou.engine.job import Needs
+from bayou.engine.select import Request
 from bayou.repo import Repo, open_repo
 from bayou.spark.executor import decode, encode, schema_of
 from tests.data.conftest import directory_repo, repo
@@ -134,7 +135,7 @@ def furnish(repo: Repo) -> None:
     bad.write_bytes(bad.read_bytes().replace(b'keep: "6"', b'keep: "soon"'))
 
 
-def planned(repo: Repo, choice: str):
+def planned(repo: Repo, choice: Request):
     with Records(repo, engine=CatalogEngine(choice)) as records:
         return plan_gc(records, LATER)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -53,8 +54,8 @@ HOLD = """
 import sys
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
-from bayou.spark.server.control import Warm
-warm, deadline = Warm.of(SparkConfig()), Deadline.after(250)
+from bayou.spark.server.control import SparkServer
+warm, deadline = SparkServer.of(SparkConfig()), Deadline.after(250)
 with warm.using(deadline):
     print(warm.find_or_start(deadline).pid, flush=True)
     sys.stdin.read()
@@ -72,7 +73,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 def test_a_second_caller_uses_the_server_of_the_first_and_meets_nobody_s_credentials(warm, processes, monkeypatch):
     server = warm.running()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    here: dict[str, object] = {"__name__": "look"}
+    here: dict[str, Any] = {"__name__": "look"}
     exec(LOOK, here)
 
     of_the_first = here["tell_environment"]()

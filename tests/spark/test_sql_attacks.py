@@ -29,7 +29,7 @@ from bayou.spark.sql.views import VIEWS, create_views
 from tests.data.models import MODEL, OTHER
 from tests.spark.sql_grammar import Grammar
 from tests.spark.test_model_sql import ask
-from tests.spark.test_sql_readonly import documented
+from tests.spark.test_sql_read_only import documented
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -59,7 +59,7 @@ def test_ranges_hold_every_row_once_also_where_rowids_have_gaps(repo):
         records.catalog.change(drop=[row.metadata_path for row in rows[20:70]])
 
         for size in (1, 7, 50, 1000):
-            found = [row["name"] for row in read_all(catalog_of(repo), VERSION, size)]
+            found = [str(row["name"]) for row in read_all(catalog_of(repo), VERSION, size)]
             assert sorted(found) == sorted(row.name for row in rows[:20] + rows[70:])
 
 

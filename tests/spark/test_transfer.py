@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Thread
+from typing import Any
 
 import pyarrow
 import pytest
@@ -16,20 +17,23 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark import transfer
-from bayou.spark.transfer import Kernel, SparkMover
-from bayou.sync.transfer.executor import ThreadTransfer, Upload
+from bayou.spark.arrow import REQUEST
+from bayou.spark.kernels.transfer import Kernel
+from bayou.spark.transfer import SparkMover
+from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload
 from bayou.worktree.staging import StagingArea
 from tests.spark.test_transfer_kernels import Place, entry
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 COUNT = 120
-Batches = Iterator[pyarrow.RecordBatch]
+Batches = Iterable[pyarrow.RecordBatch]
+Results = Iterator[pyarrow.RecordBatch]
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Place:
-    monkeypatch.setattr(transfer, "_LEAST", 20 * transfer.REQUEST)  # so that a few files are several tasks
+    monkeypatch.setattr(transfer, "_LEAST", 20 * REQUEST)  # so that a few files are several tasks
     return Place(tmp_path)
 
 
@@ -47,9 +51,11 @@ def moved(
     mover: SparkMover | ThreadTransfer, place: Place, uploads: list[Upload]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Push everything and bring it back; return what then is in the store and what was staged, by path."""
-    sent = {one.path: one for one in mover.upload(iter(uploads), COUNT)}
+    sent = {one.path: one for one in mover.upload(iter(uploads), COUNT) if isinstance(one, Upload)}
+    assert len(sent) == COUNT
     assert all(one.stored is not None for one in sent.values())
-    came = list(mover.download((entry(one, etag=one.stored.etag) for one in sent.values()), COUNT))
+    back = mover.download((entry(one, etag=one.stored.etag) for one in sent.values()), COUNT)
+    came = [one for one in back if isinstance(one, Arrived)]
     assert len({one.file for one in came}) == len(came) == COUNT
     return place.files(), {one.path: one.file.read_bytes() for one in came}
 
@@ -57,7 +63,8 @@ def moved(
 def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
     """Let something happen to every task of a mover."""
     run = mover._run
-    mover._run = lambda window, to_batch, kernel, *rest: run(window, to_batch, wrap(kernel), *rest)
+    meddling: Any = mover
+    meddling._run = lambda window, to_batch, kernel, *rest: run(window, to_batch, wrap(kernel), *rest)
     return mover
 
 
@@ -125,7 +132,7 @@ def test_tasks_that_fail_half_of_their_first_attempts_leave_no_trace(mover, plac
         marks = str(tmp_path / f"marks-{type(kernel).__name__}")
         os.mkdir(marks)
 
-        def run(batches: Batches) -> Batches:
+        def run(batches: Batches) -> Results:
             from pyspark import TaskContext
 
             part = TaskContext.get().partitionId()
@@ -151,8 +158,9 @@ def test_two_copies_of_every_task_give_one_result_for_each_path(mover, place, up
     """As with speculation, at its worst: both copies finish, and both are heard."""
 
     def twice(kernel: Kernel) -> Kernel:
-        def run(batches: Batches) -> Batches:
-            work, other = list(batches), []
+        def run(batches: Batches) -> Results:
+            work = list(batches)
+            other: list[pyarrow.RecordBatch] = []
             copy = Thread(target=lambda: other.extend(kernel(iter(work))))
             copy.start()
             yield from kernel(iter(work))
@@ -171,7 +179,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(mover, place, uploads
     def killed(kernel: Kernel) -> Kernel:
         mark = str(tmp_path / f"killed-{type(kernel).__name__}")
 
-        def run(batches: Batches) -> Batches:
+        def run(batches: Batches) -> Results:
             work = list(batches)
             if not os.path.exists(mark):
                 open(mark, "x").close()
@@ -213,7 +221,7 @@ def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark,
     mark = tmp_path / "mark"
 
     def stalls(kernel: Kernel) -> Kernel:
-        def run(batches: Batches) -> Batches:
+        def run(batches: Batches) -> Results:
             from pyspark import TaskContext
 
             if TaskContext.get().partitionId() == 2:
@@ -228,7 +236,9 @@ def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark,
             deadline.sleep(0.01)
 
     results = meddled(mover, stalls).upload(uploads, COUNT)
-    assert next(results).stored is not None
+    first = next(results)
+    assert isinstance(first, Upload)
+    assert first.stored is not None
     stalled()
     results.close()
     mark.unlink()
@@ -241,7 +251,7 @@ def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark,
 
 def test_a_task_that_cannot_be_done_is_a_job_that_failed(mover, uploads):
     def broken(kernel: Kernel) -> Kernel:
-        def run(batches: Batches) -> Batches:
+        def run(batches: Batches) -> Results:
             raise ValueError("a mistake")
             yield
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow
 import pytest
@@ -53,7 +55,8 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
-        self.objects.mkdir(parents=True)
+        for directory in (self.staging, self.objects):
+            directory.mkdir(parents=True)
         self.recipe = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
         self.store = open_store(self.objects.as_uri())
 
@@ -80,6 +83,16 @@ class Place:
         return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
 
 
+T = TypeVar("T")
+
+
+def completed(found: Iterable[Any], kind: type[T]) -> list[T]:
+    """Return the results, which are all of this kind."""
+    results = list(found)
+    assert [one for one in results if not isinstance(one, kind)] == []
+    return results
+
+
 def rows_of(batches) -> list[TransferRow]:
     return [row for found in batches for row in in_rows(found)]
 
@@ -93,7 +106,14 @@ def sent(rows: list[TransferRow]) -> dict[str, int]:
 
 
 def entry(one: Upload, **fields) -> Entry:
-    values = {"push": one.push, "size": one.size, "sha256": one.sha256, "etag": None, "version": None, "modified": 0}
+    values: dict[str, Any] = {
+        "push": one.push,
+        "size": one.size,
+        "sha256": one.sha256,
+        "etag": None,
+        "version": None,
+        "modified": 0,
+    }
     return Entry(one.path, **(values | fields))
 
 
@@ -111,10 +131,10 @@ def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
     rows = place.upload(uploads)
 
     assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
-    results = list(outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    results = completed(outcomes(rows, Sent({one.path: one for one in uploads}), place.store), Upload)
     again = ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging))
     assert {one.path: one.stored.etag is not None for one in results} == {
-        one.path: one.stored.etag is not None for one in again.upload(uploads, len(uploads))
+        one.path: one.stored.etag is not None for one in completed(again.upload(uploads, len(uploads)), Upload)
     }
     assert {(one.path, one.push, one.size, one.sha256, one.gc) for one in results} == {
         (one.path, one.push, one.size, one.sha256, one.gc) for one in uploads
@@ -134,7 +154,7 @@ def test_v11_a_task_that_runs_twice_writes_the_same_bytes_to_the_same_keys(place
 def test_t13_an_upload_by_a_task_may_have_been_made_by_another_attempt_too(place, uploads):
     results = outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store)
 
-    assert all(one.stored.repeated for one in results)
+    assert all(one.stored.repeated for one in completed(results, Upload))
 
 
 def test_a_file_that_changed_meanwhile_is_left_for_the_next_push(place, uploads):
@@ -143,7 +163,8 @@ def test_a_file_that_changed_meanwhile_is_left_for_the_next_push(place, uploads)
 
     rows = place.upload(uploads)
 
-    results = {one.path: one for one in outcomes(rows, Sent({one.path: one for one in uploads}), place.store)}
+    found = completed(outcomes(rows, Sent({one.path: one for one in uploads}), place.store), Upload)
+    results = {one.path: one for one in found}
     assert [path for path, one in results.items() if one.stored is None] == [uploads[7].path, uploads[8].path]
     assert not place.object_of(uploads[7]).exists()
 
@@ -229,7 +250,7 @@ def test_v17_requests_of_tasks_are_counted_with_our_own(place):
     before = place.store.requests
     rows = [TransferRow("sent", code="put", requests=3), TransferRow("sent", code="bytes_out", requests=500)] * 2
 
-    assert list(outcomes(rows, pytest.fail, place.store)) == []
+    assert list(outcomes(rows, lambda row: pytest.fail(str(row)), place.store)) == []
     assert place.store.requests - before == Requests(put=6, bytes_out=1000)
 
 
@@ -240,7 +261,7 @@ def test_downloads_are_staged_and_durable(place, uploads, monkeypatch):
 
     rows = place.download([entry(one) for one in uploads])
 
-    results = list(outcomes(rows, Came(place.staging), place.store))
+    results = completed(outcomes(rows, Came(place.staging), place.store), Arrived)
     assert {one.path: one.file.read_bytes() for one in results} == {
         f"data/t/m/n/{at}/raw": b"x" * at for at in range(40)
     }
@@ -263,6 +284,17 @@ def test_a_download_that_runs_twice_touches_nothing_of_the_first(place, uploads)
     assert place.staged() == set()
 
 
+def test_v14_a_task_that_outlives_its_job_does_not_bring_its_directory_back(place, uploads):
+    """Spark interrupts tasks without waiting for their end: the job may have removed its directory before."""
+    place.upload(uploads)
+    folder = place.staging / "removed"
+
+    rows = rows_of(Downloads(place.recipe, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
+
+    assert "done" not in {row.outcome for row in rows}
+    assert not folder.exists()
+
+
 def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
     place.upload(uploads)
     place.object_of(uploads[5]).unlink()
@@ -278,7 +310,8 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
     results = list(outcomes(place.download([*map(entry, uploads[5:7]), found]), Came(place.staging), place.store))
 
     assert results[0] == Arrived(uploads[5].path)
-    assert [one.code for one in results[1:]] == ["bad_content", "precondition_failed"]
+    failed = completed(results[1:], Failure)
+    assert [one.code for one in failed] == ["bad_content", "precondition_failed"]
     assert place.staged() == set()
 
 
@@ -297,7 +330,7 @@ def test_what_stops_a_task_is_raised_as_what_it_was(place):
         raise CannotConnect("nothing answers", hint="start it")
 
     rows = rows_of(in_batches(told(broken(), lambda one: TransferRow("done", one.path, file="staged"), place.store)))
-    came = []
+    came: list[Any] = []
 
     with pytest.raises(CannotConnect, match="nothing answers") as caught:
         came.extend(outcomes(rows, Came(Path("/staging")), place.store))
@@ -325,7 +358,10 @@ def test_each_path_comes_once_however_often_it_is_told(place):
         TransferRow("done", "files/a", file="three"),
     ]
 
-    assert [one.file.name for one in outcomes(rows, Came(Path("/staging")), place.store)] == ["one", "two"]
+    assert [one.file.name for one in completed(outcomes(rows, Came(Path("/staging")), place.store), Arrived)] == [
+        "one",
+        "two",
+    ]
 
 
 TEXTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -362,7 +398,8 @@ def test_a_report_is_read_record_by_record_however_it_grows(tmp_path_factory, so
     list(reporting(some, folder))
     (report,) = folder.iterdir()
     data = report.read_bytes()
-    reports, found, at = Reports(grown), [], 0
+    reports, at = Reports(grown), 0
+    found: list[Any] = []
 
     for end in [*sorted(cuts), len(data)]:  # a torn record is one that is not there yet
         with open(grown / "report", "ab") as file:
@@ -376,7 +413,8 @@ def test_a_report_is_read_record_by_record_however_it_grows(tmp_path_factory, so
 
 def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_ends(place, uploads, tmp_path):
     (tmp_path / "reports").mkdir()
-    reports, stored = Reports(tmp_path / "reports"), []
+    reports = Reports(tmp_path / "reports")
+    stored: list[Any] = []
 
     class Watched:
         """The uploads of a task, between which the driver looks."""

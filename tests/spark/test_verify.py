@@ -16,6 +16,7 @@ from bayou.index.tree import IndexTree, names
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.spark import executor
+from bayou.spark.sources.source import read_parts
 from bayou.sync.report import VerifyReport
 from bayou_testing.faults import Fail, Rule
 from tests.maintenance.damages import small_nodes  # noqa: F401  (used by name)
@@ -86,7 +87,7 @@ def test_what_a_damaged_node_hides_is_hidden_on_spark_too_and_rebuilt(warm, mess
 def test_a_worker_that_is_killed_in_the_middle_costs_nothing(warm, mess, tmp_path, monkeypatch):
     expected = verify(mess, "point")
     (marks := tmp_path / "marks").mkdir()
-    real = executor.read_parts
+    real: Any = read_parts
     monkeypatch.setattr(executor, "read_parts", lambda *told: real(*told[:-1], killed_once(told[-1], marks)))
 
     assert verify(mess, "spark") == expected

@@ -132,11 +132,9 @@ def team(tmp_path: Path) -> Team:
 
 
 @pytest.fixture
-def s3_env(seaweed: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
+def s3_env(seaweed: S3Endpoint, quick_probe: None, monkeypatch: pytest.MonkeyPatch) -> S3Endpoint:
     for name, value in seaweed.env().items():
         monkeypatch.setenv(name, value)
-    # SeaweedFS lets writers that race for one key wait a second for each other: tests/store proves that it races well.
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     seaweed.create_bucket("sync-tests")
     return seaweed
 

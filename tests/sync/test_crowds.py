@@ -26,7 +26,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from bayou.repo import open_repo
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 

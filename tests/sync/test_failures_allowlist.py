@@ -1,4 +1,4 @@
-"""The allow-list: section 6 of failures.md. The layout makes a list of names to skip needless."""
+"""The allow-list: section 6 of tests/failures.md. The layout makes a list of names to skip needless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 3 of failures.md: content decides what has changed, in both directions."""
+"""Section 3 of tests/failures.md: content decides what has changed, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 12 of failures.md, what is about the index itself: strange rows, and damaged nodes."""
+"""Section 12 of tests/failures.md, what is about the index itself: strange rows, and damaged nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 4 of failures.md: what is not there is not deleted, and what was deleted stays so.
+"""Section 4 of tests/failures.md: what is not there is not deleted, and what was deleted stays so.
 
 F028 to F030 are told in plain paths, written and deleted through the tree, as the records will do it: the verbs that
 remove (`data gc`, `rename`, …) and the number of the next version are the records' own half.
@@ -170,13 +170,12 @@ def collect(team: Team, clone: Clone, deleted: set[str]) -> None:
 
 
 def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_name(
-    tmp_path: Path, turns: Turns, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, turns: Turns, quick_probe: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B's leaf of `a` and `c` has the same rows as one of an earlier version that nothing reaches any more."""
     two = ChunkParams(leaf_mod=1 << 60, leaf_max=2, branch_mod=1 << 60, branch_max=4)
     for function in (build_module.build, build_module.build_above, merge_module.merge):
         monkeypatch.setattr(function, "__defaults__", (two,))
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     number, made_again = 0, 0
     while True:
         number += 1
@@ -219,7 +218,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 DELETE_TEN = """
 from bayou.repo import open_repo
 from bayou.objectstore.retry import RetryingClient
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 
 left, when = int(sys.argv[2]), sys.argv[3]
@@ -300,8 +299,7 @@ MANY = {f"files/{number:03}": b"x" for number in range(260)}
 
 
 @pytest.fixture
-def large(team: Team, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
+def large(team: Team, quick_probe: None) -> Clone:
     a = team.clone("a")
     a.write_all(MANY)
     a.sync()

@@ -1,4 +1,4 @@
-"""Discovery: section 7 of failures.md. A store without a head is full until a listing has proved otherwise."""
+"""Discovery: section 7 of tests/failures.md. A store without a head is full until a listing has proved otherwise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 import bayou.maintenance.setup as setup_code
 import bayou.sync.plan.remote_snapshot as view_code
 from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
+from bayou.index.discovery import discover
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
+from bayou.sync.run import run
 from bayou_testing.faults import Fail, Hold, Rule
 from bayou_testing.faulty import Fault
 from bayou_testing.gcs import GcsServer
@@ -93,7 +95,7 @@ def test_f049_a_reader_keeps_its_discovery_to_itself(
 def test_f050_locks_that_come_and_go_are_no_payload(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     locks = [".lock", "data/.lock", ".locks/x.lock", "data/.locks/x.lock", ".bayou/leases/store.json"]
     lay_files(team, "data/t/x", *locks)
-    real = setup_code.run
+    real = run
 
     def unlocked(context: Any) -> Any:
         for name in locks:
@@ -148,7 +150,7 @@ def test_f051_a_head_that_appears_before_the_listing_is_read(
     lay_files(team, *FOUND)
     b = team.clone("b")
     b.write("files/of-b", "b")
-    real = view_code.discover
+    real = discover
 
     def overtaken(store: Any, **limit: Any) -> Any:
         monkeypatch.setattr(view_code, "discover", real)
@@ -230,10 +232,10 @@ def lay_on_s3(request: pytest.FixtureRequest, team: Team) -> Callable[[str, byte
     return lambda key, content: lay(server, team, {key: content})
 
 
-def lay_on_gcs(request: pytest.FixtureRequest, team: Team) -> Callable[[str, bytes], None]:
+def lay_on_gcs(request: pytest.FixtureRequest, team: Team) -> Callable[[str, bytes], object]:
     server: GcsServer = request.getfixturevalue("gcs")
     prefix = team.url.removeprefix("gs://bayou/")
-    return lambda key, content: server.put_raw(f"{prefix}/{key}", content) and None
+    return lambda key, content: server.put_raw(f"{prefix}/{key}", content)
 
 
 @pytest.mark.parametrize(("kind", "by"), [("s3_team", lay_on_s3), ("gcs_team", lay_on_gcs)])

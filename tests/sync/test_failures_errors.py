@@ -1,4 +1,4 @@
-"""Section 11 of the failures, and the deadlines of section 10, as far as sync is concerned."""
+"""Section 11 of tests/failures.md, and the deadlines of its section 10, as far as sync is concerned."""
 
 from __future__ import annotations
 

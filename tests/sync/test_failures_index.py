@@ -1,4 +1,4 @@
-"""Section 1 of failures.md: index merge and commit."""
+"""Section 1 of tests/failures.md: index merge and commit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
+from bayou.engine.parts import objects
 from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
@@ -123,10 +124,9 @@ def test_f003_a_swap_that_comes_too_late_is_refused_and_merged_again(s3_team: Te
 
 @pytest.mark.parametrize("who", ["adds", "deletes"])
 def test_f004_a_neighbour_survives_the_emptying_of_its_leaf_in_every_order(
-    tmp_path: Path, turns: Turns, who: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, turns: Turns, quick_probe: None, who: str
 ) -> None:
     """One of them is interrupted by the other before each of its requests in turn."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     number = 0
     while True:
         number += 1
@@ -214,7 +214,7 @@ def test_f007_a_repair_keeps_what_was_committed_while_it_looked(s3_team: Team, m
         store.put(keys.payload(f"files/{name}", None), b"unindexed")
     import bayou.maintenance.verify_job as job_module
 
-    real = job_module.objects
+    real = objects
 
     def meanwhile(asked: Any, part: Any) -> Any:
         monkeypatch.setattr(job_module, "objects", real)

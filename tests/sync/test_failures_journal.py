@@ -1,4 +1,4 @@
-"""Journal and mutations: section 5 of failures.md. What needs sessions, records and workflows is told of sync alone."""
+"""Journal and mutations: section 5 of tests/failures.md. These tests check the part that sync plays."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RAW = "data/t/m/n/1/raw"
 PUT = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
-from bayou.worktree.atomic_write import Draft
+from bayou.worktree.atomic_write import AtomicFile
 
 root, path, content, moment = sys.argv[1:]
 if moment == "before the rename":
-    Draft.place = die
+    AtomicFile.place = die
 elif moment == "after the rename":
-    after(Draft, "place")
+    after(AtomicFile, "place")
 with Datastore(open_repo(root)) as datastore:
     datastore.tree.write(path, content.encode())
 """
@@ -42,7 +42,8 @@ with Datastore(open_repo(root)) as datastore:
 # A process for each put and each push; forks of one that has loaded everything already.
 ROUNDS = """
 from bayou.repo import open_repo
-from bayou.sync import api, run, status
+from bayou.maintenance import api
+from bayou.sync import run, status
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 

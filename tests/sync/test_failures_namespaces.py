@@ -1,4 +1,4 @@
-"""Namespaces: section 9 of failures.md. A store is born with its prefix and namespace; it can name nothing else."""
+"""Namespaces: section 9 of tests/failures.md. A store has its prefix and namespace from birth; it knows no other."""
 
 from __future__ import annotations
 

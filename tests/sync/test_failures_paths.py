@@ -1,4 +1,4 @@
-"""Paths and hostile input: F103, F104, F108 and F109 of failures.md. Trees and stores were written by strangers."""
+"""Paths and hostile input: F103, F104, F108 and F109 of tests/failures.md. Trees and stores are untrusted."""
 
 from __future__ import annotations
 

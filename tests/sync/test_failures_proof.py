@@ -1,4 +1,4 @@
-"""Section 2 of failures.md: "in sync" is said only with proof.
+"""Section 2 of tests/failures.md: "in sync" is said only with proof.
 
 F019 is about a scoped pull, which comes with `model run`; here is its half that sync can show.
 """

@@ -1,4 +1,4 @@
-"""Migration and setup: section 8 of failures.md. Configuration switches last; whatever is killed can be typed again."""
+"""Migration and setup: section 8 of tests/failures.md. Configuration switches last; a killed setup can run again."""
 
 from __future__ import annotations
 

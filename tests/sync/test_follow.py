@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bayou.index.head import read_head
+from bayou.index.head import read_head, swap_head
 from bayou.index.merge import merge
 from bayou.index.node import Root
 from bayou.index.node_store import LocalNodes, NodeFiles
@@ -102,7 +102,7 @@ def test_what_was_committed_in_between_is_not_taken_for_pulled(team: Team, monke
     a.write("files/mine", b"1")
     b.write("files/theirs", b"2")
     rivals = iter([b])
-    swap = commit.swap_head
+    swap = swap_head
 
     def late(*arguments: Any) -> Any:
         for rival in rivals:

@@ -1,4 +1,4 @@
-"""What must not grow: requests one after the other, and what a mark costs (section 15 of the failures)."""
+"""What must not grow: requests one after the other, and what a mark costs (section 15 of tests/failures.md)."""
 
 from __future__ import annotations
 

@@ -60,10 +60,7 @@ HOSTILE = NAMELESS | NAMED
 BY_PATH = {one.path: one for one in HOSTILE.values()}
 
 
-@pytest.fixture(autouse=True)
-def few_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of the store prove that directories swap."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
+pytestmark = pytest.mark.usefixtures("quick_probe")
 
 
 @pytest.fixture

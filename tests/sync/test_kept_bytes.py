@@ -11,6 +11,7 @@ import pytest
 from bayou.sync.plan import local_scanner
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.transfer import push
+from bayou.worktree.hashing import read_content
 from tests.sync.conftest import Clone, Team
 
 SMALL = {f"data/t/m/n{number}/1/raw": os.urandom(1000) for number in range(20)}
@@ -79,7 +80,7 @@ def test_a_file_that_has_changed_since_it_was_looked_at_is_not_pushed_as_it_was(
 
 def test_a_dry_run_and_a_pull_keep_nothing(a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    look = local_scanner.read_content
+    look = read_content
 
     def watched(path: Any, deadline: Any, keep: int) -> Any:
         kept.append(keep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -150,6 +150,7 @@ def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch)
 def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
     """Python raises it where the generator goes on, right after somebody was told."""
     results = gathered(numbers(), 4, lambda _: 0)
+    assert isinstance(results, Generator)
     assert next(results) == [0, 1, 2, 3]
     with pytest.raises(KeyboardInterrupt):
         results.throw(KeyboardInterrupt())
@@ -157,7 +158,8 @@ def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
 
 PUSHER = """
 from bayou.repo import open_repo
-from bayou.sync import api, push
+from bayou.maintenance import api
+from bayou.sync.transfer import push
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")

@@ -134,7 +134,8 @@ def test_f084_a_server_that_never_answers_is_waited_for_no_longer_than_the_deadl
     a.write_all(SMALL)
     silent = Rule(Silent(), path=UPLOADS)
     proxy.faults.add(silent)
-    code, said, errors = bayou(a, "datastore", "sync", "--push", "--timeout", "2")
+    # Long enough for every thread to send its request, on a busy machine too.
+    code, said, errors = bayou(a, "datastore", "sync", "--push", "--timeout", "5")
     assert (code, said) == (124, None)
     assert json.loads(errors)["error"]["code"] == "deadline_passed"
     assert proxy.faults.applied(silent) >= THREADS
@@ -144,7 +145,7 @@ def test_f084_a_server_that_never_answers_is_waited_for_no_longer_than_the_deadl
     fresh = s3_team.clone("fresh")
     proxy.faults.add(silent)
     with pytest.raises(DeadlinePassed):
-        api.sync(fresh.repo, SyncOptions(mode="pull"), timeout=1)
+        api.sync(fresh.repo, SyncOptions(mode="pull"), timeout=5)
     assert proxy.faults.applied(silent) >= THREADS
     proxy.faults.clear()
     fresh.pull()

@@ -21,7 +21,7 @@ from bayou.sync.plan import remote_snapshot
 from bayou_testing.s3 import S3Endpoint
 from bayou_testing.seaweed import SeaweedServer, weed_program
 from tests.sync.conftest import Team
-from tests.sync.processes.nursery import Nursery
+from tests.sync.processes.forkserver import ForkServer
 from tests.sync.processes.rounds import NAMES, SEED, Round, Tally
 from tests.sync.simulation.places import quick_directory
 
@@ -38,22 +38,22 @@ on_s3 = [
 
 
 @pytest.fixture(scope="module")
-def nurseries() -> Iterator[list[Nursery]]:
+def servers() -> Iterator[list[ForkServer]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(Nursery()) for _ in NAMES]
+        yield [stack.enter_context(ForkServer()) for _ in NAMES]
 
 
 def seeds(rng: random.Random, count: int) -> list[str]:
     return [str(rng.randrange(10**9)) for _ in range(count)]
 
 
-def play_on_directories(nurseries: list[Nursery], seeds: list[str]) -> Tally:
+def play_on_directories(servers: list[ForkServer], seeds: list[str]) -> Tally:
     """Play rounds, each on a directory store of its own, in memory: a kill is no power cut, nobody misses the disk."""
     tally = Tally()
     for seed in seeds:
         with quick_directory() as directory:
             (directory / "store").mkdir()
-            Round(Team(directory, (directory / "store").as_uri(), {}), seed, tally).play(nurseries)
+            Round(Team(directory, (directory / "store").as_uri(), {}), seed, tally).play(servers)
     return tally
 
 
@@ -64,7 +64,7 @@ def s3_round(endpoint: S3Endpoint, directory: Path, seed: str, tally: Tally, *, 
     return Round(team, seed, tally, environment=endpoint.env(), forgiving=forgiving, slow=1.0)
 
 
-def play_with_restarts(nurseries: list[Nursery], server: SeaweedServer, rng: random.Random, rounds: int) -> Tally:
+def play_with_restarts(servers: list[ForkServer], server: SeaweedServer, rng: random.Random, rounds: int) -> Tally:
     """Play rounds while the server itself is killed, and comes back, in the middle of each."""
     tally = Tally()
 
@@ -76,14 +76,13 @@ def play_with_restarts(nurseries: list[Nursery], server: SeaweedServer, rng: ran
     for seed in seeds(rng, rounds):
         delay = rng.uniform(0.1, 1.5)
         with quick_directory() as directory:
-            s3_round(server, directory, seed, tally, forgiving=True).play(nurseries, kill_and_restart)
+            s3_round(server, directory, seed, tally, forgiving=True).play(servers, kill_and_restart)
     return tally
 
 
 @pytest.fixture
-def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
+def own_server(quick_probe: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
     """A SeaweedFS that nobody else is using."""
-    monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)
     with SeaweedServer() as server:
         for name, value in server.env().items():
             monkeypatch.setenv(name, value)
@@ -92,15 +91,15 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
 
 
 @pytest.mark.skipif(GIVEN is None, reason=f"{SEED} names no round")
-def test_a_given_round_is_played_again(nurseries: list[Nursery]) -> None:
+def test_a_given_round_is_played_again(servers: list[ForkServer]) -> None:
     assert GIVEN is not None
-    play_on_directories(nurseries, [GIVEN] * int(ROUNDS or 1))
+    play_on_directories(servers, [GIVEN] * int(ROUNDS or 1))
 
 
 def test_nothing_acknowledged_is_lost_by_processes_that_are_killed(
-    nurseries: list[Nursery], rng: random.Random
+    servers: list[ForkServer], rng: random.Random
 ) -> None:
-    tally = play_on_directories(nurseries, seeds(rng, IN_A_TEST))
+    tally = play_on_directories(servers, seeds(rng, IN_A_TEST))
     assert tally.rounds == IN_A_TEST
     assert tally.killed
     assert tally.promises
@@ -110,39 +109,39 @@ class TestOnS3:
     pytestmark = on_s3
 
     def test_nothing_acknowledged_is_lost_by_processes_that_are_killed(
-        self, nurseries: list[Nursery], rng: random.Random, s3_env: S3Endpoint, tmp_path: Path
+        self, servers: list[ForkServer], rng: random.Random, s3_env: S3Endpoint, tmp_path: Path
     ) -> None:
         tally = Tally()
         (seed,) = seeds(rng, 1)
-        s3_round(s3_env, tmp_path, seed, tally).play(nurseries)
+        s3_round(s3_env, tmp_path, seed, tally).play(servers)
         assert tally.promises
 
     def test_nothing_acknowledged_is_lost_when_the_server_is_killed_too(
-        self, nurseries: list[Nursery], rng: random.Random, own_server: SeaweedServer
+        self, servers: list[ForkServer], rng: random.Random, own_server: SeaweedServer
     ) -> None:
         # While the server is away a push may give up, so nothing need have been promised in so short a round.
-        assert play_with_restarts(nurseries, own_server, rng, 1).rounds == 1
+        assert play_with_restarts(servers, own_server, rng, 1).rounds == 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3 * 3600)
 class TestForHours:
     def test_hundreds_of_rounds_lose_nothing(
-        self, nurseries: list[Nursery], rng: random.Random, capsys: pytest.CaptureFixture[str]
+        self, servers: list[ForkServer], rng: random.Random, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        tally = play_on_directories(nurseries, seeds(rng, IN_A_SOAK))
+        tally = play_on_directories(servers, seeds(rng, IN_A_SOAK))
         with capsys.disabled():
             print(f"\nkilled on a directory: {tally}")
         assert tally.rounds == IN_A_SOAK
 
     @pytest.mark.s3
     def test_dozens_of_rounds_on_s3_lose_nothing(
-        self, nurseries: list[Nursery], rng: random.Random, s3_env: S3Endpoint, capsys: pytest.CaptureFixture[str]
+        self, servers: list[ForkServer], rng: random.Random, s3_env: S3Endpoint, capsys: pytest.CaptureFixture[str]
     ) -> None:
         tally = Tally()
         for seed in seeds(rng, IN_A_SOAK // 5):
             with quick_directory() as directory:
-                s3_round(s3_env, directory, seed, tally).play(nurseries)
+                s3_round(s3_env, directory, seed, tally).play(servers)
         with capsys.disabled():
             print(f"\nkilled on S3: {tally}")
         assert tally.rounds == IN_A_SOAK // 5
@@ -150,12 +149,12 @@ class TestForHours:
     @pytest.mark.s3
     def test_a_server_that_is_killed_dozens_of_times_loses_nothing(
         self,
-        nurseries: list[Nursery],
+        servers: list[ForkServer],
         rng: random.Random,
         own_server: SeaweedServer,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        tally = play_with_restarts(nurseries, own_server, rng, IN_A_SOAK // 10)
+        tally = play_with_restarts(servers, own_server, rng, IN_A_SOAK // 10)
         with capsys.disabled():
             print(f"\nkilled together with the server: {tally}")
         assert tally.rounds == IN_A_SOAK // 10

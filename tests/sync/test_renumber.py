@@ -1,4 +1,4 @@
-"""Two machines made the same version: the later committer renumbers its own, and both survive (section 5)."""
+"""Two machines made the same version: the later committer renumbers its own, and both survive (docs/design.md, 11)."""
 
 from __future__ import annotations
 
@@ -261,8 +261,7 @@ def test_a_version_that_changes_while_it_is_renumbered_is_decided_anew(
     a, b = pair
     real, left = Datastore, [1]
     import bayou.sync.transfer.apply as act
-
-    pull = act.pull
+    from bayou.sync.transfer.pull import pull
 
     def meanwhile(context: Any, items: Any, *rest: Any) -> Any:
         if left and items:
@@ -322,8 +321,7 @@ import importlib
 from bayou.repo import open_repo
 from bayou.data.allocate import renumber
 from bayou.repo import init_repo
-from bayou.sync import api
-from bayou.sync import api
+from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 
 module, owner, name = sys.argv[2:5]
@@ -333,13 +331,13 @@ api.sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
 """
 
 STEPS = [
-    ("bayou.worktree.staged_directory", "Assembly", "write", 1),
-    ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
-    ("bayou.worktree.staged_directory", "Assembly", "place", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "write", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "sync", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "place", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
     ("bayou.sync.transfer.pull", "", "_intend", 1),
-    ("bayou.worktree.staging", "Incoming", "place", 1),
-    ("bayou.worktree.staging", "Incoming", "place", 2),
+    ("bayou.worktree.staging", "StagingArea", "place", 1),
+    ("bayou.worktree.staging", "StagingArea", "place", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "settle", 1),
 ]

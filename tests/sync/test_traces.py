@@ -1,4 +1,4 @@
-"""Every interleaving of traces.md that lost data in an earlier draft, forced upon the real code.
+"""Traces T1 to T13 of tests/failures.md, section 16, forced upon the code: a weaker protocol loses data in each.
 
 1 is committed content of one path, 11 and 12 are A's writes, 21 is B's; C is a clone made afterwards.
 """
@@ -188,7 +188,7 @@ def test_t5_a_commit_whose_outcome_was_not_recorded_is_settled_first(
     assert (report.conflicts, report.warnings, report.pushed.files) == ([], [], 0)
     assert a.files == {}
     assert a.status().in_sync
-    assert read_head(team.store()).head.root is None  # type: ignore[union-attr]
+    assert read_head(team.store()).head.root is None
 
 
 def test_t6_what_is_written_during_an_upload_is_no_conflict_with_oneself(
@@ -308,7 +308,7 @@ def test_t12_a_node_that_a_collector_is_about_to_delete_is_never_used_again(
 ) -> None:
     """The index returns to rows that an unreachable node has, between the collector's listing and its DELETE."""
     store = team.store()
-    before = read_head(store).head.root  # type: ignore[union-attr]
+    before = read_head(store).head.root
     b.write("files/y", "y")
     b.sync()
     wire.cut(Fault("delete", r"\.bayou/nodes/", nth=1, error=crash))
@@ -319,7 +319,7 @@ def test_t12_a_node_that_a_collector_is_about_to_delete_is_never_used_again(
     assert any(before.node in key for key in late)
     b.delete("files/y")
     b.sync()
-    after = read_head(store).head.root  # type: ignore[union-attr]
+    after = read_head(store).head.root
     assert after is not None
     assert (after.digest, after.node) == (before.digest, after.node)
     assert after.node != before.node

@@ -61,7 +61,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def at_first_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], *, after: bool) -> None:
+def at_first_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object], *, after: bool) -> None:
     """Let something happen just before, or just after, the first file is read that goes up."""
     changes = iter([change])
 

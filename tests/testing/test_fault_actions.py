@@ -84,6 +84,7 @@ def test_a_silent_server_accepts_and_says_nothing(gcs: GcsServer) -> None:
         connection.sendall(b"PUT /b/k HTTP/1.1\r\nContent-Length: 1\r\n\r\n1")
         with pytest.raises(TimeoutError):
             connection.recv(1)
+        connection.settimeout(30)
         gcs.close()
         assert connection.recv(1) == b""
     assert gcs.objects() == {}

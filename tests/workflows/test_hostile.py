@@ -7,16 +7,14 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bayou.core import limits
 from bayou.core.errors import InputInvalid, ModelInvalid, WorkflowInvalid
-from bayou.data.query import evaluator
 from bayou.models import create_model
 from bayou.models.find import find_model, list_models
 from bayou.repo import Repo, init_repo
@@ -158,7 +156,7 @@ def test_17_10_a_schema_fetches_nothing_and_quotes_no_file(asked: tuple[str, lis
     assert paths == []
 
 
-ENDLESS = {
+ENDLESS: dict[str, dict[str, Any]] = {
     "itself": {"$ref": "#/properties/x"},
     "itself twice": {"allOf": [{"$ref": "#/properties/x"}, {"$ref": "#/properties/x"}]},
     "a bomb of references": {
@@ -184,9 +182,8 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_17_10_an_endless_schema_ends(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(evaluator, "_idle", [])
+def test_17_10_an_endless_schema_ends(kind: str, expression_limits: Callable[..., None]) -> None:
+    expression_limits(seconds=1.0)
     with pytest.raises(InputInvalid, match=r"the schema (takes more than 1 s|refers to itself)"):
         resolve_inputs(workflow_with(ENDLESS[kind]), {"x": VALUES.get(kind, 1)})
 
@@ -240,10 +237,9 @@ def test_patterns_mean_what_they_meant(pattern: str) -> None:
 
 
 def test_17_10_a_costly_name_of_a_model_is_a_problem_of_its_workflow(
-    repo: Repo, monkeypatch: pytest.MonkeyPatch
+    repo: Repo, expression_limits: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(limits, "EXPRESSION_SECONDS", 1.0)
-    monkeypatch.setattr(evaluator, "_idle", [])
+    expression_limits(seconds=1.0)
     create_workflow(repo, "good")
     step = {
         "name": "s",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -512,7 +513,7 @@ def test_f127_a_search_opens_no_run(clone: Clone, monkeypatch):
         records.catalog.refresh()
         monkeypatch.setattr("bayou.worktree.tree.Worktree.open", lambda *_: pytest.fail("a file was opened"))
 
-        def search(*text: str, **what: object) -> list[str]:
+        def search(*text: str, **what: Any) -> list[str]:
             return [row.run_id for row in records.runs.search(*text, **what)[0]]
 
         assert search(status="failed") == [bad.run_id]

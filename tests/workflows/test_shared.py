@@ -96,6 +96,7 @@ def test_a_fresh_reader_sees_what_a_writer_ran_deleted_and_renamed(
     assert payload(reader, *ROOTS) == payload(writer, *ROOTS)
     assert rows(reader) == rows(writer)
     found = rows(reader)
+    assert isinstance(found["outputs"], list)
     assert found["total"] == 2
     assert len(found["outputs"]) == 2 * 6, "two items for each of six methods"
     search = here(reader, "workflow", "run", "search", "--workflow", "nightly")

@@ -43,7 +43,9 @@ def test_files_at_every_depth_below_every_root_are_found(root: Path) -> None:
 @pytest.mark.parametrize("under", [None, "data", "data/a"])
 def test_files_that_are_as_known_are_passed_over_and_ticked_off(root: Path, under: str | None) -> None:
     put(root, "data/a", "data/b", "data/c", "data/new", "files/x")
-    known = {one.path: tuple(one.stat) for one in scan(root) if isinstance(one, Found) and one.path != "data/new"}
+    known: dict[str, Any] = {
+        one.path: tuple(one.stat) for one in scan(root) if isinstance(one, Found) and one.path != "data/new"
+    }
     known["data/gone"] = known["data/a"]
     put(root, "data/a")  # the same bytes, written again
     os.unlink(root / "data/c")

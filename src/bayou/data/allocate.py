@@ -4,7 +4,7 @@ A version is assembled beside its place and gets its number by one rename, onto 
 loses the race for a number, on this machine or on another that shares the directory, takes the next; so nothing is
 ever replaced, no half version is ever visible, and a writer that dies leaves no number behind.
 
-The rule by which a version gets another number (section 5 of the design); light, since every sync loads it.
+The rule by which a version gets another number (docs/design.md, section 11); light, since every sync loads it.
 """
 
 from __future__ import annotations

@@ -208,33 +208,40 @@ def settle(context: DataContext) -> None:
 def consistent_read(context: DataContext, read: Callable[[], T]) -> T:
     """Return what `read` finds when no change set of this repo is half done: all of it, or nothing of it.
 
-    A reader waits for a change that is under way, but not for ever: one that takes its time is better seen in part.
+    A reader waits for a change that is under way, and keeps others off if they follow each other faster than it reads.
+    Only a single change that takes longer than a reader waits is seen in part.
     """
     repo = context.repo
     until = time.monotonic() + _LOOK_S
     looks = 0
     while looks < _LOOKS or time.monotonic() < until:
         looks += 1
-        if pending_changesets(repo) and not _wait(context):
-            break
+        if pending_changesets(repo):
+            with _turn(context) as held:
+                if not held:
+                    return read()
         before = _stamp(repo)
         answer = read()
-        if _stamp(repo) == before:
+        # Two change sets within one tick of the file system's clock leave the same stamp.
+        if _stamp(repo) == before and not pending_changesets(repo):
             return answer
-    return read()
+    with _turn(context):
+        return read()
 
 
-def _wait(context: DataContext) -> bool:
-    """Let whoever is at work finish, or finish it in its place; say no if that takes too long."""
+@contextlib.contextmanager
+def _turn(context: DataContext) -> Iterator[bool]:
+    """Let the process at work finish, finish what dead ones left, and keep others off; False if that takes too long."""
     lock = FileLock(context.repo.state / _LOCK)
-    if not lock.acquire(_LOOK_S):
-        return False
+    held = lock.acquire(_LOOK_S)
     try:
-        with contextlib.suppress(BayouError):
-            _finish(context)
+        if held:
+            with contextlib.suppress(BayouError):
+                _finish(context)
+        yield held
     finally:
-        lock.release()
-    return True
+        if held:
+            lock.release()
 
 
 def _stamp(repo: Repo) -> int | None:

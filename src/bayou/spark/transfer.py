@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -132,7 +132,7 @@ class SparkMover:
             if job.results is not None:
                 job.results.close()
         for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
     def _arriving(self, job: _Expected, wanted: dict[str, Entry]) -> Iterator[Arrived | Failure]:
         """Yield what was expected and is wanted as it was, and take that out of `wanted`."""
@@ -214,7 +214,15 @@ def _folder(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a directory that tasks may still write to, since Spark interrupts them without waiting for their end."""
+    doomed = folder.with_name(temporary_name())
+    with suppress(FileNotFoundError):
+        folder.rename(doomed)  # from here on no task finds it
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextmanager

@@ -83,7 +83,8 @@ class StagingArea:
             try:
                 descriptor = _create(path)
             except FileNotFoundError:
-                self.staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # Not its parent: a task of Spark that outlives its job must not bring back what the job removed.
+                self.staging.mkdir(mode=0o700, exist_ok=True)
                 descriptor = _create(path)
         return path, Arriving(descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_rows_can_be_found_by_name_id_tag_model_type_and_run(repo: Repo) -> None
             {"model": VPC.id},
             {"type": "aws/ec2/vpc"},
         ):
-            assert brief(catalog.find(**filters)) == ["main-vpc/state/1"], filters  # type: ignore[arg-type]
+            assert brief(catalog.find(**filters)) == ["main-vpc/state/1"], filters
         assert brief(catalog.find(name="state")) == ["main-vpc/state/1", "weekly/state/1"]
         assert catalog.find(type="aws/ec2") == []
         assert catalog.find(tags={"env": "staging"}) == []
@@ -179,8 +180,8 @@ def test_runs_are_searched_by_text_time_workflow_and_tag_and_counted_beyond_the_
     with catalog_of(repo) as catalog:
         catalog.refresh()
 
-        def found(**filters: object) -> tuple[list[str], int]:
-            runs, total = catalog.runs(**filters)  # type: ignore[arg-type]
+        def found(**filters: Any) -> tuple[list[str], int]:
+            runs, total = catalog.runs(**filters)
             return [run.run_id for run in runs], total
 
         assert found() == (["01JC", "01JB", "01JA"], 3)

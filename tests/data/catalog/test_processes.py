@@ -146,7 +146,7 @@ def test_f115_killed_between_the_files_of_a_pull_and_base(team: Team) -> None:
     assert listed(ours.repo) == []
     body = """
 from bayou.sync.service import Datastore
-from bayou.sync import pull
+from bayou.sync.transfer import pull
 pull._Settled.write = die
 with Datastore(repo) as datastore:
     datastore.sync.pull_changed()
@@ -161,8 +161,9 @@ with Datastore(repo) as datastore:
 def test_a_killed_rebuild_is_begun_anew(repo: Repo, moment: str) -> None:
     write(repo, *(metadata(VPC, f"item-{number}", 1) for number in range(20)))
     body = {
-        "read": "from bayou.data.catalog import files\nafter(files, 'derive', 7)\n",
-        "settle": "from bayou.data.catalog import follow, directory\nfollow.settle = directory.settle = die\n",
+        "read": "from bayou.data.catalog import derive\nafter(derive, 'derive', 7)\n",
+        "settle": "from bayou.data.catalog import follow_directory, follow_store\n"
+        "follow_store.settle = follow_directory.settle = die\n",
     }[moment]
     assert run_to_death(OPEN + body + "with Records(repo) as records:\n    records.catalog.refresh()\n", repo.root)
     with catalog_of(repo) as catalog:

@@ -17,9 +17,9 @@ from bayou.maintenance import api
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.worktree.atomic_write import is_temporary
 from tests.sync.conftest import Clone, Team
+from tests.sync.processes.forkserver import ForkServer
 from tests.sync.processes.history import read_history
 from tests.sync.processes.judge import Account, judge
-from tests.sync.processes.nursery import Nursery
 from tests.sync.processes.points import KINDS
 from tests.sync.processes.worker import Orders, identity_of, read_log, rule
 
@@ -72,25 +72,25 @@ class Round:
     slow: float = 0.2
     """About how long a process takes: a kill comes within that."""
 
-    def play(self, nurseries: Sequence[Nursery], meanwhile: Callable[[], object] = lambda: None) -> None:
+    def play(self, servers: Sequence[ForkServer], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Let clones work and be killed, `meanwhile` something else happens; then bring them together, and judge."""
         try:
-            self._play(nurseries, meanwhile)
+            self._play(servers, meanwhile)
         except (AssertionError, BayouError) as error:
             raise Lost(
                 f"{error}\n\nthe same again, on a directory: {SEED}='{self.seed}' "
                 "./dev test tests/sync/test_processes.py -k given"
             ) from error
 
-    def _play(self, nurseries: Sequence[Nursery], meanwhile: Callable[[], object]) -> None:
+    def _play(self, servers: Sequence[ForkServer], meanwhile: Callable[[], object]) -> None:
         rng = random.Random(self.seed)
         clones = {name: self.team.clone(name) for name in NAMES[: rng.choice((2, 3))]}
         lives = {name: self._lives(rng, name) for name in clones}
         renumbers = rng.random() < 0.5
         with ThreadPoolExecutor(len(clones) + 1) as pool:
             busy = [
-                pool.submit(self._live, nursery, name, clones[name], lives[name], renumbers)
-                for name, nursery in zip(clones, nurseries, strict=False)
+                pool.submit(self._live, server, name, clones[name], lives[name], renumbers)
+                for name, server in zip(clones, servers, strict=False)
             ]
             other = pool.submit(meanwhile)
             other.result()
@@ -118,7 +118,7 @@ class Round:
                 lives.append(Life(seed, rng.choice((2, 4, 8)), pause, point=point))
         return [*lives, Life(f"{self.seed} {name} last", 3, rng.uniform(0.0, self.slow / 2))]
 
-    def _live(self, nursery: Nursery, name: str, clone: Clone, lives: Sequence[Life], renumbers: bool) -> list[bool]:
+    def _live(self, server: ForkServer, name: str, clone: Clone, lives: Sequence[Life], renumbers: bool) -> list[bool]:
         """Let one process after the other work on a clone; return which were killed."""
         ends = []
         for life in lives:
@@ -134,7 +134,7 @@ class Round:
                 forgiving=self.forgiving,
                 environment=self.environment,
             )
-            ends.append(nursery.run(orders, life.kill_after))
+            ends.append(server.run(orders, life.kill_after))
         return ends
 
     def _log(self, name: str) -> Path:
@@ -159,8 +159,8 @@ class Round:
             assert not other, (
                 f"{name} differs from a fresh clone in {[(one, one in mine, one in theirs) for one in other]}"
             )
-        report = api.verify(fresh.repo, deep=True, repair=False)
-        assert (report.ok, report.unindexed) == (True, []), report
+        verified = api.verify(fresh.repo, deep=True, repair=False)
+        assert (verified.ok, verified.unindexed) == (True, []), verified
 
 
 def payload(clone: Clone) -> dict[str, bytes]:

@@ -11,11 +11,9 @@ import os
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import asdict
 
 from bayou.core.errors import StoreError
 from bayou.data.allocate import renumber

@@ -50,7 +50,9 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "a version that changed meanwhile is left": lambda: patch(
         "bayou.sync.commit.publish._changed_units", lambda *_: set()
     ),
-    "a version that cannot be uploaded whole waits": lambda: patch("bayou.sync.commit.publish.unit_of", lambda _: None),
+    "a version that cannot be uploaded whole waits": lambda: patch(
+        "bayou.sync.commit.publish.version_dir", lambda _: None
+    ),
 }
 
 

@@ -13,15 +13,15 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from unittest.mock import patch
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 import bayou.index.build
 import bayou.index.head
@@ -64,7 +64,12 @@ def virtual(rules: Rules) -> Iterator[None]:
     """Let everything in this process live by these rules."""
     rng, dice = rules.rng, random.Random(0)
     clock = SimpleNamespace(time_ns=lambda: rules.now_ms() * 1_000_000)
-    moment = SimpleNamespace(now=lambda zone: datetime.fromtimestamp(rules.now_ms() / 1000, zone or UTC))
+
+    class Moment(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(rules.now_ms() / 1000, tz)
+
     patches: list[Any] = [
         patch("bayou.core.ids.os", SimpleNamespace(urandom=rng.randbytes)),
         patch("bayou.core.ids.time", clock),
@@ -72,12 +77,12 @@ def virtual(rules: Rules) -> Iterator[None]:
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
         patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
-        patch("bayou.sync.transfer.push.Entry", lambda *fields: Entry(*fields[:-1], rules.now_ms())),
-        patch("bayou.sync.plan.remote_snapshot.datetime", moment),
+        patch("bayou.sync.transfer.push.Entry", lambda *fields: replace(Entry(*fields), modified=rules.now_ms())),
+        patch("bayou.core.clock.datetime", Moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
         # Leases live by real time. Who has the commit lease pauses less between two attempts, and that is all.
-        patch("bayou.sync.commit.commit.turn", lambda store, deadline: nullcontext(rng.random() < 0.5)),
+        patch("bayou.sync.commit.commit.commit_lease", lambda store, deadline: nullcontext(rng.random() < 0.5)),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
         patch.object(FileScan, "at", _looking(rules, FileScan.at)),
     ]
@@ -107,7 +112,8 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch.object(Store, "map", _in_some_order(rng)),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         # No signal has to get through to anybody who waits for a request.
-        *(patch(f"bayou.objectstore.{name}.aside", lambda call: call()) for name in ("sender", "deleting")),
+        patch("bayou.objectstore.retry.run_interruptible", lambda call: call()),
+        patch("bayou.objectstore.store.run_interruptible", lambda call: call()),
         patch("bayou.objectstore.listing.watched", lambda call, _: call()),
     ]
     with _all(patches):

@@ -26,7 +26,7 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Fetched
-from bayou.sync.report import SyncReport
+from bayou.sync.report import Mode, SyncReport
 from bayou_testing.faulty import Crash
 from tests.sync.simulation.bucket import Bucket, SimTransport
 from tests.sync.simulation.client import Client
@@ -225,7 +225,8 @@ class World:
         if drawn < 0.27:
             deep = rng.random() < 0.3
             return f"verify repair deep={deep}", lambda: client.verify(repair=True, deep=deep)
-        mode = rng.choice(("sync", "sync", "push", "push", "pull"))
+        modes: tuple[Mode, ...] = ("sync", "sync", "push", "push", "pull")
+        mode = rng.choice(modes)
         walk = rng.random() < 0.6
         return f"{mode} walk={walk}", lambda: client.sync(mode, walk=walk)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,9 +160,10 @@ def test_each_variable_is_one_that_its_client_reads(name: str) -> None:
     apart |= {"AZURITE_BLOB_STORAGE_URL", "AZURE_CONFIG_DIR", "IDENTITY_HEADER"}
     if name in apart:
         return  # read by other means than as an option
-    for client in (S3Store, GCSStore, AzureStore):
+    clients: tuple[Any, ...] = (S3Store, GCSStore, AzureStore)
+    for client in clients:
         try:
-            client("bucket", config={name.lower(): "x"})  # type: ignore[misc]
+            client("bucket", config={name.lower(): "x"})
         except UnknownConfigurationKeyError:
             continue
         except Exception:  # noqa: BLE001  (obstore has a class for each provider; the value is nonsense)

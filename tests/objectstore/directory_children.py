@@ -181,4 +181,5 @@ def _check(store: LocalTransport) -> None:
 
 
 if __name__ == "__main__":
-    {"contend": contend, "die": die, "swap": swap}[sys.argv[1]](*sys.argv[2:])
+    roles: dict[str, Callable[..., None]] = {"contend": contend, "die": die, "swap": swap}
+    roles[sys.argv[1]](*sys.argv[2:])

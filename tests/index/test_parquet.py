@@ -247,7 +247,7 @@ BAD_LEAVES = {
 def test_a_leaf_with_bad_rows_is_damaged_and_named(table):
     """F107. Each has the digest of its own rows where it can, so that nothing but its shape speaks against it."""
     rows = [
-        [int(value.timestamp() * 1000) if hasattr(value, "timestamp") else value for value in row]
+        tuple(int(value.timestamp() * 1000) if hasattr(value, "timestamp") else value for value in row)
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True)
     ]
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_sync_is_one_sentence(report, sentence):
 
 def test_in_sync_is_said_only_when_it_is_proved():
     """V17: neither after half a sync, nor when something failed or was missing."""
-    moved = {"pushed": Moved(1, 1), "commit": CommitId(1, "c")}
+    moved: dict[str, Any] = {"pushed": Moved(1, 1), "commit": CommitId(1, "c")}
 
     assert "in sync" not in synced(mode="push", **moved)[0]
     assert "in sync" not in synced(failed=[Failure("data/f", "c", "m")], **moved)[0]
@@ -114,6 +115,8 @@ def test_a_dry_run_lists_what_would_be_done():
 
     table, summary = render_datastore.sync_text(SyncReport(dry_run=True, actions=actions), verbose=False)
 
+    assert isinstance(table, Table)
+    assert isinstance(summary, Line)
     assert table.rows == [("push", "data/a"), ("pull", "data/b"), ("push", "data/c")]
     assert summary.text == "dry run, nothing was changed: push 2, pull 1"
     assert synced(dry_run=True) == ["already in sync (dry run)"]
@@ -124,6 +127,9 @@ def test_a_long_dry_run_says_that_it_shows_only_the_beginning():
 
     table, summary, more = render_datastore.sync_text(SyncReport(dry_run=True, actions=actions), verbose=False)
 
+    assert isinstance(table, Table)
+    assert isinstance(summary, Line)
+    assert isinstance(more, Line)
     assert len(table.rows) == 10
     assert (summary.text, more.text) == ("dry run, nothing was changed: push 12", "and 2 more; -v lists all")
 
@@ -222,6 +228,8 @@ def test_a_log_is_a_table():
 def test_kept_copies_are_a_table():
     (table, hint) = render_datastore.conflicts_text([KeptCopy("data/x", "/kept/x", 1_893_553_445_678, 5)])
 
+    assert isinstance(table, Table)
+    assert isinstance(hint, Line)
     assert (table.rows[0][0], table.rows[0][2:]) == ("data/x", ("5 B", "/kept/x"))
     assert "`bayou datastore conflicts show PATH`" in hint.text
     assert lines(render_datastore.conflicts_text([])) == ["no conflicts"]

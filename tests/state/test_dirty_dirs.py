@@ -85,9 +85,7 @@ def test_an_open_mark_of_a_living_program_is_carried_but_never_dropped(team: Tea
 
 MARKER = """
 from bayou.repo import open_repo
-from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
-from bayou.worktree.scan import scan
 
 datastore = Datastore(open_repo(sys.argv[1]))
 datastore.sync.mark_dirty(sys.argv[2] or None)
@@ -285,12 +283,10 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 
 DELETER = """
 from bayou.repo import open_repo
-from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
-from bayou.worktree.scan import scan
-from bayou.worktree.safe_root import Ground
+from bayou.worktree.safe_root import SafeRoot
 
-Ground.remove = die
+SafeRoot.remove = die
 with Datastore(open_repo(sys.argv[1])) as datastore:
     datastore.tree.delete("files/a/x")
 """

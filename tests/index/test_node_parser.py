@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -225,7 +226,7 @@ def test_17_8_a_fork_has_a_child_of_its_own() -> None:
 def test_17_8_no_child_outlives_its_process(end: str) -> None:
     """V14, however it ends."""
     script = (
-        "import os\nfrom tests.index.test_parser import DATA, child_pid, decode, ref\n"
+        "import os\nfrom tests.index.test_node_parser import DATA, child_pid, decode, ref\n"
         f"decode(DATA, 0, ref()); print(child_pid(), flush=True)\n{end}"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
@@ -237,7 +238,7 @@ def test_17_8_no_child_outlives_its_process(end: str) -> None:
     assert not os.path.exists(f"/proc/{pid}")
 
 
-BOMBS = {
+BOMBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rows": ({"size": pa.repeat(0, 1_000_000)}, {}),
     "one text in a dictionary": (
         {"path": pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(["x" * 1_000_000]))},

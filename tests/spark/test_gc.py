@@ -11,12 +11,14 @@ import pytest
 from bayou.core.errors import DeleteFailed, NodeMissing, SparkLost
 from bayou.engine import select
 from bayou.engine.local import LocalExecutor
+from bayou.engine.select import Request
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
 from bayou.maintenance import api
 from bayou.maintenance.gc import ListJob
 from bayou.objectstore import keys
 from bayou.spark import executor
+from bayou.spark.sources.source import read_parts
 from bayou.sync.commit import commit
 from bayou.sync.report import CollectReport
 from bayou_testing.faults import Fail, Rule
@@ -35,7 +37,7 @@ def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.maintenance.gc._ENTRIES_PER_PART", 10)
 
 
-def collect(mess: Mess, engine: str, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:
+def collect(mess: Mess, engine: Request, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:
     return api.collect(mess.clone.repo, dry_run=dry_run, grace_s=grace_s, engine=engine)
 
 
@@ -47,7 +49,7 @@ def left(mess: Mess) -> list[str]:
 def test_spark_deletes_what_one_process_deletes_although_workers_are_killed(warm, tmp_path, monkeypatch):
     here, there = (make_mess(a_team(tmp_path / name)) for name in ("point", "spark"))
     (marks := tmp_path / "marks").mkdir()
-    real = executor.read_parts
+    real: Any = read_parts
     monkeypatch.setattr(executor, "read_parts", lambda *told: real(*told[:-1], killed_once(told[-1], marks)))
 
     dry = collect(there, "spark", dry_run=True)

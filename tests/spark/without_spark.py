@@ -97,10 +97,10 @@ def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Pa
                 before = words.setdefault(str(row[0]), [None] * len(row))
                 words[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
     target.mkdir()
-    parts = ([row for path, row in sorted(words.items()) if hash(path) % 3 == number] for number in range(3))
+    mixed = ([row for path, row in sorted(words.items()) if hash(path) % 3 == number] for number in range(3))
     return [
         target / name
-        for mine in parts
+        for mine in mixed
         for told in Kept(kernel, target)([batch(schema, list(zip(*mine, strict=True)))] if mine else [])
         for name in told.column("file").to_pylist()
     ]

@@ -22,13 +22,13 @@ from tests.sync.processes.worker import Orders, work
 _ROOT = Path(__file__).parents[3]
 
 
-class Nursery:
+class ForkServer:
     """One at a time, a worker of its own."""
 
     def __init__(self) -> None:
         paths = os.pathsep.join([str(Path(bayou.__path__[0]).parent), str(_ROOT)])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.sync.processes.nursery"],
+            [sys.executable, "-m", "tests.sync.processes.forkserver"],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,

@@ -37,7 +37,7 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou_testing.contract import payload, race
 from tests.objectstore.directories import TIMEOUT, content, listed, put, temporaries
 
-CHILDREN = Path(__file__).with_name("local_children.py")
+CHILDREN = Path(__file__).with_name("directory_children.py")
 ONCE = RetryPolicy(attempts=1)
 PROCESSES, INCREMENTS, CREATIONS = 8, 25, 30
 

@@ -22,7 +22,7 @@ from bayou.objectstore.backends.directory import LocalTransport
 from tests.objectstore.directories import TIMEOUT, listed, put
 from tests.sync.conftest import Team
 
-CHILDREN = Path(__file__).with_name("local_children.py")
+CHILDREN = Path(__file__).with_name("directory_children.py")
 PRIVATE = b"what nobody else may read"
 ROUNDS = 60
 DEEP = "data/t/m/n"

@@ -73,6 +73,7 @@ def test_pieces_out_of_order_are_refused():
 def test_a_leaf_that_does_not_begin_where_another_ends_is_refused():
     nodes = MemoryNodes()
     edge, leaf, *_ = chunk_partition(some(5_000), nodes)
+    assert not isinstance(edge, Child)
 
     with pytest.raises(ValueError, match="begin"):
         join_partitions([edge[:-1], leaf], nodes)
