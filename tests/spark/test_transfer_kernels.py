@@ -43,7 +43,7 @@ from bayou.spark.kernels.transfer import (
 from bayou.spark.transfer import divide
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
-from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload, unless_down
+from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload, raise_if_down
 from bayou.worktree.staging import StagingArea
 
 
@@ -276,7 +276,7 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
     results = list(outcomes(place.download([*map(entry, uploads[5:7]), found]), Came(place.staging), place.store))
 
-    assert results[0] == Arrived(uploads[5].path)
+    assert results[0] == Downloaded(uploads[5].path)
     assert [one.code for one in results[1:]] == ["bad_content", "precondition_failed"]
     assert place.staged() == set()
 
@@ -291,7 +291,7 @@ def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
 
 def test_what_stops_a_task_is_raised_as_what_it_was(place):
     def broken():
-        yield Arrived("files/a", Path("staged"), b"1")
+        yield Downloaded("files/a", Path("staged"), b"1")
         place.store.put(keys.HEAD, b"")
         raise CannotConnect("nothing answers", hint="start it")
 
@@ -514,7 +514,7 @@ def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploa
     broken = Failure(uploads[0].path, Unavailable.code, "503")
     tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
     rows = [row for results in tasks for row in told(results, upload_row, place.store)]
-    came = unless_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    came = raise_if_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]
 
 
@@ -525,4 +525,4 @@ def test_v4_a_store_that_does_not_answer_for_its_head_either_is_down(place, uplo
     monkeypatch.setattr(type(place.store), "head", down)
     rows = told(iter([Failure(one.path, Unavailable.code, "503") for one in uploads[:3]]), pytest.fail, place.store)
     with pytest.raises(Unavailable):
-        list(unless_down(place.store, outcomes(rows, Sent({}), place.store)))
+        list(raise_if_down(place.store, outcomes(rows, Sent({}), place.store)))

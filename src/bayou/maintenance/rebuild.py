@@ -177,7 +177,7 @@ def _publish(context: SyncContext, remains: Remains, made: Recovered, wasted: Se
     except (AlreadyExists, PreconditionFailed):
         return False
     with context.database.transaction() as db:
-        carried = [(context.place, row.path, row.push) for row in made.rows.values() if row.push is not None]
+        carried = [(context.remote_id, row.path, row.push) for row in made.rows.values() if row.push is not None]
         db.executemany("DELETE FROM upload WHERE place = ? AND path = ? AND push = ?", carried)
     return True
 

@@ -89,11 +89,11 @@ def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed
             yield Observed(entry.path, state, content, context.journal.newest())
 
 
-def settle_pending(context: SyncContext, seen: HeadSeen) -> None:
+def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:
     """Bring base up to a commit of ours whose answer was lost, before anything is planned (T5)."""
-    done = commit.resolve(context.store, context.database, context.place, seen)
+    done = commit.resolve(context.store, context.database, context.remote_id, seen)
     if done is not None:
-        commit.settle(context.database, context.place, done)
+        commit.apply_to_base(context.database, context.remote_id, done)
 
 
 def repair_entries(
@@ -136,7 +136,7 @@ def repair_entries(
         context.store,
         context.cache,
         context.database,
-        context.place,
+        context.remote_id,
         seen,
         wanted,
         choose,
@@ -148,10 +148,10 @@ def repair_entries(
         return 0
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
             if path in here:
-                base.restate(db, context.place, path, entry)
-        db.execute(commit.FORGET, (context.place,))
+                base.restate(db, context.remote_id, path, entry)
+        db.execute(commit.FORGET_PENDING, (context.remote_id,))
     context.base.fold(context.nodes)
     return len(done.changes)
 

@@ -272,13 +272,15 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     What was known of that other store is forgotten: it is no reason to delete or to skip anything in this one.
     """
     try:
-        remote_snapshot.look(context.store, context.cache, context.base.place, etag=None)
+        remote_snapshot.read_snapshot(context.store, context.cache, context.base.place, etag=None)
         return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()
         return _join(context)[0], True
     except NotFound:
-        return remote_snapshot.create(context.store, context.cache, context.by, proved=True, bulk=context.bulk), False
+        return remote_snapshot.create_index(
+            context.store, context.cache, context.by, proved=True, bulk=context.bulk
+        ), False
 
 
 def _bring(move: _Move, context: SyncContext) -> Migrated:

@@ -31,7 +31,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.damaged_index import chain
 from bayou.maintenance.rebuild import rebuild
-from bayou.maintenance.repair import drop_rows, repair_entries, settle_pending
+from bayou.maintenance.repair import drop_rows, repair_entries, resolve_pending
 from bayou.maintenance.verify_job import MOST_NAMED, Compared, IndexCheckJob, VerifyJob
 from bayou.repo import Repo
 from bayou.state import base
@@ -110,7 +110,7 @@ def _checked(context: SyncContext, seen: HeadSeen, look: Look, repaired: _Repair
     if repaired is None:
         with look(seen.head) as found:
             return found
-    settle_pending(context, seen)
+    resolve_pending(context, seen)
     before = repaired.entries
     with look(seen.head) as found:
         for some in found.mendable():
@@ -163,7 +163,7 @@ def _head(context: SyncContext) -> HeadSeen:
     except NotFound:
         discover(context.store)  # HeadLost, if objects of pushes are there
         if context.base.known:
-            raise remote_snapshot.emptied(context.store, context.base.place) from None
+            raise remote_snapshot.store_emptied(context.store, context.base.place) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
@@ -187,7 +187,7 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     if not plain:
         return
     seen = _head(context)
-    settle_pending(context, seen)
+    resolve_pending(context, seen)
     root = seen.head.root
     remote = find_many(IndexTree(StoreNodes(context.store, context.cache), root), plain)
     counts = {Action.DELETE_REMOTE: len(remote)}
@@ -195,7 +195,7 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     with context.database.transaction() as db:
         # It is this very row that is given up, also where its content never came here: a row that was made up is one.
         for path, entry in remote.items():
-            base.take(db, context.place, path, entry)
+            base.take(db, context.remote_id, path, entry)
     ticket = context.journal.open("delete", plain)
     for path in plain:
         context.incoming.remove(path)
@@ -214,7 +214,7 @@ def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[s
         context.store,
         context.cache,
         context.database,
-        context.place,
+        context.remote_id,
         seen,
         list(forgotten),
         choose,
@@ -222,4 +222,4 @@ def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[s
         deadline=context.deadline,
     )
     if done is not None:
-        commit.settle(context.database, context.place, done)
+        commit.apply_to_base(context.database, context.remote_id, done)

@@ -54,7 +54,7 @@ class SyncContext(Struct):
     journal: Journal
     policy: Policy
     incoming: StagingArea
-    mover: TransferExecutor
+    executor: TransferExecutor
     options: SyncOptions
     report: SyncReport
     progress: Progress
@@ -62,7 +62,7 @@ class SyncContext(Struct):
     """Whether what is committed is part of deletes that, taken together, were allowed as a mass delete."""
 
     @property
-    def place(self) -> int:
+    def remote_id(self) -> int:
         return self.base.place_id
 
     @property
@@ -89,7 +89,7 @@ class SyncContext(Struct):
         """Return the stat of a file in the tree; None if there is none, or something that is no file."""
         return file_stat(self.root, path)
 
-    def unmoved(self, observed: Observed) -> bool:
+    def is_unchanged(self, observed: Observed) -> bool:
         """Whether the file is still the one that was looked at, or still missing; something that is no file is none.
 
         Hot, and safe with a plain look: a file that a link leads to has another inode than the one that was seen.
@@ -106,10 +106,10 @@ class SyncContext(Struct):
     def absent(self, within: KeyRange = EVERYTHING) -> set[str]:
         """Return what is not here on purpose, under today's policy; what something stood in the way of may come now."""
         found = self.base.absent(within).items()
-        return {path for path, why in found if stays_away(self.root, self.policy, path, why)}
+        return {path for path, why in found if still_absent(self.root, self.policy, path, why)}
 
 
-def stays_away(root: Path, policy: Policy, path: str, why: Why) -> bool:
+def still_absent(root: Path, policy: Policy, path: str, why: Why) -> bool:
     """Whether what was left out for a reason is to be left out still: by policy, or since it cannot be there (V21)."""
     if why != "refused":
         return policy.still(path, why)
@@ -159,7 +159,7 @@ def open_context(
             journal=journal,
             policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
             incoming=incoming,
-            mover=ThreadTransfer(bounded, repo.tree_root, incoming),
+            executor=ThreadTransfer(bounded, repo.tree_root, incoming),
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=progress or NoProgress(),

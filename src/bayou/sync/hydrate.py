@@ -17,7 +17,7 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.transfer.pull import IncomingFile, settle_intents
+from bayou.sync.transfer.pull import IncomingFile, recover_intents
 from bayou.sync.transfer.pull import pull as bring
 
 
@@ -36,7 +36,7 @@ def hydrate(
     if repo.config.datastore.url is None:
         return Moved()
     with _with_everything(repo, timeout, connection) as context:
-        settle_intents(context)
+        recover_intents(context)
         fetch(context, meant)
     return _whole(context.report).pulled
 
@@ -57,7 +57,7 @@ def _with_everything(
 
 def _whole(report: SyncReport) -> SyncReport:
     if report.failed or report.missing:
-        names = [*report.missing, *(one.path for one in report.failed)]
+        names = [*report.missing, *(failure.path for failure in report.failed)]
         raise SyncError(
             f"{len(names)} files could not be fetched, as {names[0]}",
             hint="bayou datastore verify shows what is damaged",

@@ -26,7 +26,7 @@ from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
-from bayou.sync.transfer.pull import ProofLost, settle_intents
+from bayou.sync.transfer.pull import ProofLost, recover_intents
 
 if TYPE_CHECKING:
     from bayou.spark.session import Session
@@ -40,7 +40,7 @@ def run(context: SyncContext) -> SyncReport:
     report = context.report
     try:
         if not context.options.dry_run:
-            settle_intents(context)
+            recover_intents(context)
         for _ in range(_PASSES):
             if not _whole_pass(context):
                 break
@@ -49,7 +49,7 @@ def run(context: SyncContext) -> SyncReport:
     except ProofLost as error:
         report.warn(f"what was pulled is here, but the proof could not be kept: {error}")
     finally:
-        report.refused = list({one.path: one for one in report.refused}.values())
+        report.refused = list({refusal.path: refusal for refusal in report.refused}.values())
         report.requests = context.store.requests - before
         report.seconds = round(time.monotonic() - begin, 3)
     return report
@@ -101,11 +101,11 @@ def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnaps
     `looked` is given the view of the store, once there is one: a discovery need not be made again.
     """
     report = context.report
-    place = context.base.place
-    observer = LocalScanner(
+    remote_state = context.base.place
+    scanner = LocalScanner(
         context.root,
         context.database,
-        context.place,
+        context.remote_id,
         context.policy,
         adopt=context.options.adopt,
         absent=context.absent(),
@@ -115,28 +115,30 @@ def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnaps
     )
     scope = context.options.scope
     walk = scope is None and (context.options.walk or not context.base.known)
-    observation = observer.look(context.journal.rows(), walk=walk, scope=scope, limit=limit)
+    observation = scanner.scan(context.journal.rows(), walk=walk, scope=scope, limit=limit)
     if not context.options.dry_run:
         sweep_tree(context, observation.temporaries)
     quiet = _quiet(context, observation)
-    ours = any(one.state.ours or one.state.deleted for one in observation.paths.values())
-    store_view = see_store(context, ours=ours, etag=place.etag if quiet and _proved(context) else None)
-    tell_looked(report, observation)
+    ours = any(observed.state.ours or observed.state.deleted for observed in observation.paths.values())
+    store_view = read_remote(context, ours=ours, etag=remote_state.etag if quiet and _proved(context) else None)
+    report_scan(report, observation)
     if store_view is None:
         report.untracked = sorted(observation.paths)
         return False
-    if settle_pending(context, store_view):
+    if resolve_pending(context, store_view):
         return True
     if looked is not None:
         looked.append(store_view)
     from bayou.sync.plan.planner import plan  # noqa: PLC0415
     from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (with all that moves data: most syncs end above)
 
-    todo = plan(context, observer, observation, store_view, limit=limit)
+    todo = plan(context, scanner, observation, store_view, limit=limit)
     report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
-        report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
+        report.actions = [
+            PlannedAction(step.path, step.action.value) for step in todo if step.action is not Action.NOTHING
+        ]
         return False
     walked = EVERYTHING if observation.walked else None
     again, seen = apply_plan(context, todo, store_view, through=observation.journaled.through, walked=walked)
@@ -146,9 +148,12 @@ def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnaps
 
 def _quiet(context: SyncContext, observation: Observation) -> bool:
     """Whether nothing here asks for a decision: then a head that has not changed ends the matter."""
-    listed = {path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.place,))}
+    listed = {
+        path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.remote_id,))
+    }
     untracked = all(
-        one.path in listed and one.content is not None and not one.state.ours for one in observation.paths.values()
+        observed.path in listed and observed.content is not None and not observed.state.ours
+        for observed in observation.paths.values()
     )
     return untracked and not observation.journaled.last and not observation.journaled.marks
 
@@ -156,22 +161,22 @@ def _quiet(context: SyncContext, observation: Observation) -> bool:
 def _proved(context: SyncContext) -> bool:
     """Whether base is known to be all of a head, under today's policy, with nothing unresolved (V3)."""
     same_policy = context.base.place.policy == context.policy.text
-    return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
+    return same_policy and not context.base.dirty() and not commit.pending(context.database, context.remote_id)
 
 
-def see_store(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
+def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
     """Look at the store; None if its head is the one with this ETag. `ours`: there is something that it shall get."""
-    place = context.base.place
+    remote_state = context.base.place
     try:
-        return remote_snapshot.look(context.store, context.cache, place, etag=etag)
+        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag)
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return remote_snapshot.find(context.store, context.nodes, context.cache, context.bulk)
-        return remote_snapshot.create(context.store, context.cache, context.by, bulk=context.bulk)
+            return remote_snapshot.discover_snapshot(context.store, context.nodes, context.cache, context.bulk)
+        return remote_snapshot.create_index(context.store, context.cache, context.by, bulk=context.bulk)
 
 
-def tell_looked(report: SyncReport, observation: Observation) -> None:
+def report_scan(report: SyncReport, observation: Observation) -> None:
     """Put into the report what the look at the tree brought; what failed is tried again by a later pass."""
     report.refused += observation.refused
     report.failed = list(observation.failed)
@@ -180,14 +185,14 @@ def tell_looked(report: SyncReport, observation: Observation) -> None:
         report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
-def settle_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
+def resolve_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
     """Bring base up to a commit of ours whose answer was lost (T5)."""
     if store_view.seen is None or context.options.dry_run:
         return False
-    done = commit.resolve(context.store, context.database, context.place, store_view.seen)
+    done = commit.resolve(context.store, context.database, context.remote_id, store_view.seen)
     if done is None:
         return False
-    commit.settle(context.database, context.place, done)
+    commit.apply_to_base(context.database, context.remote_id, done)
     context.report.commit = CommitId(done.seq, done.commit)
     return True
 
@@ -195,37 +200,39 @@ def settle_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
 def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
     """Fold base, note the head that it was compared with, and end a pass that was clean: drop marks, since their files
     are all settled, and tidy up."""
-    place = context.base.fold(context.nodes)
-    _settle_head(context, place, seen)
+    remote_state = context.base.fold(context.nodes)
+    _settle_head(context, remote_state, seen)
     if clean and not context.report.failed and context.options.mode != "pull":
         with context.database.transaction() as db:
             # What was open when we looked may have covered changes since, although it is closed by now (T7).
             closed = [row.id for row in marks if row.state != "open"]
-            journal.drop_marks(db, context.place, closed)
+            journal.drop_marks(db, context.remote_id, closed)
     if clean:
         prune_cache(context)
 
 
-def _settle_head(context: SyncContext, place: base.RemoteState, seen: HeadSeen | None) -> None:
+def _settle_head(context: SyncContext, remote_state: base.RemoteState, seen: HeadSeen | None) -> None:
     """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3).
 
     Otherwise base stays behind an allowed mass delete: whoever pulls it must still find that it was allowed.
     """
     if seen is None:
         return
-    mine = place.root.digest if place.root else None
+    mine = remote_state.root.digest if remote_state.root else None
     theirs = seen.head.root.digest if seen.head.root else None
-    ahead = place.seq is not None and any(row.mass_delete and row.seq > place.seq for row in seen.head.log)
+    ahead = remote_state.seq is not None and any(
+        row.mass_delete and row.seq > remote_state.seq for row in seen.head.log
+    )
     if mine != theirs and ahead:
         return
     from bayou.sync.plan.planner import returning  # noqa: PLC0415
 
     # What was left out under another policy may still have to come (F015).
-    policy = place.policy if returning(context, place.policy) else context.policy.text
+    policy = remote_state.policy if returning(context, remote_state.policy) else context.policy.text
     with context.database.transaction() as db:
         base.settle_head(
             db,
-            context.place,
+            context.remote_id,
             seen.head.store,
             seen.head.seq,
             seen.head.commit,

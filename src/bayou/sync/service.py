@@ -107,7 +107,7 @@ class StoreSync:
         """
         meant = _payload(self._repo, path)
         known = self.known(meant)
-        below = sorted(one for one in known if not meant or one.startswith(f"{meant}/"))
+        below = sorted(path for path in known if not meant or path.startswith(f"{meant}/"))
         is_file = meant in known and not os.fspath(path).endswith("/")
         deleted = [meant] if meant and (is_file or not below) else below
         self._journal.close(self._journal.open("delete", deleted))

@@ -60,13 +60,13 @@ def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status
         healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
     latency = round((time.monotonic() - begin) * 1000)
     base = _base(repo, store, connection.database)
-    place = base.place
+    remote_state = base.place
     paths, bulk = Journal(connection.database, base.place_id).counts()
     policy = Policy.of(config.hydrate, config.exclude)
-    proved = place.etag is not None and place.policy == policy.text and not base.dirty()
-    in_sync = proved and etag == place.etag and not paths
+    proved = remote_state.etag is not None and remote_state.policy == policy.text and not base.dirty()
+    in_sync = proved and etag == remote_state.etag and not paths
     return Status(
-        store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
+        store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, remote_state.seq,
         paths, bulk, config.hydrate, str(repo.tree_root),
     )  # fmt: skip
 

@@ -95,7 +95,7 @@ def commit(
     store: Store,
     cache: NodeFiles,
     database: Database,
-    place: int,
+    remote_id: int,
     seen: HeadSeen,
     paths: Sequence[str],
     choose: Choose,
@@ -123,7 +123,7 @@ def commit(
             base_takes = {path: entry for path, entry in changes.items() if here is None or path in here}
             intended = Pending(number, seen.head.seq, base_takes)
             made = _attempt(
-                store, cache, database, place, seen, tree, changes, intended, by=by, mass_delete=mass_delete
+                store, cache, database, remote_id, seen, tree, changes, intended, by=by, mass_delete=mass_delete
             )
             if isinstance(made, Committed):
                 return made
@@ -132,12 +132,12 @@ def commit(
             again = read_head(store)
             if again is None:
                 raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
-            done = resolve(store, database, place, again)
+            done = resolve(store, database, remote_id, again)
             if done is not None and done.commit in mine:
                 return replace(done, changes=mine[done.commit])
             if done is not None:
                 # Of an earlier run: it is part of what we merge into, and not what we made.
-                settle(database, place, done)
+                apply_to_base(database, remote_id, done)
             seen = again
             deadline.sleep(_BACKOFF.pause(1 if first else len(mine)))
 
@@ -146,7 +146,7 @@ def _attempt(
     store: Store,
     cache: NodeFiles,
     database: Database,
-    place: int,
+    remote_id: int,
     seen: HeadSeen,
     tree: IndexTree,
     changes: Mapping[str, Entry | None],
@@ -170,7 +170,7 @@ def _attempt(
     new, page = advance(
         head, commit=number, at=now(), by=by, root=root, trash=trash_root, tally=tally, mass_delete=mass_delete
     )
-    _record(database, place, intended)
+    _record(database, remote_id, intended)
     try:
         stored = swap_head(store, new, seen.match, page)
     except PreconditionFailed:
@@ -182,15 +182,15 @@ def _attempt(
     return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version), replaced=head)
 
 
-def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Committed | None:
+def resolve(store: Store, database: Database, remote_id: int, seen: HeadSeen) -> Committed | None:
     """Find out, from a head, what became of the commits that we intended (T5); forget those that can never land.
 
     The one that did is returned; the caller brings base up to it (`settle`) before it plans anything.
     """
-    waiting = {one.commit: one for one in pending(database, place)}
+    waiting = {attempt.commit: attempt for attempt in pending(database, remote_id)}
     if not waiting:
         return None
-    oldest = min(one.parent_seq for one in waiting.values())
+    oldest = min(attempt.parent_seq for attempt in waiting.values())
     done: Committed | None = None
     for row in iter_log(store, seen.head):
         if row.seq <= oldest:
@@ -201,13 +201,13 @@ def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Com
             break
     if done is None:
         # A swap that is still on its way can only succeed while the head is the one that it was to replace.
-        lost = [one.commit for one in waiting.values() if seen.head.seq > one.parent_seq]
+        lost = [attempt.commit for attempt in waiting.values() if seen.head.seq > attempt.parent_seq]
         with database.transaction() as db:
             db.executemany("DELETE FROM pending WHERE commit_id = ?", [(number,) for number in lost])
     return done
 
 
-def settle(database: Database, place: int, done: Committed) -> None:
+def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
     """Bring base up to a commit of ours whose answer was lost; what the files are by now is for the next look.
 
     A file that a pull has put in place since is behind this commit, and no change of ours on top of it.
@@ -215,15 +215,15 @@ def settle(database: Database, place: int, done: Committed) -> None:
     with database.transaction() as db:
         for path, entry in done.changes.items():
             if path not in done.overtaken:
-                base.take(db, place, path, entry)
-                file_stats.expect(db, path, place) if entry is not None else file_stats.forget(db, path)
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
-        db.execute(FORGET, (place,))
+                base.take(db, remote_id, path, entry)
+                file_stats.expect(db, path, remote_id) if entry is not None else file_stats.forget(db, path)
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (remote_id, path))
+        db.execute(FORGET_PENDING, (remote_id,))
 
 
-def pending(database: Database, place: int) -> list[Pending]:
+def pending(database: Database, remote_id: int) -> list[Pending]:
     """Return the commits whose outcome is not known."""
-    found = database.rows("SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (place,))
+    found = database.rows("SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (remote_id,))
     waiting: list[Pending] = []
     for number, parent, kept in found:
         told = json.loads(str(kept))
@@ -233,31 +233,31 @@ def pending(database: Database, place: int) -> list[Pending]:
     return waiting
 
 
-def overtake(db: sqlite3.Connection, place: int, paths: Set[str]) -> None:
+def mark_overtaken(db: sqlite3.Connection, remote_id: int, paths: Set[str]) -> None:
     """Note that a pull has put files in place that commits of unknown outcome name, in the transaction that does."""
-    for number, kept in db.execute("SELECT commit_id, rows FROM pending WHERE place = ?", (place,)).fetchall():
+    for number, kept in db.execute("SELECT commit_id, rows FROM pending WHERE place = ?", (remote_id,)).fetchall():
         told = json.loads(kept)
         if met := paths & told.keys():
             told[_OVERTAKEN] = sorted(met.union(told.get(_OVERTAKEN, ())))
             db.execute("UPDATE pending SET rows = ? WHERE commit_id = ?", (json.dumps(told), number))
 
 
-def doubtful(database: Database, place: int) -> set[str]:
+def uncertain_paths(database: Database, remote_id: int) -> set[str]:
     """Return the paths that commits of unknown outcome name: what base and the head say of them may be over soon.
 
     V7: no journal row of such a path is dropped for being equal to base; a late swap would undo it unseen.
     """
-    return {path for one in pending(database, place) for path in one.changes}
+    return {path for attempt in pending(database, remote_id) for path in attempt.changes}
 
 
-FORGET = "DELETE FROM pending WHERE place = ?"
+FORGET_PENDING = "DELETE FROM pending WHERE place = ?"
 """Run this in the transaction that brings base up to a commit: then no other attempt can land any more."""
 
 
-def _record(database: Database, place: int, one: Pending) -> None:
-    kept = json.dumps({path: rows.dump_entry(entry) for path, entry in one.changes.items()})
+def _record(database: Database, remote_id: int, attempt: Pending) -> None:
+    kept = json.dumps({path: rows.dump_entry(entry) for path, entry in attempt.changes.items()})
     with database.transaction() as db:
-        db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (one.commit, place, one.parent_seq, kept))
+        db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (attempt.commit, remote_id, attempt.parent_seq, kept))
 
 
 def _tally(old: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> Tally:

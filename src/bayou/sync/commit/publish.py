@@ -44,33 +44,33 @@ class PushBatch(Struct):
     def hold_back(self, lost: Iterable[str]) -> None:
         """Leave out files that could not be uploaded, and with each the version that it belongs to."""
         lost = set(lost)
-        units = {version_dir(path) for path in lost} - {None}
+        versions = {version_dir(path) for path in lost} - {None}
         self.entries = {
             path: entry
             for path, entry in self.entries.items()
-            if path not in lost and (not units or version_dir(path) not in units)
+            if path not in lost and (not versions or version_dir(path) not in versions)
         }
 
     @property
-    def units(self) -> set[str]:
-        return {unit for path in self.entries if (unit := version_dir(path)) is not None}
+    def versions(self) -> set[str]:
+        return {version for path in self.entries if (version := version_dir(path)) is not None}
 
 
-class Publishing(Struct, frozen=True):
+class StartedPush(Struct, frozen=True):
     """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
 
     pushes: Sequence[PathAction]
     planned: HeadSeen
-    uploads: push.Underway
+    uploads: push.StartedUploads
 
 
-def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> Publishing:
+def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> StartedPush:
     """Begin to upload."""
-    uploads = [one.observed for one in pushes if one.action in _UPLOADED]
-    return Publishing(pushes, planned, push.begin(context, uploads, planned.head.gc))
+    uploads = [step.observed for step in pushes if step.action in _UPLOADED]
+    return StartedPush(pushes, planned, push.begin(context, uploads, planned.head.gc))
 
 
-def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
+def finish(context: SyncContext, publishing: StartedPush, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
     """Wait for the uploads and commit them, on top of the newest head that is known; return the paths that
     turned out to need another decision, and the newest head since.
 
@@ -78,24 +78,26 @@ def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tu
     """
     pushes, seen = publishing.pushes, publishing.planned
     uploaded = push.finish(context, publishing.uploads)
-    carry = PushBatch({one.path: one for one in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count)
-    carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
-    carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
-    lost = {one.path for one in pushes if one.action in _UPLOADED} - uploaded.keys()
-    carry.hold_back(lost)
-    deletes = sum(one.action is Action.DELETE_REMOTE for one in pushes)
+    batch = PushBatch(
+        {step.path: step for step in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count
+    )
+    batch.entries.update({step.path: None for step in pushes if step.action is Action.DELETE_REMOTE})
+    batch.entries.update({step.path: step.remote for step in pushes if not step.action.pushes})
+    lost = {step.path for step in pushes if step.action in _UPLOADED} - uploaded.keys()
+    batch.hold_back(lost)
+    deletes = sum(step.action is Action.DELETE_REMOTE for step in pushes)
     entries = seen.head.root.entries if seen.head.root else 0
     leftover: set[str] = set()
 
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         leftover.clear()
-        if head.head.gc.count != carry.gc:
-            lost.update(_make_again(context, carry, head))
-        torn = _changed_units(context, carry, seen, head)
+        if head.head.gc.count != batch.gc:
+            lost.update(_make_again(context, batch, head))
+        torn = _changed_versions(context, batch, seen, head)
         changes: dict[str, Entry | None] = {}
-        for path, entry in carry.entries.items():
-            one, there = carry.steps[path], remote.get(path)
-            same = there == one.remote or decide(one.base, carry.observed(path).state, there).pushes
+        for path, entry in batch.entries.items():
+            step, there = batch.steps[path], remote.get(path)
+            same = there == step.remote or decide(step.base, batch.observed(path).state, there).pushes
             if same and not (torn and version_dir(path) in torn):
                 changes[path] = entry
             else:
@@ -106,9 +108,9 @@ def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tu
         context.store,
         context.cache,
         context.database,
-        context.place,
+        context.remote_id,
         newest,
-        list(carry.entries),
+        list(batch.entries),
         choose,
         by=context.by,
         deadline=context.deadline,
@@ -116,52 +118,52 @@ def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tu
         and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
     )
     # What failed is told; what changed while it was read is looked at again.
-    leftover |= lost - {one.path for one in context.report.failed}
+    leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
         return leftover, newest
-    _finish(context, done, carry)
+    _finish(context, done, batch)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
 
 
-def _make_again(context: SyncContext, carry: PushBatch, head: HeadSeen) -> set[str]:
+def _make_again(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[str]:
     """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
     gc = head.head.gc
-    ours = {path: entry for path, entry in carry.entries.items() if entry != carry.steps[path].remote}
+    ours = {path: entry for path, entry in batch.entries.items() if entry != batch.steps[path].remote}
     uploads = {path: entry for path, entry in ours.items() if entry is not None}
-    files_of = {path: carry.observed(path) for path in uploads}
+    files_of = {path: batch.observed(path) for path in uploads}
     renewed = push.renew(context, uploads, files_of, gc)
-    carry.entries.update(renewed)
-    carry.gc = gc.count
+    batch.entries.update(renewed)
+    batch.gc = gc.count
     lost = uploads.keys() - renewed.keys()
-    carry.hold_back(lost)
+    batch.hold_back(lost)
     return lost
 
 
-def _changed_units(context: SyncContext, carry: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
+def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
     """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
-    units = carry.units if planned.head.commit != head.head.commit else set()
-    if not units:
+    versions = batch.versions if planned.head.commit != head.head.commit else set()
+    if not versions:
         return set()
     source = StoreNodes(context.store, context.cache)
     try:
-        within = KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
+        within = KeyRanges(KeyRange.under(f"{version}/") for version in versions)
         changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
-        return units & {unit for change in changes if (unit := version_dir(change.path)) is not None}
+        return versions & {version for change in changes if (version := version_dir(change.path)) is not None}
     except NodeMissing:
-        return units  # the older root was collected: nobody can tell
+        return versions  # the older root was collected: nobody can tell
 
 
 def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
     """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
     old, new = done.replaced, done.seen.head
     if old is not None and context.base.can_follow(old.root, new.root):
-        base.follow(db, context.place, new.root, done.changes)
+        base.follow(db, context.remote_id, new.root, done.changes)
     else:
-        base.take_many(db, context.place, done.changes)
+        base.take_many(db, context.remote_id, done.changes)
 
 
-def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> None:
+def _finish(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
     """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
     report = context.report
     expected: list[str] = []
@@ -169,9 +171,9 @@ def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> N
     still: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            one = carry.observed(path) if path in carry.steps else None
-            unmoved = one is not None and context.unmoved(one)
-            changed = one is None or entry != carry.steps[path].remote
+            observed = batch.observed(path) if path in batch.steps else None
+            unchanged = observed is not None and context.is_unchanged(observed)
+            changed = observed is None or entry != batch.steps[path].remote
             if entry is None:
                 file_stats.forget(db, path)
                 report.pushed.deleted += changed
@@ -179,19 +181,19 @@ def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> N
                 # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
-                if unmoved and one is not None and one.content is not None:
-                    kept.append(file_stats.row(path, one.content, one.looked, context.place))
+                if unchanged and observed is not None and observed.content is not None:
+                    kept.append(file_stats.row(path, observed.content, observed.looked, context.remote_id))
                 else:
                     expected.append(path)
-            if unmoved and one is not None:
-                still[path] = one.through
+            if unchanged and observed is not None:
+                still[path] = observed.through
         _take(context, db, done)
         file_stats.remember_many(db, kept)
         for path in expected:
-            file_stats.expect(db, path, context.place)
-        push.forget(db, context.place, done.changes.keys())
-        if not journal.silent(db, context.place):
+            file_stats.expect(db, path, context.remote_id)
+        push.forget(db, context.remote_id, done.changes.keys())
+        if not journal.silent(db, context.remote_id):
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.
             for path, through in still.items():
-                journal.drop(db, context.place, path, through)
-        db.execute(commit.FORGET, (context.place,))
+                journal.drop(db, context.remote_id, path, through)
+        db.execute(commit.FORGET_PENDING, (context.remote_id,))

@@ -33,9 +33,9 @@ class Conflicts:
     def keep(self, source: Path, path: str) -> Path:
         """Copy a file aside, durably, and return where. Copies of one sync share a directory."""
         target = self._directory / self._stamp / path
-        for one in reversed((target.parent, *target.parent.parents)):
-            if self._directory in (one, *one.parents):
-                one.mkdir(mode=0o700, exist_ok=True)
+        for directory in reversed((target.parent, *target.parent.parents)):
+            if self._directory in (directory, *directory.parents):
+                directory.mkdir(mode=0o700, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
         target.chmod(0o600)
         fsync_file(target)

@@ -29,30 +29,30 @@ _CHUNK = 1 << 20
 
 
 def renumberable(
-    context: SyncContext, observation: Observation, steps: Iterable[PathAction], units: Iterable[str]
+    context: SyncContext, observation: Observation, steps: Iterable[PathAction], versions: Iterable[str]
 ) -> frozenset[str]:
     """Return those of the contested version directories that this machine made anew and may number otherwise.
 
     Not one that base knows any file of, that is still being written to, or that nobody journaled: whether such a file
     is a version of ours, nobody can tell.
     """
-    wanted, rule = set(units), context.options.renumber
+    wanted, rule = set(versions), context.options.renumber
     if rule is None or not wanted:
         return frozenset()
-    told, tree = observation.journaled, Worktree(context.root, context.journal)
+    journaled, tree = observation.journaled, Worktree(context.root, context.journal)
     found: set[str] = set()
-    for unit, members in _by_unit(steps, wanted).items():
-        present = [one for one in members if one.observed.state.present]
+    for version, members in _by_version(steps, wanted).items():
+        present = [step for step in members if step.observed.state.present]
         if (
-            all(one.base is None and one.absent is None and not one.observed.state.absent for one in members)
-            and all(told.written(one.path) or told.marked(one.path) for one in present)
-            and {one.path.rpartition("/")[0] for one in present} == {unit}
-            and any(one.path == f"{unit}/{_METADATA}" for one in present)
-            and not told.open_in(unit, [one.path for one in members])
-            and (metadata := _read(tree, f"{unit}/{_METADATA}")) is not None
-            and rule(metadata, _parts(unit)[1] + 1) is not None
+            all(step.base is None and step.absent is None and not step.observed.state.absent for step in members)
+            and all(journaled.written(step.path) or journaled.marked(step.path) for step in present)
+            and {step.path.rpartition("/")[0] for step in present} == {version}
+            and any(step.path == f"{version}/{_METADATA}" for step in present)
+            and not journaled.open_in(version, [step.path for step in members])
+            and (metadata := _read(tree, f"{version}/{_METADATA}")) is not None
+            and rule(metadata, _parts(version)[1] + 1) is not None
         ):
-            found.add(unit)
+            found.add(version)
     return frozenset(found)
 
 
@@ -62,7 +62,7 @@ class Renumbering:
     def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: Index) -> None:
         self._context = context
         self._remote = remote
-        self._units = _by_unit(steps)
+        self._versions = _by_version(steps)
         self._tree = Worktree(context.root, context.journal)
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
@@ -72,67 +72,67 @@ class Renumbering:
         paths that moved meanwhile and must be decided again."""
         incoming: list[IncomingFile] = []
         moved: set[str] = set()
-        for unit, members in sorted(self._units.items(), key=lambda one: _parts(one[0])):
-            copy = self._made_before(unit, members) or self._make(unit, members)
+        for version, members in sorted(self._versions.items(), key=lambda step: _parts(step[0])):
+            copy = self._made_before(version, members) or self._make(version, members)
             if copy is None:
-                moved.update(one.path for one in members)
+                moved.update(step.path for step in members)
                 continue
-            self._copies[unit] = copy
-            incoming += [IncomingFile(one.path, one.remote, one.observed) for one in members]
+            self._copies[version] = copy
+            incoming += [IncomingFile(step.path, step.remote, step.observed) for step in members]
         return incoming, moved
 
     def settle(self, moved: set[str]) -> None:
         """Tell of those whose old number the store's side has now; where it has not, take the copy back: nobody has
         seen it yet, and ours is as it was."""
         report = self._context.report
-        for unit, copy in self._copies.items():
-            members = self._units[unit]
-            if any(one.path in moved for one in members):
-                self._tree.delete_many([_moved(one.path, copy) for one in members if one.observed.state.present])
+        for version, copy in self._copies.items():
+            members = self._versions[version]
+            if any(step.path in moved for step in members):
+                self._tree.delete_many([_moved(step.path, copy) for step in members if step.observed.state.present])
             else:
                 report.pushed.renumbered += 1
-                report.warn(f"{unit} was made by two machines: the one of this machine is {copy} now")
+                report.warn(f"{version} was made by two machines: the one of this machine is {copy} now")
 
-    def _made_before(self, unit: str, members: Sequence[PathAction]) -> str | None:
+    def _made_before(self, version: str, members: Sequence[PathAction]) -> str | None:
         """Return the copy that an earlier sync made and did not live to tell of."""
-        item, number = _parts(unit)
+        item, number = _parts(version)
         # What base or the store has is a version of its own, and so is what is still to be renumbered.
-        others = {at for whose, at in map(_parts, self._units) if whose == item} | self._numbers(item)
+        others = {at for whose, at in map(_parts, self._versions) if whose == item} | self._numbers(item)
         for other in sorted(self._here(item) - others):
-            if other > number and self._is_copy(unit, members, f"{item}/{other}", other):
+            if other > number and self._is_copy(version, members, f"{item}/{other}", other):
                 return f"{item}/{other}"
         return None
 
-    def _is_copy(self, unit: str, members: Sequence[PathAction], copy: str, number: int) -> bool:
-        metadata = self._metadata(unit, number)
+    def _is_copy(self, version: str, members: Sequence[PathAction], copy: str, number: int) -> bool:
+        metadata = self._metadata(version, number)
         if metadata is None or _read(self._tree, f"{copy}/{_METADATA}") != metadata:
             return False
         with suppress(FileNotFoundError):
             return all(
-                read_content(self._tree.place(_moved(one.path, copy)), self._context.deadline).sha256
-                == one.observed.state.sha256
-                for one in members
-                if one.observed.state.present and one.path != f"{unit}/{_METADATA}"
+                read_content(self._tree.place(_moved(step.path, copy)), self._context.deadline).sha256
+                == step.observed.state.sha256
+                for step in members
+                if step.observed.state.present and step.path != f"{version}/{_METADATA}"
             )
         return False
 
-    def _make(self, unit: str, members: Sequence[PathAction]) -> str | None:
+    def _make(self, version: str, members: Sequence[PathAction]) -> str | None:
         """Copy a version to the first number that is free here and there; None if it changed meanwhile."""
-        item, own = _parts(unit)
+        item, own = _parts(version)
         taken = self._numbers(item) | self._here(item)
         # V25: a peer that took the highest number that there is does not keep others from theirs.
         number = max(taken) if max(taken) < limits.VERSION_MAX else own
-        files = [one for one in members if one.observed.state.present]
-        names = [one.path.rpartition("/")[2] for one in files]
+        files = [step for step in members if step.observed.state.present]
+        names = [step.path.rpartition("/")[2] for step in files]
         with self._tree.assemble(item) as assembly:
-            for one, name in zip(files, names, strict=True):
-                if name != _METADATA and not self._copy_file(one, assembly.writing(name)):
+            for step, name in zip(files, names, strict=True):
+                if name != _METADATA and not self._copy_file(step, assembly.writing(name)):
                     return None
             while True:
                 number += 1
                 if number in taken:
                     continue
-                metadata = self._metadata(unit, number)
+                metadata = self._metadata(version, number)
                 if metadata is None:
                     return None
                 assembly.write(_METADATA, metadata)
@@ -140,29 +140,31 @@ class Renumbering:
                 if assembly.place(f"{item}/{number}", names):
                     return f"{item}/{number}"
 
-    def _copy_file(self, one: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
+    def _copy_file(self, step: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
         """Copy a file; say no if it is not any more what was looked at."""
         digest = hashlib.sha256()
         try:
-            with self._tree.open(one.path) as source, target as file:
+            with self._tree.open(step.path) as source, target as file:
                 while chunk := source.read(_CHUNK):
                     self._context.deadline.remaining()
                     digest.update(chunk)
                     file.write(chunk)
         except FileNotFoundError:
             return False
-        return one.observed.content is not None and digest.digest() == one.observed.content.sha256
+        return step.observed.content is not None and digest.digest() == step.observed.content.sha256
 
-    def _metadata(self, unit: str, number: int) -> bytes | None:
-        rule, metadata = self._context.options.renumber, _read(self._tree, f"{unit}/{_METADATA}")
+    def _metadata(self, version: str, number: int) -> bytes | None:
+        rule, metadata = self._context.options.renumber, _read(self._tree, f"{version}/{_METADATA}")
         return rule(metadata, number) if rule is not None and metadata is not None else None
 
     def _numbers(self, item: str) -> set[int]:
         """Return the numbers that base or the store knows of an item; deleted ones too, whose metadata is left."""
         if item not in self._known:
             entries = (scan(tree, KeyRange.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
-            units = {unit for rows in entries for entry in rows if (unit := version_dir(entry.path)) is not None}
-            numbers = {number for whose, number in map(_parts, units) if whose == item}
+            versions = {
+                version for rows in entries for entry in rows if (version := version_dir(entry.path)) is not None
+            }
+            numbers = {number for whose, number in map(_parts, versions) if whose == item}
             self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}
         return self._known[item]
 
@@ -172,18 +174,18 @@ class Renumbering:
         return {number for number in found if number <= limits.VERSION_MAX}  # V25: beyond that it is no version
 
 
-def _by_unit(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
+def _by_version(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
     members: dict[str, list[PathAction]] = defaultdict(list)
-    for one in steps:
-        unit = version_dir(one.path)
-        if unit is not None and (wanted is None or unit in wanted):
-            members[unit].append(one)
+    for step in steps:
+        version = version_dir(step.path)
+        if version is not None and (wanted is None or version in wanted):
+            members[version].append(step)
     return members
 
 
-def _parts(unit: str) -> tuple[str, int]:
+def _parts(version: str) -> tuple[str, int]:
     """Return the item that a version directory belongs to, and its number."""
-    item, _, number = unit.rpartition("/")
+    item, _, number = version.rpartition("/")
     return item, int(number)
 
 

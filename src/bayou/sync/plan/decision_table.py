@@ -108,14 +108,14 @@ def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Actio
             return Action.UNTRACKED if remote is None else _meet(local, remote)
 
 
-def same_object(one: Entry, other: Entry) -> bool:
+def same_object(first: Entry, second: Entry) -> bool:
     """Whether two entries name one object: the same push of the same bytes, or the same find of discovery."""
-    if one.push != other.push or one.size != other.size:
+    if first.push != second.push or first.size != second.size:
         return False
-    if one.push is None:
-        return (one.etag, one.version) == (other.etag, other.version)
+    if first.push is None:
+        return (first.etag, first.version) == (second.etag, second.version)
     # V11: a key stands for one hash; a rebuilt index may not know it.
-    return one.sha256 == other.sha256 or one.sha256 is None or other.sha256 is None
+    return first.sha256 == second.sha256 or first.sha256 is None or second.sha256 is None
 
 
 def unchanged(base: Entry, remote: Entry | None) -> bool:

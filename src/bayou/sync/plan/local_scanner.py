@@ -151,7 +151,7 @@ class FileScan(Struct, frozen=True):
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def in_passing(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
+    def stat_only(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
         """Look at a file that no row of the journal names, without reading it; None if it must be read now.
 
         It is ours, its stat will tell if it changes (`FileStat.settled`), and its bytes can be kept when they are read.
@@ -181,7 +181,7 @@ class LocalScanner:
         self,
         root: Path,
         database: Database,
-        place: int,
+        remote_id: int,
         policy: Policy,
         *,
         adopt: bool,
@@ -193,19 +193,19 @@ class LocalScanner:
     ) -> None:
         self._root = root
         self._database = database
-        self._place = place
+        self._remote_id = remote_id
         self._policy = policy
         self._within = within
         self._pushes = pushes
         self._room = _KEPT if pushes else 0
         self._progress = progress or NoProgress()
         listed = database.rows(
-            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
+            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (remote_id, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
-        self._one = FileScan(root, adopt, absent, untracked, deadline)
+        self._file_scan = FileScan(root, adopt, absent, untracked, deadline)
 
-    def look(
+    def scan(
         self, rows: Iterable[JournalRow], *, walk: bool, scope: ModelScope | None = None, limit: int | None = None
     ) -> Observation:
         """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
@@ -223,11 +223,11 @@ class LocalScanner:
         self._examine(candidates, seen)
         return seen
 
-    def read(self, paths: Iterable[str], seen: Observation) -> None:
+    def read_unread(self, paths: Iterable[str], seen: Observation) -> None:
         """Read files that were only looked at in passing."""
-        self._examine({path: seen.paths.pop(path).unread for path in paths}, seen, in_passing=False)
+        self._examine({path: seen.paths.pop(path).unread for path in paths}, seen, stat_only=False)
 
-    def look_at(self, paths: Iterable[str], seen: Observation) -> None:
+    def add(self, paths: Iterable[str], seen: Observation) -> None:
         """Add paths that the other side changed."""
         self._examine(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
 
@@ -236,7 +236,7 @@ class LocalScanner:
     ) -> int | None:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
-        equal, expected = file_stats.matching(self._database, self._place)
+        equal, expected = file_stats.matching(self._database, self._remote_id)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
@@ -244,7 +244,7 @@ class LocalScanner:
                 expected.discard(path)
                 if not self._policy.excluded(path):
                     candidates[path] = stat
-                    if limit is not None and self._one.is_listed(path, stat):
+                    if limit is not None and self._file_scan.is_listed(path, stat):
                         limit += 1
                     check_limit(candidates, limit)
             elif item.kind == "foreign":
@@ -262,19 +262,17 @@ class LocalScanner:
                 candidates.setdefault(path, None)
         return limit
 
-    def _examine(
-        self, candidates: Mapping[str, FileStat | None], seen: Observation, *, in_passing: bool = True
-    ) -> None:
+    def _examine(self, candidates: Mapping[str, FileStat | None], seen: Observation, *, stat_only: bool = True) -> None:
         few = len(candidates) < _FEW
         known = (
             file_stats.known(self._database, candidates) if few else file_stats.all_known(self._database, self._within)
         )
         now = time.time_ns()
-        if in_passing and self._pushes:
+        if stat_only and self._pushes:
             candidates = self._pass_by(candidates, known, seen, now)
 
         def examine(some: Sequence[str]) -> list[Observed | Failure]:
-            return [self._look_at(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
+            return [self._scan_file(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
         # Threads help where hashing takes time; for small files they only get in each other's way.
         large = [
@@ -294,7 +292,7 @@ class LocalScanner:
                 results = examine(small)
                 for part in hashing:
                     results += part
-                    self._progress.advance(files=1, bytes=sum(_size(one) for one in part))
+                    self._progress.advance(files=1, bytes=sum(_size(result) for result in part))
         if large:
             self._progress.end()
         fresh: list[Observed] = []
@@ -314,19 +312,19 @@ class LocalScanner:
         """Look at what need not be read yet; return the rest."""
         rest: dict[str, FileStat | None] = {}
         for path, stat in candidates.items():
-            one = None
+            observed = None
             if stat is not None and path not in known and path not in seen.journaled.last:
-                one = self._one.in_passing(path, stat, seen.journaled, now)
-            if one is None:
+                observed = self._file_scan.stat_only(path, stat, seen.journaled, now)
+            if observed is None:
                 rest[path] = stat
             else:
-                seen.paths[path] = one
+                seen.paths[path] = observed
         return rest
 
-    def _look_at(
+    def _scan_file(
         self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: Known | None, now: int
     ) -> Observed | Failure:
-        found = self._one.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
+        found = self._file_scan.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
         if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
             self._room -= found.content.size
         return found
@@ -343,13 +341,17 @@ class LocalScanner:
         """Keep new hashes, so that a file is read once although nothing was decided about it."""
         if not fresh:
             return
-        kept = [file_stats.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
+        kept = [
+            file_stats.renewed(observed.path, observed.content, now, known.get(observed.path))
+            for observed in fresh
+            if observed.content
+        ]
         with self._database.transaction() as db:
             file_stats.remember_many(db, kept)
 
 
-def _size(one: Observed | Failure) -> int:
-    return one.content.size if isinstance(one, Observed) and one.content is not None else 0
+def _size(result: Observed | Failure) -> int:
+    return result.content.size if isinstance(result, Observed) and result.content is not None else 0
 
 
 def _below(path: str, under: str | None) -> bool:

@@ -93,8 +93,8 @@ class Policy(SelectiveStruct, frozen=True):
 
 def is_raw(path: str) -> bool:
     """Whether a path is the content of a version, which a lazy tree fetches when it is read."""
-    unit = version_dir(path)
-    return unit is not None and path == f"{unit}/raw"
+    version = version_dir(path)
+    return version is not None and path == f"{version}/raw"
 
 
 _OWNED = ("data", "outputs", "definitions-evaluated")

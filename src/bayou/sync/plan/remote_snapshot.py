@@ -35,7 +35,9 @@ class RemoteSnapshot(Struct, frozen=True):
         return self.seen.head if self.seen is not None else None
 
 
-def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None) -> RemoteSnapshot | None:
+def read_snapshot(
+    store: Store, cache: NodeFiles, remote_state: RemoteState, *, etag: str | None
+) -> RemoteSnapshot | None:
     """Read the head, and prove that it goes on from what base knows; None if it is the one with this ETag.
 
     `NotFound` if there is none and base knows of none either.
@@ -43,55 +45,55 @@ def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None
     try:
         seen = read_head(store, if_none_match=etag)
     except NotFound:
-        if place.commit is not None:
-            raise emptied(store, place) from None
+        if remote_state.commit is not None:
+            raise store_emptied(store, remote_state) from None
         raise
     if seen is None:
         return None
-    check_history(store, place, seen.head)
+    check_history(store, remote_state, seen.head)
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def emptied(store: Store, place: RemoteState) -> StoreEmptied:
+def store_emptied(store: Store, remote_state: RemoteState) -> StoreEmptied:
     """Say that a store which base knows has no head."""
     return StoreEmptied(
-        f"{store.url} had commit {place.commit} and has no index any more",
+        f"{store.url} had commit {remote_state.commit} and has no index any more",
         hint="if its head was lost: bayou datastore verify --repair; "
-        f"if it was emptied on purpose, join it anew: bayou datastore setup {place.url}",
+        f"if it was emptied on purpose, join it anew: bayou datastore setup {remote_state.url}",
     )
 
 
-def check_history(store: Store, place: RemoteState, head: Head) -> None:
+def check_history(store: Store, remote_state: RemoteState, head: Head) -> None:
     """Raise unless the head is of the store that base knows, and its log has base's commit where base saw it.
 
     A store that was swapped or came back from a backup must never turn into deletes here.
     """
-    again = f"if that is what you want, join it anew: bayou datastore setup {place.url}"
-    if place.store is not None and head.store != place.store:
-        raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {place.store})", hint=again)
-    if place.commit is None or place.seq is None or rebuilt_since(place, head):
+    again = f"if that is what you want, join it anew: bayou datastore setup {remote_state.url}"
+    if remote_state.store is not None and head.store != remote_state.store:
+        raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {remote_state.store})", hint=again)
+    if remote_state.commit is None or remote_state.seq is None or rebuilt_since(remote_state, head):
         return
-    if head.seq >= place.seq:
+    if head.seq >= remote_state.seq:
         for row in iter_log(store, head):
-            if row.seq == place.seq:
-                if row.commit == place.commit:
+            if row.seq == remote_state.seq:
+                if row.commit == remote_state.commit:
                     return
                 break
-            if row.seq < place.seq:
+            if row.seq < remote_state.seq:
                 break
     raise StoreRestored(
-        f"the history of {store.url} (at {head.seq}) does not have commit {place.commit} at {place.seq}: "
+        f"the history of {store.url} (at {head.seq}) does not have commit {remote_state.commit} at {remote_state.seq}: "
         "it seems to be an older copy",
         hint=again,
     )
 
 
-def rebuilt_since(place: RemoteState, head: Head) -> bool:
+def rebuilt_since(remote_state: RemoteState, head: Head) -> bool:
     """Whether the index was rebuilt since base: then it need not go on from what base knows, nor have all of it."""
-    return head.rebuilt is not None and head.rebuilt != place.rebuilt
+    return head.rebuilt is not None and head.rebuilt != remote_state.rebuilt
 
 
-def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
+def discover_snapshot(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
     """Discover what a store without a head holds, and keep that to ourselves (V15)."""
     try:
         found = _discovered(store, nodes, bulk, carry=True)
@@ -102,7 +104,7 @@ def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = 
     )
 
 
-def create(
+def create_index(
     store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None
 ) -> RemoteSnapshot:
     """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
@@ -148,6 +150,6 @@ def _published(store: Store, cache: NodeFiles) -> RemoteSnapshot:
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def later(view: RemoteSnapshot, store: Store, cache: NodeFiles, seen: HeadSeen) -> RemoteSnapshot:
+def with_head(view: RemoteSnapshot, store: Store, cache: NodeFiles, seen: HeadSeen) -> RemoteSnapshot:
     """Return the view of a head that was read or written after `view`."""
     return replace(view, tree=IndexTree(StoreNodes(store, cache), seen.head.root), seen=seen)

@@ -31,7 +31,7 @@ class PathAction(Struct, frozen=True):
     absent: Why | None = None
 
 
-def step(
+def decide_path(
     observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
 ) -> PathAction:
     """Decide one path. `hashes` has entries of discovery whose hash this machine knows."""
@@ -59,18 +59,20 @@ def _changed_here(observed: Observed) -> bool:
 
 def conflicting_versions(steps: Sequence[PathAction]) -> set[str]:
     """Return the version directories that both sides have changed, be it in different files."""
-    known = [one for one in steps if one.absent is None]
+    known = [step for step in steps if step.absent is None]
     there = {
-        version_dir(one.path)
-        for one in known
-        if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one))
+        version_dir(step.path)
+        for step in known
+        if step.action in _CHANGED_THERE or (step.action is Action.PULL and not _lost_here(step))
     }
     # Hot: a push of many files is mostly about a store that has changed nothing.
-    here = {version_dir(one.path) for one in known if one.action in _CHANGED_HERE} if there else set()
-    return {unit for unit in here & there if unit is not None}
+    here = {version_dir(step.path) for step in known if step.action in _CHANGED_HERE} if there else set()
+    return {version for version in here & there if version is not None}
 
 
-def settle_units(steps: Iterable[PathAction], units: Container[str], renumbered: Container[str]) -> list[PathAction]:
+def decide_versions(
+    steps: Iterable[PathAction], versions: Container[str], renumbered: Container[str]
+) -> list[PathAction]:
     """Decide contested version directories whole, by the rows of the table that hold for single files.
 
     `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
@@ -79,32 +81,32 @@ def settle_units(steps: Iterable[PathAction], units: Container[str], renumbered:
     """
     alone: list[PathAction] = []
     members: dict[str, list[PathAction]] = defaultdict(list)
-    for one in steps:
-        unit = version_dir(one.path) if one.absent is None else None
-        if unit is not None and unit in units:
-            members[unit].append(one)
+    for step in steps:
+        version = version_dir(step.path) if step.absent is None else None
+        if version is not None and version in versions:
+            members[version].append(step)
         else:
-            alone.append(one)
-    for unit, unit_steps in members.items():
-        known = [one for one in unit_steps if one.action is not Action.UNTRACKED]
-        untracked = [one for one in unit_steps if one.action is Action.UNTRACKED]
-        if unit in renumbered:
-            decided = [replace(one, action=Action.RENUMBER) for one in known]
+            alone.append(step)
+    for version, actions in members.items():
+        known = [step for step in actions if step.action is not Action.UNTRACKED]
+        untracked = [step for step in actions if step.action is Action.UNTRACKED]
+        if version in renumbered:
+            decided = [replace(step, action=Action.RENUMBER) for step in known]
         else:
-            decided = list(_one_unit(known))
+            decided = list(_decide_version(known))
         alone.extend(decided)
-        alone.extend(replace(one, action=Action.CONFLICT) if _is_nobodys(decided) else one for one in untracked)
+        alone.extend(replace(step, action=Action.CONFLICT) if _is_unclaimed(decided) else step for step in untracked)
     return alone
 
 
-def _is_nobodys(decided: Sequence[PathAction]) -> bool:
+def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
     """Whether a version is in conflict of which neither base nor a row of the journal names anything here.
 
     Then its untracked files are as much of it as those that are in conflict, and go aside with them. Left where they
     are, they would lie in the store's version, and be pushed into it with the next mark that names everything.
     """
-    named = any(one.base is not None or one.observed.state.ours or one.observed.state.deleted for one in decided)
-    return not named and any(one.action is Action.CONFLICT for one in decided)
+    named = any(step.base is not None or step.observed.state.ours or step.observed.state.deleted for step in decided)
+    return not named and any(step.action is Action.CONFLICT for step in decided)
 
 
 _CHANGED_HERE = {Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE, Action.KEEP_REMOTE, Action.CONFLICT}
@@ -112,19 +114,19 @@ _CHANGED_THERE = {Action.DELETE_LOCAL, Action.PUSH_BACK, Action.KEEP_REMOTE, Act
 _AGREED = {Action.NOTHING, Action.RECORD}
 
 
-def _lost_here(one: PathAction) -> bool:
+def _lost_here(step: PathAction) -> bool:
     """Whether a pull only brings back what this tree has lost."""
-    return one.base is not None and unchanged(one.base, one.remote)
+    return step.base is not None and unchanged(step.base, step.remote)
 
 
-def _one_unit(members: list[PathAction]) -> Iterator[PathAction]:
-    present = [one for one in members if one.observed.state.present]
-    elsewhere = [one for one in members if one.observed.state.absent and not one.observed.state.present]
-    if not elsewhere and not any(one.remote is not None for one in members):
-        return (replace(one, action=Action.PUSH_BACK) if one in present else one for one in members)
+def _decide_version(members: list[PathAction]) -> Iterator[PathAction]:
+    present = [step for step in members if step.observed.state.present]
+    elsewhere = [step for step in members if step.observed.state.absent and not step.observed.state.present]
+    if not elsewhere and not any(step.remote is not None for step in members):
+        return (replace(step, action=Action.PUSH_BACK) if step in present else step for step in members)
     if not elsewhere and not present:
-        return (replace(one, action=Action.KEEP_REMOTE) if one.action in _CHANGED_HERE else one for one in members)
-    return (one if one.action in _AGREED else replace(one, action=Action.CONFLICT) for one in members)
+        return (replace(step, action=Action.KEEP_REMOTE) if step.action in _CHANGED_HERE else step for step in members)
+    return (step if step.action in _AGREED else replace(step, action=Action.CONFLICT) for step in members)
 
 
 def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed: bool) -> None:

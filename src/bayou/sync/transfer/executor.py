@@ -87,7 +87,7 @@ class Upload(SelectiveStruct, frozen=True):
     data: bytes | None = None
 
 
-class Arrived(Struct, frozen=True):
+class Downloaded(Struct, frozen=True):
     """A download in the staging directory, and its hash; without a file if the object is not there.
 
     `durable`: a power cut cannot take its content any more.
@@ -99,27 +99,27 @@ class Arrived(Struct, frozen=True):
     durable: bool = False
 
 
-Sending: TypeAlias = Generator[Upload | Failure, None, None]
+UploadResults: TypeAlias = Generator[Upload | Failure, None, None]
 """Uploads on their way: each is told once it has arrived, or failed."""
 
-Fetching: TypeAlias = Iterator[Arrived | Failure]
+DownloadResults: TypeAlias = Iterator[Downloaded | Failure]
 
 
 class TransferExecutor(Protocol):
     """Who does the work on single files. One result comes for each record, in any order, and names its path.
 
     What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised. An
-    object that answers 500 throughout is wrong with its path alone, if the store is up (`unless_down`).
+    object that answers 500 throughout is wrong with its path alone, if the store is up (`raise_if_down`).
     `count` says how many records there are.
     """
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
         """Write objects; one that comes back without `stored` changed meanwhile, and stays journaled.
 
         May begin before anybody asks for results. Whoever wants no more of them closes it.
         """
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
         """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
 
 
@@ -130,16 +130,16 @@ class ThreadTransfer(Struct, frozen=True):
     root: Path
     incoming: StagingArea
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
-        return unless_down(self.store, send_all(self.store, self.root, uploads, count))
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
+        return raise_if_down(self.store, send_all(self.store, self.root, uploads, count))
 
-    def download(self, entries: Iterable[Entry], count: int) -> Fetching:
+    def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
-        came = unless_down(self.store, fetch_all(self.store, self.incoming, entries, count))
+        came = raise_if_down(self.store, fetch_all(self.store, self.incoming, entries, count))
         return prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
-def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
+def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> UploadResults:
     """Upload files by many threads; this thread reads the small ones.
 
     Threads that open many files wait for each other, because each call releases the interpreter and takes it again.
@@ -148,88 +148,88 @@ def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) ->
     source = iter(uploads)
     first: list[Upload] = []
     taken: list[float] = []
-    for one in islice(source, _TRIED):
+    for upload in islice(source, _TRIED):
         begin = time.perf_counter()
-        first.append(_with_bytes(root, one))
+        first.append(_with_bytes(root, upload))
         taken.append(time.perf_counter() - begin)
     # The median, not the mean: one file that was held up says nothing about the others.
     slow = bool(taken) and sorted(taken)[len(taken) // 2] > _QUICK_S
-    rest = source if slow else (_with_bytes(root, one) for one in source)
-    yield from hand_out(store, partial(send, store, root), chain(first, rest), count)
+    rest = source if slow else (_with_bytes(root, upload) for upload in source)
+    yield from parallel_map(store, partial(send, store, root), chain(first, rest), count)
 
 
-def _with_bytes(root: Path, one: Upload) -> Upload:
+def _with_bytes(root: Path, upload: Upload) -> Upload:
     """Read a file, if it is small; one that is not as it should be is left to `send`, which finds out why."""
-    if one.data is not None or one.size > _SMALL:
-        return one
+    if upload.data is not None or upload.size > _SMALL:
+        return upload
     try:
-        descriptor = _as_it_is(f"{root}/{one.path}", os.O_RDONLY)
+        descriptor = _as_it_is(f"{root}/{upload.path}", os.O_RDONLY)
         try:
-            data = os.read(descriptor, one.size)
+            data = os.read(descriptor, upload.size)
         finally:
             os.close(descriptor)
     except OSError:
-        return one
-    if len(data) != one.size or hashlib.sha256(data).digest() != one.sha256:
-        return one
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, one.stored, one.resumed, data)
+        return upload
+    if len(data) != upload.size or hashlib.sha256(data).digest() != upload.sha256:
+        return upload
+    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, upload.stored, upload.resumed, data)
 
 
-def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
+def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
     """Upload one file. Without `stored`: it changed meanwhile, and stays journaled for the next push."""
     try:
-        key = keys.payload(one.path, one.push)
-        if one.data is not None:
-            stored = store.upload(key, one.data, one.size, one.sha256)
+        key = keys.payload(upload.path, upload.push)
+        if upload.data is not None:
+            stored = store.upload(key, upload.data, upload.size, upload.sha256)
         else:
-            with open(f"{root}/{one.path}", "rb", buffering=0, opener=_as_it_is) as file:
-                stored = store.upload(key, file, one.size, one.sha256)
+            with open(f"{root}/{upload.path}", "rb", buffering=0, opener=_as_it_is) as file:
+                stored = store.upload(key, file, upload.size, upload.sha256)
     except (ContentChanged, FileNotFoundError):
-        return one
+        return upload
     except TreeError as error:
-        return failure(one.path, error)
+        return failure(upload.path, error)
     except StoreError as error:
-        return refusal(one.path, error)
+        return refusal(upload.path, error)
     except OSError as error:
-        return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
-    return _sent(one, stored)
+        return Failure(upload.path, "unreadable", f"{upload.path}: {os.strerror(error.errno or 0)}")
+    return _sent(upload, stored)
 
 
-def _sent(one: Upload, stored: Stored) -> Upload:
-    if one.resumed:
+def _sent(upload: Upload, stored: Stored) -> Upload:
+    if upload.resumed:
         stored = replace(stored, repeated=True)
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, stored)
 
 
 def refusal(path: str, error: StoreError) -> Failure:
     """Return what is wrong with one path; raise what every path would meet.
 
-    `Unavailable` may be either: `hand_out` and `unless_down` tell which.
+    `Unavailable` may be either: `parallel_map` and `raise_if_down` tell which.
     """
     if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed | Unavailable):
         return failure(path, error)
     raise error
 
 
-def unless_down(store: Store, results: Iterable[R | Failure]) -> Generator[R | Failure, None, None]:
+def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R | Failure, None, None]:
     """Yield results; raise what is wrong with the store if it serves no path, nor the head.
 
     An object that answers 500 or 503 throughout fails its own path, and the others are committed. Any path that
     succeeds shows that the store is up; failures wait for one. If none comes, the client asks for the head once: a
-    store that answers that, too, with an error is down, and its error ends the command (V4). `hand_out` stops the work
+    store that answers that, too, with an error is down, and its error ends the command (V4). `parallel_map` stops the work
     of a store that goes down on the way. Both executors use this on the caller's side, since a task of Spark may have
     no path but the one that fails.
     """
     held: list[Failure] = []
     served = False
-    for one in results:
-        if not served and _is_unavailable(one):
-            held.append(one)
+    for result in results:
+        if not served and _is_unavailable(result):
+            held.append(result)
             continue
-        if not served and not isinstance(one, Failure):
+        if not served and not isinstance(result, Failure):
             served = True
             yield from held
-        yield one
+        yield result
     if held and not served:
         with suppress(NotFound):  # the first push has no head yet
             store.head(keys.HEAD)
@@ -244,30 +244,30 @@ def _outage(failed: Failure) -> Unavailable:
     return Unavailable(failed.message, hint="try again in a moment")
 
 
-def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> Fetching:
+def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> DownloadResults:
     """Download objects by many threads."""
-    return hand_out(store, partial(fetch, store, incoming), entries, count)
+    return parallel_map(store, partial(fetch, store, incoming), entries, count)
 
 
-def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
+def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
     """Download one object to the staging directory, and prove it."""
     try:
         if entry.sha256 is not None and entry.push is not None and entry.size <= THRESHOLD:
             return _fetch_whole(store, incoming, entry, entry.sha256)
         return _fetch_parts(store, incoming, entry)
     except NotFound:
-        return Arrived(entry.path)
+        return Downloaded(entry.path)
     except StoreError as error:
         return refusal(entry.path, error)
 
 
-def _fetch_whole(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Arrived | Failure:
+def _fetch_whole(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Downloaded | Failure:
     """What comes at once is proved before it touches the disk."""
     data = store.read(entry.key, entry.size, sha256)
     return _arrived(incoming, entry, data) if data is not None else _bad_content(entry)
 
 
-def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Arrived:
+def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
     staged, file = incoming.stage()
     try:
         with file:
@@ -275,10 +275,10 @@ def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Arrived:
     except (Exception, KeyboardInterrupt):
         staged.unlink(missing_ok=True)
         raise
-    return Arrived(entry.path, staged, entry.sha256)
+    return Downloaded(entry.path, staged, entry.sha256)
 
 
-def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
+def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
     staged, file = incoming.stage()
     try:
         with file:
@@ -290,7 +290,7 @@ def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Arrived |
     if entry.sha256 is not None and came.sha256 != entry.sha256:
         staged.unlink(missing_ok=True)
         return _bad_content(entry)
-    return Arrived(entry.path, staged, came.sha256)
+    return Downloaded(entry.path, staged, came.sha256)
 
 
 def _bad_content(entry: Entry) -> Failure:
@@ -301,7 +301,7 @@ def failure(path: str, error: BayouError) -> Failure:
     return Failure(path, error.code, error.message)
 
 
-def hand_out(
+def parallel_map(
     store: Store, work: Callable[[T], R], items: Iterable[T], count: int, *, ahead: int = 1
 ) -> Generator[R, None, None]:
     """Yield `work(item)` for each of `count` items, in order, done by many threads; `ahead` as in `Store.map`.
@@ -355,7 +355,7 @@ class _Untold(Generic[T, R]):
         return list(self._results.values())
 
 
-def gathered(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield lists of results, each of up to `most`, or of not many more bytes than are done again without regret.
 
     What came before an error or a signal is yielded before that is raised: it need not be done again.
@@ -363,9 +363,9 @@ def gathered(results: Iterable[T], most: int, size: Callable[[T], int]) -> Itera
     some: list[T] = []
     weight = 0
     try:
-        for one in results:
-            some.append(one)
-            weight += size(one)
+        for result in results:
+            some.append(result)
+            weight += size(result)
             if len(some) == most or weight >= _HEAVY:
                 full, some, weight = some, [], 0  # before it is told: no signal makes it be told twice
                 yield full

@@ -20,12 +20,12 @@ from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, PathRefused
 from bayou.index.entry import Entry
 from bayou.state import base, database, file_stats, journal
 from bayou.state.base import Why
-from bayou.sync.commit.commit import doubtful, overtake
+from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.report import Failure, Refusal
-from bayou.sync.transfer.executor import Arrived, failure, gathered
+from bayou.sync.transfer.executor import Downloaded, batch_results, failure
 from bayou.sync.transfer.push import per_transaction
 from bayou.worktree.hashing import Content, read_content
 
@@ -34,9 +34,9 @@ class ProofLost(Exception):
     """Files are in place, and `sync.db` could not take note of it. The next run settles the intents (F020)."""
 
 
-def settle_intents(context: SyncContext) -> None:
+def recover_intents(context: SyncContext) -> None:
     """Finish or forget what a pull that died had begun: if the file is what was intended, that is base (T9)."""
-    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.place,))
+    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.remote_id,))
     context.incoming.clear()
     if not left:
         return
@@ -49,12 +49,12 @@ def settle_intents(context: SyncContext) -> None:
             arrived = content is not None and content.sha256 == sha256
             if (entry is None and content is None) or (entry is not None and arrived):
                 _take(context, db, path, entry, content.sha256 if content else None)
-                overtake(db, context.place, {path})
+                mark_overtaken(db, context.remote_id, {path})
                 if content is not None:
-                    file_stats.remember(db, path, content, now, context.place)
+                    file_stats.remember(db, path, content, now, context.remote_id)
                 else:
                     file_stats.forget(db, path)
-            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
+            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.remote_id, path))
 
 
 def _content(context: SyncContext, path: str) -> Content | None:
@@ -67,9 +67,9 @@ def _content(context: SyncContext, path: str) -> Content | None:
 
 
 def _take(context: SyncContext, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, context.place, path, entry)
+    base.take(db, context.remote_id, path, entry)
     if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, context.place, entry, sha256)
+        base.learn_hash(db, context.remote_id, entry, sha256)
 
 
 class IncomingFile(Struct, frozen=True):
@@ -110,7 +110,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], beside: SiblingFil
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
     try:
-        for batch in gathered(_arrivals(context, items), per_transaction(len(items)), _size):
+        for batch in batch_results(_arrivals(context, items), per_transaction(len(items)), _size):
             staged: list[Staged] = []
             for item, result in batch:
                 match result:
@@ -153,7 +153,7 @@ def _arrivals(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_
         elif item.entry is not None:
             waiting[item.path] = item
             wanted.append(item.entry)
-    for came in context.mover.download(wanted, len(wanted)) if wanted else ():
+    for came in context.executor.download(wanted, len(wanted)) if wanted else ():
         item = waiting[came.path]
         yield item, came if isinstance(came, Failure) else _staged(item, came)
 
@@ -177,7 +177,7 @@ def _ready(context: SyncContext, item: IncomingFile) -> Staged | None:
     return None
 
 
-def _staged(item: IncomingFile, came: Arrived) -> Staged | None:
+def _staged(item: IncomingFile, came: Downloaded) -> Staged | None:
     """Return a download that is ready to be put in place; None: its object is not there."""
     return None if came.file is None else Staged(item, came.file, came.sha256, durable=came.durable)
 
@@ -186,37 +186,39 @@ def place(context: SyncContext, staged: Sequence[Staged], beside: SiblingFiles |
     """Put a batch in place, and make it base; return the paths that moved meanwhile."""
     if not staged:
         return set()
-    staged = sorted(staged, key=lambda one: one.item.path)  # so that few directories are opened twice
+    staged = sorted(staged, key=lambda staged_file: staged_file.item.path)  # so that few directories are opened twice
     moved: set[str] = set()
-    doubt = doubtful(context.database, context.place)
+    doubt = uncertain_paths(context.database, context.remote_id)
     settled = _Settled()
     try:
-        context.incoming.sync([one.file for one in staged if one.file is not None and not one.durable])
+        context.incoming.sync(
+            [staged_file.file for staged_file in staged if staged_file.file is not None and not staged_file.durable]
+        )
         _intend(context, staged)
         try:
             with context.database.transaction() as db:
-                silent = journal.silent(db, context.place)
+                silent = journal.silent(db, context.remote_id)
                 moved = _touched(context, db, staged, beside, silent=silent)
-                for one in staged:
-                    if one.item.path not in moved:
-                        _settle(context, one, settled)
-                settled.write(db, context.place)
-                overtake(db, context.place, settled.entries.keys() & doubt)
+                for staged_file in staged:
+                    if staged_file.item.path not in moved:
+                        _settle(context, staged_file, settled)
+                settled.write(db, context.remote_id)
+                mark_overtaken(db, context.remote_id, settled.entries.keys() & doubt)
                 if not silent:
-                    through = {one.item.path: one.item.observed.through for one in staged}
+                    through = {staged_file.item.path: staged_file.item.observed.through for staged_file in staged}
                     for path in settled.entries.keys() - doubt:
-                        journal.drop(db, context.place, path, through[path])
-                db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
-                if any(one.item.observed.content is not None for one in staged):
+                        journal.drop(db, context.remote_id, path, through[path])
+                db.execute("DELETE FROM intent WHERE place = ?", (context.remote_id,))
+                if any(staged_file.item.observed.content is not None for staged_file in staged):
                     # A replaced file that came back after a power cut would pass for a change of ours; one that is
                     # merely missing is pulled again.
                     context.incoming.sync_directories()
         except StateError as error:
             raise ProofLost(error.message) from error
     finally:
-        for one in staged:
-            if one.file is not None and one.item.path not in settled.placed:
-                one.file.unlink(missing_ok=True)
+        for staged_file in staged:
+            if staged_file.file is not None and staged_file.item.path not in settled.placed:
+                staged_file.file.unlink(missing_ok=True)
     return moved
 
 
@@ -224,27 +226,29 @@ def _touched(
     context: SyncContext, db: sqlite3.Connection, staged: Sequence[Staged], beside: SiblingFiles | None, *, silent: bool
 ) -> set[str]:
     """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
-    seen = [one.item.observed for one in staged]
+    seen = [staged_file.item.observed for staged_file in staged]
 
-    def moved(one: Observed) -> bool:
-        return not ((silent or journal_unchanged(context, db, one)) and context.unmoved(one))
+    def moved(observed: Observed) -> bool:
+        return not ((silent or journal_unchanged(context, db, observed)) and context.is_unchanged(observed))
 
-    touched = {one.path for one in seen if moved(one)}
-    units = {version_dir(path) for path in touched} - {None}
+    touched = {observed.path for observed in seen if moved(observed)}
+    versions = {version_dir(path) for path in touched} - {None}
     if beside is not None:
-        for unit in {version_dir(one.path) for one in seen} - units - {None}:
-            assert unit is not None
-            others = beside.others.get(unit, ())
-            if any(moved(one) for one in others) or not (silent or _nothing_else(context, db, unit, beside)):
-                units.add(unit)
-    return touched | {one.path for one in seen if units and version_dir(one.path) in units}
+        for version in {version_dir(observed.path) for observed in seen} - versions - {None}:
+            assert version is not None
+            others = beside.others.get(version, ())
+            if any(moved(observed) for observed in others) or not (
+                silent or _nothing_else(context, db, version, beside)
+            ):
+                versions.add(version)
+    return touched | {observed.path for observed in seen if versions and version_dir(observed.path) in versions}
 
 
-def _nothing_else(context: SyncContext, db: sqlite3.Connection, unit: str, beside: SiblingFiles) -> bool:
+def _nothing_else(context: SyncContext, db: sqlite3.Connection, version: str, beside: SiblingFiles) -> bool:
     """Whether the journal names no file of a version but those that were looked at."""
     rows = db.execute(
         "SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?",
-        (context.place, f"{unit}/", f"{unit}0"),  # 0 comes right after the slash
+        (context.remote_id, f"{version}/", f"{version}0"),  # 0 comes right after the slash
     )
     return all(path in beside.decided for (path,) in rows)
 
@@ -255,9 +259,14 @@ def _intend(context: SyncContext, staged: Sequence[Staged]) -> None:
         db.executemany(
             "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
             [
-                (context.place, one.item.path, database.dump_entry(one.item.entry), one.sha256)
-                for one in staged
-                if one.file is not None or one.item.entry is None
+                (
+                    context.remote_id,
+                    staged_file.item.path,
+                    database.dump_entry(staged_file.item.entry),
+                    staged_file.sha256,
+                )
+                for staged_file in staged
+                if staged_file.file is not None or staged_file.item.entry is None
             ],
         )
 
@@ -266,7 +275,7 @@ def journal_unchanged(context: SyncContext, db: sqlite3.Connection, observed: Ob
     """Whether the journal has nothing new of a path since it was looked at."""
     newer = db.execute(
         "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
-        (context.place, observed.path, observed.through),
+        (context.remote_id, observed.path, observed.through),
     ).fetchone()
     return newer is None
 
@@ -281,40 +290,42 @@ class _Settled(Struct):
     absent: list[tuple[str, Why]] = field(default_factory=list)
     hashes: list[tuple[Entry, bytes]] = field(default_factory=list)
 
-    def write(self, db: sqlite3.Connection, place: int) -> None:
+    def write(self, db: sqlite3.Connection, remote_id: int) -> None:
         """Make it base, inside the transaction that renames."""
-        base.take_many(db, place, self.entries)
+        base.take_many(db, remote_id, self.entries)
         file_stats.remember_many(db, self.files)
         for path in self.gone:
             file_stats.forget(db, path)
         for path, why in self.absent:
-            base.leave_out(db, place, path, why)
+            base.leave_out(db, remote_id, path, why)
             if why == "refused":
-                file_stats.expect(db, path, place)  # what is in the way may go away
+                file_stats.expect(db, path, remote_id)  # what is in the way may go away
         for entry, sha256 in self.hashes:
-            base.learn_hash(db, place, entry, sha256)
+            base.learn_hash(db, remote_id, entry, sha256)
 
 
-def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
+def _settle(context: SyncContext, staged_file: Staged, settled: _Settled) -> None:
     """Rename one file into place, or remove it; all of it inside the caller's transaction."""
-    item, entry = one.item, one.item.entry
-    why = one.why
+    item, entry = staged_file.item, staged_file.item.entry
+    why = staged_file.why
     try:
         if entry is None:
             context.incoming.remove(item.path)
             settled.gone.append(item.path)
             if item.observed.content is not None:
                 context.report.pulled.deleted += 1
-        elif one.file is not None:
-            stat = context.incoming.place(one.file, item.path)
+        elif staged_file.file is not None:
+            stat = context.incoming.place(staged_file.file, item.path)
             settled.placed.add(item.path)
-            assert one.sha256 is not None
-            content = Content(one.sha256, stat.size, stat)
-            settled.files.append(file_stats.row(item.path, content, time.time_ns(), context.place))
+            assert staged_file.sha256 is not None
+            content = Content(staged_file.sha256, stat.size, stat)
+            settled.files.append(file_stats.row(item.path, content, time.time_ns(), context.remote_id))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            settled.files.append(file_stats.row(item.path, item.observed.content, item.observed.looked, context.place))
+            settled.files.append(
+                file_stats.row(item.path, item.observed.content, item.observed.looked, context.remote_id)
+            )
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
         if entry is None:
@@ -327,5 +338,5 @@ def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
     settled.entries[item.path] = entry
     if why is not None:
         settled.absent.append((item.path, why))
-    if entry is not None and entry.sha256 is None and one.sha256 is not None:
-        settled.hashes.append((entry, one.sha256))
+    if entry is not None and entry.sha256 is None and staged_file.sha256 is not None:
+        settled.hashes.append((entry, staged_file.sha256))

@@ -24,7 +24,7 @@ from bayou.objectstore.transport import Stored
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Sending, Upload, gathered
+from bayou.sync.transfer.executor import Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
 
 _NOTED = 128
@@ -41,7 +41,7 @@ def per_transaction(count: int) -> int:
     return min(max(_LEAST, count // 16), _MOST)
 
 
-class Underway(Struct, frozen=True):
+class StartedUploads(Struct, frozen=True):
     """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come.
 
     Once all have come, each of `files` that made it has its content.
@@ -49,7 +49,7 @@ class Underway(Struct, frozen=True):
 
     files: dict[str, Observed]
     entries: dict[str, Entry]
-    results: Sending
+    results: UploadResults
 
 
 def upload(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
@@ -57,24 +57,24 @@ def upload(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> dict[str
     return finish(context, begin(context, wanted, gc))
 
 
-def begin(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> Underway:
+def begin(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> StartedUploads:
     """Begin to upload what is not uploaded yet. Where other processes do it, they are at it until `finish`."""
-    files = {one.path: one for one in wanted if one.stat is not None}
+    files = {file.path: file for file in wanted if file.stat is not None}
     intending = _Intending(context, files, {}, recorded(context), ulid(), gc.count)
     todo: list[Upload | Observed] = []
-    for one in files.values():
-        upload = intending.upload_of(one, one.content) if one.content is not None else one
+    for file in files.values():
+        upload = intending.upload_of(file, file.content) if file.content is not None else file
         if upload is not None:
             todo.append(upload)
-    context.progress.begin("pushing", len(todo), sum(_size(one) for one in todo))
-    results = context.mover.upload(intending.uploads(todo), len(todo))
-    return Underway(files, intending.entries, results)
+    context.progress.begin("pushing", len(todo), sum(_size(file) for file in todo))
+    results = context.executor.upload(intending.uploads(todo), len(todo))
+    return StartedUploads(files, intending.entries, results)
 
 
-def finish(context: SyncContext, underway: Underway) -> dict[str, Entry]:
+def finish(context: SyncContext, underway: StartedUploads) -> dict[str, Entry]:
     """Wait for uploads, and record each; return the entry of every path that made it."""
     entries = underway.entries
-    for batch in gathered(underway.results, _NOTED, _bytes):
+    for batch in batch_results(underway.results, _NOTED, _bytes):
         done = [result for result in batch if isinstance(result, Upload)]
         _record(context, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
@@ -121,7 +121,7 @@ def recorded(context: SyncContext) -> dict[str, Upload]:
     """Return the uploads, begun or done, that no commit has carried yet."""
     found = context.database.rows(
         "SELECT path, push, size, sha256, gc, done, etag, version, repeated FROM upload WHERE place = ?",
-        (context.place,),
+        (context.remote_id,),
     )
     return {
         cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version, bool(again)) if done else None)  # type: ignore[arg-type]
@@ -149,50 +149,53 @@ class _Intending(Struct, frozen=True):
         for batch in batched(todo, _NOTED):
             ready: list[tuple[Upload, bool]] = []
             for item in batch:
-                one = self._read(item) if isinstance(item, Observed) else item
-                if one is not None:
-                    ready.append((one, one.data is not None and one is item))
+                upload = self._read(item) if isinstance(item, Observed) else item
+                if upload is not None:
+                    ready.append((upload, upload.data is not None and upload is item))
             with context.database.note() as db:
                 db.executemany(
                     "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
-                    [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one, _ in ready],
+                    [
+                        (context.remote_id, upload.path, upload.push, upload.size, upload.sha256, upload.gc)
+                        for upload, _ in ready
+                    ],
                 )
-            for one, kept in ready:
-                moved = kept and not context.unmoved(self.files[one.path])
-                yield replace(one, data=None) if moved else one
+            for upload, kept in ready:
+                moved = kept and not context.is_unchanged(self.files[upload.path])
+                yield replace(upload, data=None) if moved else upload
 
-    def upload_of(self, one: Observed, content: Content) -> Upload | None:
+    def upload_of(self, file: Observed, content: Content) -> Upload | None:
         """Return the upload of a file; None if it need not be made again, or another look must be taken first."""
-        old = self.before.get(one.path)
+        old = self.before.get(file.path)
         if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
-            return Upload(one.path, self.push, content.size, content.sha256, self.gc, data=content.data)
+            return Upload(file.path, self.push, content.size, content.sha256, self.gc, data=content.data)
         if old.stored is None:
             return replace(old, resumed=True, data=content.data)
         # Nobody will read the file again. If it is another by now, so may be what was looked at beside it, and the
         # two were never one version.
-        if self.context.unmoved(one):
-            self.entries[one.path] = _entry(one, old, old.stored)
+        if self.context.is_unchanged(file):
+            self.entries[file.path] = _entry(file, old, old.stored)
         return None
 
-    def _read(self, one: Observed) -> Upload | None:
+    def _read(self, file: Observed) -> Upload | None:
         """Read a file that was only looked at; None if there is nothing to upload.
 
         If it is not as it was then, what was seen beside it may be of another version: it is decided again.
         """
         upload = None
         try:
-            content = read_content(f"{self.context.root}/{one.path}", self.context.deadline, _size(one))
+            content = read_content(f"{self.context.root}/{file.path}", self.context.deadline, _size(file))
         except (ContentChanged, FileNotFoundError, PathRefused):
             pass
         except TreeError as error:
-            self.context.report.failed.append(Failure(one.path, error.code, error.message))
+            self.context.report.failed.append(Failure(file.path, error.code, error.message))
         else:
-            if content.stat == one.unread:
+            if content.stat == file.unread:
                 # Without its bytes, which are needed no longer than its upload takes.
-                self.files[one.path] = read = one.read(Content(content.sha256, content.size, content.stat))
+                self.files[file.path] = read = file.read(Content(content.sha256, content.size, content.stat))
                 upload = self.upload_of(read, content)
         if upload is None:
-            self.context.progress.advance(files=1, bytes=_size(one))
+            self.context.progress.advance(files=1, bytes=_size(file))
         return upload
 
 
@@ -200,19 +203,19 @@ def _bytes(result: Upload | Failure) -> int:
     return result.size if isinstance(result, Upload) else 0
 
 
-def _size(one: Upload | Observed) -> int:
-    if isinstance(one, Upload):
-        return one.size
-    return one.stat.size if one.stat is not None else 0
+def _size(item: Upload | Observed) -> int:
+    if isinstance(item, Upload):
+        return item.size
+    return item.stat.size if item.stat is not None else 0
 
 
-def forget(db: sqlite3.Connection, place: int, done: Set[str]) -> None:
+def forget(db: sqlite3.Connection, remote_id: int, done: Set[str]) -> None:
     """Forget uploads of paths that are committed; all at once if those are all there are, in a tenth of the time."""
-    kept = {path for (path,) in db.execute("SELECT path FROM upload WHERE place = ?", (place,))}
+    kept = {path for (path,) in db.execute("SELECT path FROM upload WHERE place = ?", (remote_id,))}
     if kept <= done:
-        db.execute("DELETE FROM upload WHERE place = ?", (place,))
+        db.execute("DELETE FROM upload WHERE place = ?", (remote_id,))
     else:
-        db.executemany("DELETE FROM upload WHERE place = ? AND path = ?", [(place, path) for path in kept & done])
+        db.executemany("DELETE FROM upload WHERE place = ? AND path = ?", [(remote_id, path) for path in kept & done])
 
 
 def _record(context: SyncContext, done: Sequence[Upload]) -> None:
@@ -220,14 +223,21 @@ def _record(context: SyncContext, done: Sequence[Upload]) -> None:
         db.executemany(
             "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",
             [
-                (one.stored.etag, one.stored.version, one.stored.repeated, context.place, one.path, one.push)
-                for one in done
-                if one.stored
+                (
+                    upload.stored.etag,
+                    upload.stored.version,
+                    upload.stored.repeated,
+                    context.remote_id,
+                    upload.path,
+                    upload.push,
+                )
+                for upload in done
+                if upload.stored
             ],
         )
 
 
-def _entry(one: Observed, sent: Upload, stored: Stored) -> Entry:
-    assert one.content is not None
-    modified = one.content.stat.mtime_ns // 1_000_000
-    return Entry(one.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
+def _entry(observed: Observed, sent: Upload, stored: Stored) -> Entry:
+    assert observed.content is not None
+    modified = observed.content.stat.mtime_ns // 1_000_000
+    return Entry(observed.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
