@@ -178,11 +178,19 @@ def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_th
         return as_it_is(path, flags)
 
     monkeypatch.setattr(executor, "_as_it_is", watched)
-    uploads = [place.write(f"files/{size}", b"x" * size) for size in (1, executor._SMALL, executor._SMALL + 1, 1 << 20)]
+    uploads = [
+        place.write(f"files/{size}", b"x" * size)
+        for size in (1, executor._SMALL_BYTES, executor._SMALL_BYTES + 1, 1 << 20)
+    ]
 
     place.upload(uploads)
 
-    assert opened == {"1": True, str(executor._SMALL): True, str(executor._SMALL + 1): False, str(1 << 20): False}
+    assert opened == {
+        "1": True,
+        str(executor._SMALL_BYTES): True,
+        str(executor._SMALL_BYTES + 1): False,
+        str(1 << 20): False,
+    }
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -196,12 +204,12 @@ def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
 
     monkeypatch.setattr(executor, "_as_it_is", watched)
     monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
-    uploads = [place.write(f"files/{at}", b"x") for at in range(executor._TRIED + 20)]
+    uploads = [place.write(f"files/{at}", b"x") for at in range(executor._SAMPLE + 20)]
 
     rows = place.upload(uploads)
 
     assert by_path(rows) == dict.fromkeys((one.path for one in uploads), "done")
-    assert by_main.count(True) == (executor._TRIED if slow else len(uploads))
+    assert by_main.count(True) == (executor._SAMPLE if slow else len(uploads))
     assert len(by_main) == len(uploads), "a file was opened twice"
 
 

@@ -132,18 +132,7 @@ def repair_entries(
             **{path: entry for path, entry in uploads.items() if remote.get(path) == missing[path]},
         }
 
-    done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.remote_id,
-        seen,
-        wanted,
-        choose,
-        by=context.by,
-        deadline=context.deadline,
-        here=here,
-    )
+    done = commit.commit(context.committer, seen, wanted, choose, base_paths=here)
     if done is None:
         return 0
     with context.database.transaction() as db:

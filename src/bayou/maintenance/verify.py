@@ -210,16 +210,6 @@ def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[s
     def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         return {path: None for path, entry in forgotten.items() if remote.get(path) == entry}
 
-    done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.remote_id,
-        seen,
-        list(forgotten),
-        choose,
-        by=context.by,
-        deadline=context.deadline,
-    )
+    done = commit.commit(context.committer, seen, list(forgotten), choose)
     if done is not None:
         commit.apply_to_base(context.database, context.remote_id, done)

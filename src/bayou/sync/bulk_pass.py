@@ -148,7 +148,8 @@ class _Large:
         report_scan(self._context.report, found)
         report_discovery(self._context, self._view)
         if not self._context.options.dry_run:
-            sweep_tree(self._context, found.temporaries)
+            context = self._context
+            sweep_tree(context.root, context.repo.state, context.journal, found.temporaries)
 
     def rehearse(self) -> None:
         """Say what would be done."""
@@ -237,7 +238,7 @@ class _Large:
         before: list[tuple[Window, list[PathAction]]] = []
         for window, todo in self._decided():
             arriving = [IncomingFile(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
-            self._mover.expect(downloads(context, arriving))
+            self._mover.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before

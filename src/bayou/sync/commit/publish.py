@@ -1,4 +1,9 @@
-"""Upload and commit what this machine has to give."""
+"""Push: upload the files that the plan wants in the store, then commit their entries.
+
+`begin` starts the uploads and `finish` waits for them and commits, so that a sync of many windows can plan the next
+window in between. The commit is merged into whatever head the store has by then: a path, or a version directory, that
+another client has changed since the plan was made is left out and planned again.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +33,9 @@ _UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 
 class PushBatch(Struct):
-    """What a push carries: each path's step, and the entry that it gets (None: it is deleted).
+    """The paths of one push: each path's planned step, and its new entry (None: the path is deleted).
 
-    `files` are those that were uploaded, as they were when they were read.
+    `files` are the uploaded files as the scanner read them; `gc` is the store's count of collections at that time.
     """
 
     steps: dict[str, PathAction]
@@ -42,7 +47,7 @@ class PushBatch(Struct):
         return self.files.get(path) or self.steps[path].observed
 
     def hold_back(self, lost: Iterable[str]) -> None:
-        """Leave out files that could not be uploaded, and with each the version that it belongs to."""
+        """Leave out paths that could not be uploaded, and with each path the whole version that it belongs to."""
         lost = set(lost)
         versions = {version_dir(path) for path in lost} - {None}
         self.entries = {
@@ -57,7 +62,7 @@ class PushBatch(Struct):
 
 
 class StartedPush(Struct, frozen=True):
-    """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
+    """A push whose uploads have started: the steps, the head that they were `planned` for, and the uploads."""
 
     pushes: Sequence[PathAction]
     planned: HeadSeen
@@ -65,22 +70,21 @@ class StartedPush(Struct, frozen=True):
 
 
 def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> StartedPush:
-    """Begin to upload."""
+    """Start the uploads of a push."""
     uploads = [step.observed for step in pushes if step.action in _UPLOADED]
     return StartedPush(pushes, planned, push.begin(context, uploads, planned.head.gc))
 
 
-def finish(context: SyncContext, publishing: StartedPush, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
-    """Wait for the uploads and commit them, on top of the newest head that is known; return the paths that
-    turned out to need another decision, and the newest head since.
+def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
+    """Wait for the uploads and commit them on top of the newest known head; return the paths that must be planned
+    again, and the newest head since.
 
-    A step that pushes nothing is committed as the store has it: whatever was on its way there comes too late then.
+    A step that pushes nothing is committed with the store's own entry: a pending commit to that path then fails.
     """
-    pushes, seen = publishing.pushes, publishing.planned
-    uploaded = push.finish(context, publishing.uploads)
-    batch = PushBatch(
-        {step.path: step for step in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count
-    )
+    pushes, seen = started.pushes, started.planned
+    uploaded = push.finish(context, started.uploads)
+    files = started.uploads.files
+    batch = PushBatch({step.path: step for step in pushes}, dict(uploaded), files, seen.head.gc.count)
     batch.entries.update({step.path: None for step in pushes if step.action is Action.DELETE_REMOTE})
     batch.entries.update({step.path: step.remote for step in pushes if not step.action.pushes})
     lost = {step.path for step in pushes if step.action in _UPLOADED} - uploaded.keys()
@@ -92,7 +96,7 @@ def finish(context: SyncContext, publishing: StartedPush, newest: HeadSeen) -> t
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         leftover.clear()
         if head.head.gc.count != batch.gc:
-            lost.update(_make_again(context, batch, head))
+            lost.update(_renew_uploads(context, batch, head))
         torn = _changed_versions(context, batch, seen, head)
         changes: dict[str, Entry | None] = {}
         for path, entry in batch.entries.items():
@@ -105,29 +109,24 @@ def finish(context: SyncContext, publishing: StartedPush, newest: HeadSeen) -> t
         return changes
 
     done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.remote_id,
+        context.committer,
         newest,
         list(batch.entries),
         choose,
-        by=context.by,
-        deadline=context.deadline,
         mass_delete=context.options.allow_mass_delete
         and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
     )
-    # What failed is told; what changed while it was read is looked at again.
+    # The report names what failed; what changed while it was read is planned again.
     leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
         return leftover, newest
-    _finish(context, done, batch)
+    _record_commit(context, done, batch)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
 
 
-def _make_again(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[str]:
-    """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
+def _renew_uploads(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[str]:
+    """Upload again, under a new id, what a later collection may have deleted (T13); return the paths that failed."""
     gc = head.head.gc
     ours = {path: entry for path, entry in batch.entries.items() if entry != batch.steps[path].remote}
     uploads = {path: entry for path, entry in ours.items() if entry is not None}
@@ -141,7 +140,7 @@ def _make_again(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[s
 
 
 def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
-    """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
+    """Return the versions that another client has changed since the planned head: they must not be mixed."""
     versions = batch.versions if planned.head.commit != head.head.commit else set()
     if not versions:
         return set()
@@ -151,11 +150,11 @@ def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen,
         changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
         return versions & {version for change in changes if (version := version_dir(change.path)) is not None}
     except NodeMissing:
-        return versions  # the older root was collected: nobody can tell
+        return versions  # gc deleted the older root, so what changed since is unknown
 
 
-def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
-    """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
+def _update_base(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
+    """Update base to the commit: as a whole if base was equal to the replaced head, otherwise row by row."""
     old, new = done.replaced, done.seen.head
     if old is not None and context.base.can_follow(old.root, new.root):
         base.follow(db, context.remote_id, new.root, done.changes)
@@ -163,12 +162,12 @@ def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) 
         base.take_many(db, context.remote_id, done.changes)
 
 
-def _finish(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
-    """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
+def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
+    """Update base to the commit, whatever the disk holds by now (T6), and drop the journal rows that it covers."""
     report = context.report
     expected: list[str] = []
-    kept: list[file_stats.Row] = []
-    still: dict[str, int] = {}
+    stats: list[file_stats.Row] = []
+    unchanged_through: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
             observed = batch.observed(path) if path in batch.steps else None
@@ -182,18 +181,18 @@ def _finish(context: SyncContext, done: commit.Committed, batch: PushBatch) -> N
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
                 if unchanged and observed is not None and observed.content is not None:
-                    kept.append(file_stats.row(path, observed.content, observed.looked, context.remote_id))
+                    stats.append(file_stats.row(path, observed.content, observed.looked, context.remote_id))
                 else:
                     expected.append(path)
             if unchanged and observed is not None:
-                still[path] = observed.through
-        _take(context, db, done)
-        file_stats.remember_many(db, kept)
+                unchanged_through[path] = observed.through
+        _update_base(context, db, done)
+        file_stats.remember_many(db, stats)
         for path in expected:
             file_stats.expect(db, path, context.remote_id)
         push.forget(db, context.remote_id, done.changes.keys())
         if not journal.silent(db, context.remote_id):
-            # Closed when the bytes were read, the newest still, and the disk has those bytes still.
-            for path, through in still.items():
+            # V7: the row was closed when the bytes were read, is still the newest, and the disk still has those bytes.
+            for path, through in unchanged_through.items():
                 journal.drop(db, context.remote_id, path, through)
         db.execute(commit.FORGET_PENDING, (context.remote_id,))

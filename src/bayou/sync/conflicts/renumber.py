@@ -1,7 +1,8 @@
-"""Two machines made the same version: the later committer gives its own another number, and both survive.
+"""Renumbering: two machines created the same version number, and both versions survive.
 
-The copy under the new number appears in one step, journaled like every change of ours; then the store's side takes
-the old number, as a pull does. A crash in between leaves a copy that the next sync knows again by its metadata.
+The client that commits later copies its version to a free number. The copy appears in one rename and is journaled like
+every local change; then the store's version is pulled under the old number. After a crash in between, the next sync
+recognises the copy by its metadata.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import BinaryIO
 
 from bayou.core import limits
 from bayou.index.key_range import KeyRange
-from bayou.index.tree import IndexTree as Index
-from bayou.index.tree import scan
+from bayou.index.tree import IndexTree, scan
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observation
 from bayou.sync.plan.policy import version_dir
@@ -31,10 +31,10 @@ _CHUNK = 1 << 20
 def renumberable(
     context: SyncContext, observation: Observation, steps: Iterable[PathAction], versions: Iterable[str]
 ) -> frozenset[str]:
-    """Return those of the contested version directories that this machine made anew and may number otherwise.
+    """Return the version directories that this machine created and may renumber.
 
-    Not one that base knows any file of, that is still being written to, or that nobody journaled: whether such a file
-    is a version of ours, nobody can tell.
+    Not a version of which base has any file, that a program is still writing, or that has unjournaled files: such a
+    version may not be this machine's own.
     """
     wanted, rule = set(versions), context.options.renumber
     if rule is None or not wanted:
@@ -50,16 +50,16 @@ def renumberable(
             and any(step.path == f"{version}/{_METADATA}" for step in present)
             and not journaled.open_in(version, [step.path for step in members])
             and (metadata := _read(tree, f"{version}/{_METADATA}")) is not None
-            and rule(metadata, _parts(version)[1] + 1) is not None
+            and rule(metadata, _item_and_number(version)[1] + 1) is not None
         ):
             found.add(version)
     return frozenset(found)
 
 
 class Renumbering:
-    """The version directories that one pass numbers anew."""
+    """The version directories that one pass renumbers."""
 
-    def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: Index) -> None:
+    def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: IndexTree) -> None:
         self._context = context
         self._remote = remote
         self._versions = _by_version(steps)
@@ -68,12 +68,12 @@ class Renumbering:
         self._copies: dict[str, str] = {}
 
     def copy(self) -> tuple[list[IncomingFile], set[str]]:
-        """Give each version a copy under a number that nobody has; return what is to take the old numbers, and the
-        paths that moved meanwhile and must be decided again."""
+        """Copy each version to a free number; return the files to pull under the old numbers, and the paths that
+        changed meanwhile and must be planned again."""
         incoming: list[IncomingFile] = []
         moved: set[str] = set()
-        for version, members in sorted(self._versions.items(), key=lambda step: _parts(step[0])):
-            copy = self._made_before(version, members) or self._make(version, members)
+        for version, members in sorted(self._versions.items(), key=lambda step: _item_and_number(step[0])):
+            copy = self._earlier_copy(version, members) or self._make_copy(version, members)
             if copy is None:
                 moved.update(step.path for step in members)
                 continue
@@ -81,24 +81,30 @@ class Renumbering:
             incoming += [IncomingFile(step.path, step.remote, step.observed) for step in members]
         return incoming, moved
 
-    def settle(self, moved: set[str]) -> None:
-        """Tell of those whose old number the store's side has now; where it has not, take the copy back: nobody has
-        seen it yet, and ours is as it was."""
+    def finish(self, moved: set[str]) -> None:
+        """Report each version whose old number the store's version has now; delete the copies of the others.
+
+        Such a copy was not pushed yet, and the local version is still under its old number.
+        """
         report = self._context.report
         for version, copy in self._copies.items():
             members = self._versions[version]
             if any(step.path in moved for step in members):
-                self._tree.delete_many([_moved(step.path, copy) for step in members if step.observed.state.present])
+                self._tree.delete_many(
+                    [_path_in_copy(step.path, copy) for step in members if step.observed.state.present]
+                )
             else:
                 report.pushed.renumbered += 1
                 report.warn(f"{version} was made by two machines: the one of this machine is {copy} now")
 
-    def _made_before(self, version: str, members: Sequence[PathAction]) -> str | None:
-        """Return the copy that an earlier sync made and did not live to tell of."""
-        item, number = _parts(version)
-        # What base or the store has is a version of its own, and so is what is still to be renumbered.
-        others = {at for whose, at in map(_parts, self._versions) if whose == item} | self._numbers(item)
-        for other in sorted(self._here(item) - others):
+    def _earlier_copy(self, version: str, members: Sequence[PathAction]) -> str | None:
+        """Return the copy that an earlier sync made before it was killed, if there is one."""
+        item, number = _item_and_number(version)
+        # A number that base or the store has is another version, and so is a version that is yet to be renumbered.
+        others = {at for whose, at in map(_item_and_number, self._versions) if whose == item} | self._known_numbers(
+            item
+        )
+        for other in sorted(self._local_numbers(item) - others):
             if other > number and self._is_copy(version, members, f"{item}/{other}", other):
                 return f"{item}/{other}"
         return None
@@ -109,19 +115,19 @@ class Renumbering:
             return False
         with suppress(FileNotFoundError):
             return all(
-                read_content(self._tree.place(_moved(step.path, copy)), self._context.deadline).sha256
+                read_content(self._tree.place(_path_in_copy(step.path, copy)), self._context.deadline).sha256
                 == step.observed.state.sha256
                 for step in members
                 if step.observed.state.present and step.path != f"{version}/{_METADATA}"
             )
         return False
 
-    def _make(self, version: str, members: Sequence[PathAction]) -> str | None:
-        """Copy a version to the first number that is free here and there; None if it changed meanwhile."""
-        item, own = _parts(version)
-        taken = self._numbers(item) | self._here(item)
-        # V25: a peer that took the highest number that there is does not keep others from theirs.
-        number = max(taken) if max(taken) < limits.VERSION_MAX else own
+    def _make_copy(self, version: str, members: Sequence[PathAction]) -> str | None:
+        """Copy a version to the first number that is free locally and remotely; None if it changed meanwhile."""
+        item, own_number = _item_and_number(version)
+        taken = self._known_numbers(item) | self._local_numbers(item)
+        # V25: a client that used the highest possible number does not prevent others from getting one.
+        number = max(taken) if max(taken) < limits.VERSION_MAX else own_number
         files = [step for step in members if step.observed.state.present]
         names = [step.path.rpartition("/")[2] for step in files]
         with self._tree.assemble(item) as assembly:
@@ -141,7 +147,7 @@ class Renumbering:
                     return f"{item}/{number}"
 
     def _copy_file(self, step: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
-        """Copy a file; say no if it is not any more what was looked at."""
+        """Copy a file; return False if it is no longer the file that was scanned."""
         digest = hashlib.sha256()
         try:
             with self._tree.open(step.path) as source, target as file:
@@ -157,21 +163,21 @@ class Renumbering:
         rule, metadata = self._context.options.renumber, _read(self._tree, f"{version}/{_METADATA}")
         return rule(metadata, number) if rule is not None and metadata is not None else None
 
-    def _numbers(self, item: str) -> set[int]:
-        """Return the numbers that base or the store knows of an item; deleted ones too, whose metadata is left."""
+    def _known_numbers(self, item: str) -> set[int]:
+        """Return the version numbers that base or the store has for an item."""
         if item not in self._known:
             entries = (scan(tree, KeyRange.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
             versions = {
                 version for rows in entries for entry in rows if (version := version_dir(entry.path)) is not None
             }
-            numbers = {number for whose, number in map(_parts, versions) if whose == item}
+            numbers = {number for whose, number in map(_item_and_number, versions) if whose == item}
             self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}
         return self._known[item]
 
-    def _here(self, item: str) -> set[int]:
-        """Return the numbers that are taken in this tree, by versions or by those that are being made."""
+    def _local_numbers(self, item: str) -> set[int]:
+        """Return the numbers that are taken in this tree, also by versions that are still being written."""
         found = {int(name) for name in self._tree.names(item) if name.isascii() and name.isdigit()}
-        return {number for number in found if number <= limits.VERSION_MAX}  # V25: beyond that it is no version
+        return {number for number in found if number <= limits.VERSION_MAX}  # V25: a higher number is no version
 
 
 def _by_version(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
@@ -183,13 +189,13 @@ def _by_version(steps: Iterable[PathAction], wanted: set[str] | None = None) -> 
     return members
 
 
-def _parts(version: str) -> tuple[str, int]:
+def _item_and_number(version: str) -> tuple[str, int]:
     """Return the item that a version directory belongs to, and its number."""
     item, _, number = version.rpartition("/")
     return item, int(number)
 
 
-def _moved(path: str, copy: str) -> str:
+def _path_in_copy(path: str, copy: str) -> str:
     return f"{copy}/{path.rpartition('/')[2]}"
 
 

@@ -1,4 +1,8 @@
-"""Decide every path that either side has touched."""
+"""The plan of a pass: one action for every path that differs between the tree, base and the store.
+
+The planner diffs base with the store's index, scans those paths in the tree, and applies the decision table to each
+path; `plan.steps` then decides version directories as a whole. Nothing is changed in the tree or in the store.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,19 @@ from bayou.index.tree import Change, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
+from bayou.state.base import SyncBase
 from bayou.sync.conflicts.renumber import renumberable
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import Action, unchanged
 from bayou.sync.plan.local_scanner import LocalScanner, Observation, check_limit
-from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
-"""What base and the store say of each path that they differ in."""
+"""The entries that base and the store have for each path where they differ."""
 
 
 def plan(
@@ -37,9 +42,10 @@ def plan(
     *,
     limit: int | None = None,
 ) -> list[PathAction]:
-    """Decide every path that either side has touched; `TooMany` if the store has changed more than `limit`.
+    """Return the action for every path that changed in the tree or in the store.
 
-    Of a window, only the paths in it: how much is deleted in all is for those to judge who see it all.
+    `TooMany` if the store has changed more than `limit` paths. For a window, only its paths are planned, and the caller
+    checks the number of deletes of all windows (`guard`).
     """
     report = context.report
     remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
@@ -47,7 +53,7 @@ def plan(
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
     rebuilt = store_view.head if store_view.head is not None and rebuilt_since(remote_state, store_view.head) else None
     window = observation.within
-    within = _within(context, observation) if rebuilt is None else window or EVERYTHING
+    within = _diff_ranges(context, observation) if rebuilt is None else window or EVERYTHING
     changed: Changed = {}
     for change in () if same else diff(mine, theirs, within):
         changed[change.path] = change.old, change.new
@@ -56,12 +62,16 @@ def plan(
         if window is None:
             forget_unconfirmed(context, (Change(path, *pair) for path, pair in changed.items()), rebuilt)
         changed = {path: (old if old and unchanged(old, new) else None, new) for path, (old, new) in changed.items()}
-    back = [path for path in returning(context, remote_state.policy, window or EVERYTHING) if within.holds(path)]
-    scanner.add([*changed, *back], observation)
+    wanted = [
+        path
+        for path in newly_wanted(context.base, context.policy, remote_state.policy, window or EVERYTHING)
+        if within.holds(path)
+    ]
+    scanner.add([*changed, *wanted], observation)
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
-    scanner.read_unread(_to_be_compared(observation, changed, bases, remotes), observation)
+    scanner.read_unread(_unread_to_compare(observation, changed, bases, remotes), observation)
     entries = [entry for pair in changed.values() for entry in pair if entry] + list(bases.values())
     hashes = context.base.hashes(entries, window or EVERYTHING)
     if window is None:
@@ -70,7 +80,7 @@ def plan(
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
         if store_view.discovered and store_view.seen is None and new is None and old is not None:
-            report.missing.append(path)  # V5: a listing without it is no word that it was deleted
+            report.missing.append(path)  # V5: a listing without the path does not prove a delete
             continue
         decided = steps.decide_path(seen, old, new, hashes, context.policy)
         if decided.absent == "refused" and new is not None and old != new:
@@ -83,11 +93,13 @@ def plan(
     return todo
 
 
-def _to_be_compared(
+def _unread_to_compare(
     observation: Observation, changed: Changed, bases: Mapping[str, Entry], remotes: Mapping[str, Entry]
 ) -> list[str]:
-    """Return the paths of files that were not read yet and must be: base or the store has something there, or has
-    changed the version that they belong to."""
+    """Return the paths of files that the scanner has not read yet and must read.
+
+    Base or the store has an entry for the path, or the store has changed the version that the path belongs to.
+    """
     versions = {version_dir(path) for path in changed} - {None}
     return [
         path
@@ -98,7 +110,7 @@ def _to_be_compared(
 
 
 def guard(context: SyncContext, counts: Mapping[Action, int], store_view: RemoteSnapshot) -> None:
-    """Stop before more is deleted than anybody means without saying so (F033)."""
+    """Raise `MassDelete` if the plan deletes more than the user is likely to intend (F033)."""
     remote_state, head = context.base.place, store_view.head
     roots = (remote_state.root, store_view.tree.root)
     entries = max(root.entries if root else 0 for root in roots)
@@ -108,16 +120,16 @@ def guard(context: SyncContext, counts: Mapping[Action, int], store_view: Remote
 
 
 def report_discovery(context: SyncContext, store_view: RemoteSnapshot) -> None:
-    """Put into the report what a discovery left aside."""
+    """Add the keys that discovery refused or ignored to the report."""
     context.report.refused += [Refusal(key.key, key.reason) for key in store_view.refused]
     if store_view.ignored:
         context.report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
 
 
 def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
-    """Forget what base says and a rebuilt index does not: that may be lost there, or older than what we have.
+    """Forget the entries of base that a rebuilt index does not confirm: it may have lost them, or has older ones.
 
-    Such files are met as if nobody had ever synced them: none is deleted, and none replaced without a copy of it (V5).
+    The client then treats these files as never synced: it deletes none, and replaces none without a copy (V5).
     """
     doubtful = [change.path for change in changes if change.old is not None and not unchanged(change.old, change.new)]
     if not context.options.dry_run and head.rebuilt is not None:
@@ -133,7 +145,7 @@ def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: He
 
 
 def _compared(store: Store, step: PathAction) -> PathAction:
-    """Settle a file that meets an object of unknown hash, by reading that: they are the same, or in conflict."""
+    """Decide a COMPARE, of a file and an object whose hash is unknown, by reading the object: same, or in conflict."""
     content = step.observed.content
     if step.action is not Action.COMPARE or step.remote is None or content is None:
         return step
@@ -141,11 +153,11 @@ def _compared(store: Store, step: PathAction) -> PathAction:
     return replace(step, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _within(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
-    """Return where to look for what the store has changed.
+def _diff_ranges(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
+    """Return the key ranges in which to diff base with the store.
 
-    Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
-    push that has not walked at the versions that it is about to touch, which must not be torn.
+    Cost follows the change (V16), also where this tree is far behind the store: a scoped pull diffs its scope, and a
+    push without a walk diffs the versions that it changes, because a version must not be mixed from two clients.
     """
     if observation.within is not None:
         return observation.within
@@ -157,11 +169,11 @@ def _within(context: SyncContext, observation: Observation) -> KeyRange | KeyRan
     return EVERYTHING
 
 
-def returning(context: SyncContext, policy: str, within: KeyRange = EVERYTHING) -> list[str]:
-    """Return what was absent under another policy and must be here under today's (F015)."""
-    if policy == context.policy.text:
+def newly_wanted(base: SyncBase, policy: Policy, old_policy: str, within: KeyRange = EVERYTHING) -> list[str]:
+    """Return the paths that were absent under the old policy and must be present under the current one (F015)."""
+    if old_policy == policy.text:
         return []
-    return [path for path, why in context.base.absent(within).items() if not context.policy.still(path, why)]
+    return [path for path, why in base.absent(within).items() if not policy.still(path, why)]
 
 
 def _decide_contested_versions(
@@ -172,7 +184,7 @@ def _decide_contested_versions(
     todo: list[PathAction],
     hashes: Mapping[str, Entry],
 ) -> list[PathAction]:
-    """Bring every file of a version directory that both sides changed into the plan, and decide it whole."""
+    """Add every file of the version directories that both sides changed to the plan, and decide each as a whole."""
     versions = steps.conflicting_versions(todo)
     if not versions:
         return todo

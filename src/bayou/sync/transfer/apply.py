@@ -1,4 +1,9 @@
-"""Carry out a plan: record, list, keep copies, pull, push."""
+"""Carry out a plan: record what both sides agree on, keep conflict copies, pull, and push.
+
+The order matters. Unfinished deletes and renumbered versions come first, then base records the paths that are equal on
+both sides, then files are pulled, and at last uploads start and are committed. A path that changed since the scan is
+left alone, and the caller makes another pass.
+"""
 
 from __future__ import annotations
 
@@ -30,74 +35,74 @@ from bayou.sync.transfer.pull import IncomingFile, SiblingFiles, journal_unchang
 
 
 class StartedPlan(Struct, frozen=True):
-    """A plan that is carried out, but for what goes to the store: that is on its way. `again`: make another pass."""
+    """A plan that is carried out except for its push, which has started. `again`: another pass is needed."""
 
     again: bool = False
-    publishing: StartedPush | None = None
+    push: StartedPush | None = None
 
     def abandon(self) -> None:
-        """End what is on its way and not finished; what has arrived by then is found by the next push."""
-        if self.publishing is not None:
-            self.publishing.uploads.results.close()
+        """Stop unfinished uploads; the next push finds those that have arrived."""
+        if self.push is not None:
+            self.push.uploads.results.close()
 
 
 def apply_plan(
     context: SyncContext,
-    todo: Sequence[PathAction],
-    store_view: RemoteSnapshot,
+    steps: Sequence[PathAction],
+    snapshot: RemoteSnapshot,
     *,
     through: int,
     walked: KeyRange | None,
 ) -> tuple[bool, HeadSeen | None]:
-    """Carry out a plan, as `begin` says; return what `finish` does."""
-    return finish(context, begin(context, todo, store_view, through=through, walked=walked), store_view.seen)
+    """Carry out a plan (`begin`), wait for its push and commit it (`finish`)."""
+    return finish(context, begin(context, steps, snapshot, through=through, walked=walked), snapshot.seen)
 
 
-def finish(context: SyncContext, begun: StartedPlan, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
-    """Commit what is on its way, on top of the newest head that is known; return whether another pass is needed, and
-    the newest head since, which base can be compared with."""
-    if begun.publishing is None or newest is None:
-        return begun.again, newest
-    leftover, seen = publish.finish(context, begun.publishing, newest)
-    return bool(begun.again or leftover), seen
+def finish(context: SyncContext, started: StartedPlan, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
+    """Commit the push of a plan on top of the newest known head; return whether another pass is needed, and the newest
+    head since, with which base can be compared."""
+    if started.push is None or newest is None:
+        return started.again, newest
+    leftover, seen = publish.finish(context, started.push, newest)
+    return bool(started.again or leftover), seen
 
 
 def begin(
     context: SyncContext,
-    todo: Sequence[PathAction],
-    store_view: RemoteSnapshot,
+    steps: Sequence[PathAction],
+    snapshot: RemoteSnapshot,
     *,
     through: int,
     walked: KeyRange | None,
 ) -> StartedPlan:
-    """Carry out a plan as far as this machine is concerned, and begin to upload.
+    """Carry out the local part of a plan, and start its uploads.
 
-    `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
-    was looked at, if there is one.
+    `through` is the newest journal row that the scan has read; `walked` is the range of paths that the scan has walked,
+    if any.
     """
     report, mode = context.report, context.options.mode
-    conflicts = [step for step in todo if step.action is Action.CONFLICT]
+    conflicts = [step for step in steps if step.action is Action.CONFLICT]
     if context.options.on_conflict == "fail" and conflicts:
         raise refuse_conflicts([step.path for step in conflicts[:3]])
-    todo, touched = _finish_deletes(context, todo)
-    renumbering = Renumbering(context, [step for step in todo if step.action is Action.RENUMBER], store_view.tree)
+    steps, touched = _finish_deletes(context, steps)
+    renumbering = Renumbering(context, [step for step in steps if step.action is Action.RENUMBER], snapshot.tree)
     replacing, changed = renumbering.copy()
-    doubt = commit.uncertain_paths(context.database, context.remote_id)
-    settled = [step for step in todo if step.action in (Action.NOTHING, Action.RECORD)]
-    _record(context, settled, doubt)
-    _list_untracked(context, todo, walked=walked)
-    pushes = [step for step in todo if step.action.pushes] if mode != "pull" else []
-    wanted = _returning(todo) if mode == "push" else {step.path for step in todo}
-    pulls = [step for step in todo if step.action.pulls and step.path in wanted]
+    uncertain = commit.uncertain_paths(context.database, context.remote_id)
+    agreed = [step for step in steps if step.action in (Action.NOTHING, Action.RECORD)]
+    _record(context, agreed, uncertain)
+    _list_untracked(context, steps, walked=walked)
+    pushes = [step for step in steps if step.action.pushes] if mode != "pull" else []
+    wanted = _restored_by_push(steps) if mode == "push" else {step.path for step in steps}
+    pulls = [step for step in steps if step.action.pulls and step.path in wanted]
     incoming = [IncomingFile(step.path, step.remote, step.observed) for step in pulls]
-    kept, ours, vanished = _meet(context, conflicts) if conflicts else ([], [], set())
+    kept, ours, vanished = _resolve_conflicts(context, conflicts) if conflicts else ([], [], set())
     pushes += ours if mode != "pull" else []
-    torn = _torn(context, todo, pushes, through)
+    torn = _torn_versions(context, steps, pushes, through)
     if mode != "pull":
-        # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
-        pushes += [step for step in settled if step.path in doubt]
+        # Committing the store's own entry resolves a pending commit: its late swap then fails.
+        pushes += [step for step in agreed if step.path in uncertain]
     pushes = [step for step in pushes if version_dir(step.path) not in torn] if torn else pushes
-    for step in todo:
+    for step in steps:
         if step.action is Action.KEEP_REMOTE:
             report.warn(f"{step.path} was deleted here and changed in the store: it was kept")
         elif step.action is Action.PUSH_BACK and mode != "pull":
@@ -107,33 +112,35 @@ def begin(
     arriving = [*incoming, *kept, *replacing]
     moved = touched | vanished | changed
     if arriving:
-        moved |= pull(context, arriving, _beside(todo, arriving))
-    renumbering.settle(moved)
+        moved |= pull(context, arriving, _siblings(steps, arriving))
+    renumbering.finish(moved)
     if mode != "pull":
-        moved |= doubt & {step.path for step in incoming}
+        moved |= uncertain & {file.path for file in incoming}
     if kept:
-        _forget_copies(context, [step for step in kept if step.path in moved])
-    report.conflicts = [step for step in report.conflicts if step.path not in moved]
-    # What was renumbered is a change of ours since we looked, and goes up with the next pass.
+        _drop_copies(Conflicts(context.repo.conflicts), [file for file in kept if file.path in moved])
+    report.conflicts = [conflict for conflict in report.conflicts if conflict.path not in moved]
+    # A renumbered version is a local change since the scan; the next pass pushes it.
     again = bool(moved or torn or (replacing and mode != "pull"))
-    if not pushes or store_view.seen is None:
+    if not pushes or snapshot.seen is None:
         return StartedPlan(again)
-    return StartedPlan(again, publish.begin(context, pushes, store_view.seen))
+    return StartedPlan(again, publish.begin(context, pushes, snapshot.seen))
 
 
-def _torn(context: SyncContext, todo: Sequence[PathAction], pushes: Sequence[PathAction], through: int) -> set[str]:
-    """Return the versions of which a file that nobody will read again was written since the journal was read.
+def _torn_versions(
+    context: SyncContext, steps: Sequence[PathAction], pushes: Sequence[PathAction], through: int
+) -> set[str]:
+    """Return the versions that a program has written since the journal was read, in a file that is not read again.
 
-    One file of such a version may have been looked at before, and another after that: what was seen was never there at
-    one time. This is after the last look, so what is as it was seen now was so then. A file that is uploaded is proved
-    by that; it may grow meanwhile (F038).
+    The scanner may have read one file of such a version before the write and another after it: the tree never had the
+    two at the same time. This check comes after the last read, so a file that is unchanged now was unchanged then. An
+    upload reads and checks its file by itself; that file may grow meanwhile (F038).
     """
     versions = {version for step in pushes if (version := version_dir(step.path)) is not None}
     if not versions:
         return set()
     read_again = {step.path for step in pushes if step.action in (Action.PUSH, Action.PUSH_BACK)}
     others = {
-        step.path: step.observed for step in todo if step.path not in read_again and version_dir(step.path) in versions
+        step.path: step.observed for step in steps if step.path not in read_again and version_dir(step.path) in versions
     }
     torn: set[str] = set()
     with context.database.snapshot() as db:
@@ -155,53 +162,57 @@ def refuse_conflicts(paths: Sequence[str]) -> ConflictRefused:
     )
 
 
-def _returning(todo: Sequence[PathAction]) -> set[str]:
-    """Return what comes back although this is a push: the store's word on what we deleted, by whole versions."""
-    kept = {step.path for step in todo if step.action is Action.KEEP_REMOTE}
+def _restored_by_push(steps: Sequence[PathAction]) -> set[str]:
+    """Return the paths that even a push pulls: those deleted here and changed in the store, by whole versions."""
+    kept = {step.path for step in steps if step.action is Action.KEEP_REMOTE}
     versions = {version_dir(path) for path in kept} - {None}
-    return kept | {step.path for step in todo if versions and version_dir(step.path) in versions}
+    return kept | {step.path for step in steps if versions and version_dir(step.path) in versions}
 
 
-def _beside(todo: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> SiblingFiles:
-    """Return what was decided of the other files of each version that something arrives in."""
-    coming = {step.path for step in arriving}
+def _siblings(steps: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> SiblingFiles:
+    """Return the scanned state of the other files of each version in which a file arrives."""
+    coming = {file.path for file in arriving}
     others = [
-        (version, step) for step in todo if step.path not in coming and (version := version_dir(step.path)) is not None
+        (version, step) for step in steps if step.path not in coming and (version := version_dir(step.path)) is not None
     ]
     versions = {version_dir(path) for path in coming} if others else set()
-    beside: dict[str, list[Observed]] = defaultdict(list)
+    siblings: dict[str, list[Observed]] = defaultdict(list)
     for version, step in others:
         if version in versions:
-            beside[version].append(step.observed)
-    return SiblingFiles(beside, {step.path for step in todo})
+            siblings[version].append(step.observed)
+    return SiblingFiles(siblings, {step.path for step in steps})
 
 
-def _finish_deletes(context: SyncContext, todo: Sequence[PathAction]) -> tuple[list[PathAction], set[str]]:
-    """Remove files whose delete a crash left undone, unless somebody has written there since; return the plan without
-    those that were, and their paths."""
-    undone = [step for step in todo if step.observed.finish_delete]
+def _finish_deletes(context: SyncContext, steps: Sequence[PathAction]) -> tuple[list[PathAction], set[str]]:
+    """Remove files whose journaled delete a crash left undone, unless a program has written them since.
+
+    Return the steps without the files that were written since, and the paths of these.
+    """
+    undone = [step for step in steps if step.observed.finish_delete]
     if not undone:
-        return list(todo), set()
+        return list(steps), set()
     moved: set[str] = set()
     with context.database.transaction() as db:
-        marks = _marks(context, db)
+        marks = _tree_marks(db, context.remote_id)
         for step in undone:
-            written = not journal_unchanged(context, db, step.observed) or _is_marked_since(step.observed, marks)
+            written = not journal_unchanged(db, context.remote_id, step.observed) or _is_marked_since(
+                step.observed, marks
+            )
             if not written and context.is_unchanged(step.observed):
                 context.incoming.remove(step.path)
             else:
                 moved.add(step.path)
-    context.incoming.sync_directories()  # V3: what is gone is gone durably before base says so
+    context.incoming.sync_directories()  # V3: the removal is durable before base records it
     removed = {
         step.path: replace(step, observed=replace(step.observed, content=None, finish_delete=False)) for step in undone
     }
-    return [removed.get(step.path, step) for step in todo if step.path not in moved], moved
+    return [removed.get(step.path, step) for step in steps if step.path not in moved], moved
 
 
-def _record(context: SyncContext, settled: Iterable[PathAction], doubt: Container[str]) -> None:
-    """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
+def _record(context: SyncContext, agreed: Iterable[PathAction], uncertain: Container[str]) -> None:
+    """Record in base what both sides agree on, and drop journal rows that are equal to it (V7)."""
     with context.database.transaction() as db:
-        for step in settled:
+        for step in agreed:
             seen = step.observed
             if step.action is Action.RECORD:
                 base.take(db, context.remote_id, step.path, step.remote)
@@ -219,22 +230,22 @@ def _record(context: SyncContext, settled: Iterable[PathAction], doubt: Containe
                 file_stats.remember(db, step.path, seen.content, seen.looked, context.remote_id)
             elif step.remote is None and step.action is Action.RECORD:
                 file_stats.forget(db, step.path)
-            if step.path not in doubt:
+            if step.path not in uncertain:
                 journal.drop(db, context.remote_id, step.path, seen.through)
 
 
-def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked: KeyRange | None) -> None:
-    """Note files that neither base nor the journal names: they are listed, and stay (T11).
+def _list_untracked(context: SyncContext, steps: Sequence[PathAction], *, walked: KeyRange | None) -> None:
+    """Record files that neither base nor the journal names as untracked: they are reported, and stay (T11).
 
-    Whoever has not looked at the whole tree knows nothing new of the others.
+    Without a walk, the recorded list of other files stays as it is.
     """
-    untracked = [step for step in todo if step.action is Action.UNTRACKED]
+    untracked = [step for step in steps if step.action is Action.UNTRACKED]
     elsewhere = [path for path in context.report.untracked if walked is not None and not walked.holds(path)]
     context.report.untracked = elsewhere + sorted(step.path for step in untracked)
     if not untracked and walked is None:
         return
     with context.database.transaction() as db:
-        marks = _marks(context, db)
+        marks = _tree_marks(db, context.remote_id)
         if walked is not None:
             db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.remote_id, *walked.bounds))
         db.executemany(
@@ -247,35 +258,35 @@ def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked:
         )
 
 
-def _marks(context: SyncContext, db: sqlite3.Connection) -> list[tuple[int, str]]:
-    return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.remote_id,)).fetchall()
+def _tree_marks(db: sqlite3.Connection, remote_id: int) -> list[tuple[int, str]]:
+    return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (remote_id,)).fetchall()
 
 
 def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bool:
-    """Whether a program has said since the look that it writes there: the file may be its work, and not untracked."""
+    """Whether a program has marked a directory around the path since the scan: the file may be that program's."""
     around = (path for number, path in marks if number > observed.through)
     return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
 
 
-def _meet(
+def _resolve_conflicts(
     context: SyncContext, conflicts: Sequence[PathAction]
 ) -> tuple[list[IncomingFile], list[PathAction], set[str]]:
-    """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push.
+    """Prepare conflicts: keep copies of files that the store's side will replace, or choose the local side for a push.
 
-    Return also the paths whose file has vanished since: they must be decided again.
+    Return the files to pull, the steps to push, and the paths whose file has vanished since and must be planned again.
     """
     kept: list[IncomingFile] = []
     ours: list[PathAction] = []
     vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
     for step in conflicts:
-        if context.options.on_conflict == "ours" and _has_ours(step):
-            # As if we had known the store's side all along: then ours is the change.
+        if context.options.on_conflict == "ours" and _has_local_side(step):
+            # With the store's entry as base, the local side is a plain change.
             action = Action.PUSH if step.observed.state.present else Action.DELETE_REMOTE
             ours.append(replace(step, action=action, base=step.remote))
             context.report.conflicts.append(Conflict(step.path, "local", None))
         elif not step.observed.state.present:
-            # Part of a version that is in conflict, and nothing of ours to keep.
+            # Part of a version in conflict, without a local file to keep.
             kept.append(IncomingFile(step.path, step.remote, step.observed))
         else:
             copy: Path | None = None
@@ -290,18 +301,17 @@ def _meet(
     return kept, ours, vanished
 
 
-def _forget_copies(context: SyncContext, moved: Iterable[IncomingFile]) -> None:
-    """Drop copies of files that were not replaced after all, since somebody wrote them anew: those are met again."""
-    folder = Conflicts(context.repo.conflicts)
-    for step in moved:
-        if step.copied is not None:
-            folder.drop(step.copied)
+def _drop_copies(folder: Conflicts, moved: Iterable[IncomingFile]) -> None:
+    """Drop the copies of files that were not replaced because a program wrote them again; the next pass decides."""
+    for file in moved:
+        if file.copied is not None:
+            folder.drop(file.copied)
 
 
-def _has_ours(step: PathAction) -> bool:
-    """Whether this machine has a side of its own: a file, a journaled delete, or a version without that file.
+def _has_local_side(step: PathAction) -> bool:
+    """Whether this machine has its own side of a conflict: a file, a journaled delete, or a version without that file.
 
-    What is merely not here, by policy or because it was lost, says nothing (V5).
+    A path that is merely absent, by policy or because the file was lost, is no side (V5).
     """
     state = step.observed.state
     return state.present or state.deleted or (step.base is None and not state.absent)
