@@ -14,13 +14,13 @@ from bayou.index.head import Head
 from bayou.index.key_range import KeyRanges
 from bayou.index.node_store import StoreNodes
 from bayou.maintenance.damaged_index import chain
-from bayou.maintenance.verify_job import (
+from bayou.maintenance.verify_rules import (
     CHANGED,
     LEFTOVER,
-    MENDABLE,
     MISSING,
     MOST_NAMED,
     READ,
+    REPAIRABLE,
     TRASH,
     UNINDEXED,
     WELL,
@@ -29,7 +29,7 @@ from bayou.maintenance.verify_job import (
     Unsafe,
     is_nameless,
     read_back,
-    windows,
+    repair_batches,
 )
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
@@ -89,10 +89,10 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
             "unsafe": len(unsafe),
             **{finding: len(paths) for finding, paths in names.items()},
         },
-        mendable=lambda: windows(_in_order(found)),
+        repairable=lambda: repair_batches(_in_order(found)),
     )
 
 
 def _in_order(found: Mapping[str, Sequence[Entry]]) -> list[tuple[str, Entry]]:
-    rows = [(finding, entry) for finding in MENDABLE for entry in found.get(finding, ())]
+    rows = [(finding, entry) for finding in REPAIRABLE for entry in found.get(finding, ())]
     return sorted(rows, key=lambda row: row[1].path)

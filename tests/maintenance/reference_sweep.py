@@ -1,4 +1,4 @@
-"""Collection with sets, all of a store in memory: what the jobs of `maintenance.gc` must find, part by part."""
+"""Collection with sets, all of a store in memory: what the jobs of `maintenance.gc_jobs` must find, part by part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayou.index.discovery import other_store
 from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, leaves, scan
-from bayou.maintenance.gc import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
+from bayou.maintenance.gc_jobs import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta

@@ -22,8 +22,10 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
-from bayou.maintenance.gc import Sweep, gc_roots
-from bayou.maintenance.verify_job import CHECKED, LEARNED, Compared, VerifyJob
+from bayou.maintenance.gc_jobs import Sweep, gc_roots
+from bayou.maintenance.verify_compare import CHECKED
+from bayou.maintenance.verify_job import VerifyJob
+from bayou.maintenance.verify_rules import LEARNED, Compared
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
@@ -132,7 +134,7 @@ def _lose(draw: Any, scene: Scene) -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 1)
-    monkeypatch.setattr("bayou.maintenance.gc._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.gc_jobs._ENTRIES_PER_PART", 1)
 
 
 class ByWire:
@@ -159,7 +161,7 @@ def handle(store: Any) -> StoreHandle:
 
 def told(found: Compared) -> dict[str, Any]:
     """What a comparison found, all of it."""
-    mendable = list(found.mendable())
+    repairable = list(found.repairable())
     return {
         "checked": found.checked,
         "missing": found.missing,
@@ -171,9 +173,9 @@ def told(found: Compared) -> dict[str, Any]:
         "trash": found.trash,
         "damaged": sorted(found.damaged),
         "totals": found.totals,
-        "to upload": [entry for some in mendable for entry in some.missing],
-        "to adopt": [path for some in mendable for path in some.unindexed],
-        "learned": [entry for some in mendable for entry in some.hashed.values()],
+        "to upload": [entry for some in repairable for entry in some.missing],
+        "to adopt": [path for some in repairable for path in some.unindexed],
+        "learned": [entry for some in repairable for entry in some.hashed.values()],
     }
 
 

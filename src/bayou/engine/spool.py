@@ -64,3 +64,13 @@ class SortedSpool:
         self._file.executemany(f"INSERT INTO spool VALUES ({', '.join('?' * width)})", self._rows)
         self._file.execute("COMMIT")
         self._rows = []
+
+
+def key_bytes(key: str) -> bytes:
+    """Return a key as a spool column: a key of a store may have bytes that are no UTF-8, as surrogates."""
+    return key.encode(errors="surrogateescape")
+
+
+def key_text(data: bytes) -> str:
+    """Return the key of a spool column."""
+    return data.decode(errors="surrogateescape")

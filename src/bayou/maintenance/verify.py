@@ -32,7 +32,8 @@ from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.damaged_index import chain
 from bayou.maintenance.rebuild import rebuild
 from bayou.maintenance.repair import drop_rows, repair_entries, resolve_pending
-from bayou.maintenance.verify_job import MOST_NAMED, Compared, IndexCheckJob, VerifyJob
+from bayou.maintenance.verify_job import IndexCheckJob, VerifyJob
+from bayou.maintenance.verify_rules import MOST_NAMED, Compared
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.commit import commit
@@ -73,7 +74,7 @@ def verify(
         trash=found.trash,
         repaired=(repaired.entries if repaired else 0) + (rebuilt.recovered if rebuilt else 0),
         refused=found.refused,
-        unsafe=[one.told for one in found.unsafe[:MOST_NAMED]],
+        unsafe=[one.refusal for one in found.unsafe[:MOST_NAMED]],
         damaged=found.damaged,
         unrecovered=rebuilt.unrecovered if rebuilt else [],
         warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings],
@@ -113,7 +114,7 @@ def _checked(context: SyncContext, seen: HeadSeen, look: Look, repaired: _Repair
     resolve_pending(context, seen)
     before = repaired.entries
     with look(seen.head) as found:
-        for some in found.mendable():
+        for some in found.repairable():
             done = repair_entries(context, seen, some.missing, some.unindexed, some.hashed)
             repaired.entries += done
             seen = _head(context) if done else seen
