@@ -13,7 +13,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import KeyRanges
 from bayou.index.node_store import StoreNodes
-from bayou.maintenance.damaged_index import chain
+from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.verify_rules import (
     CHANGED,
     LEFTOVER,
@@ -61,12 +61,12 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
         found[finding].append(entry)
     for finding, entry in read_back(store, found.pop(READ, [])):
         found[finding].append(entry)
-    wasted: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
+    trashed: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
     strays = Counter[str]()
     plain = (key for key in listed if keys.parse_payload(key).push is None)
     crowded = directories([*(entry.path for entry in entries.values()), *plain])
     for key, meta in listed.items():
-        finding = rules.stray(meta, wasted=key in wasted) if key not in entries else WELL
+        finding = rules.stray(meta, trashed=key in trashed) if key not in entries else WELL
         strays[finding] += 1
         if finding == UNINDEXED and key in crowded:
             refused.append(Refusal(key, IN_THE_WAY))
@@ -83,7 +83,7 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
         leftovers=strays[LEFTOVER],
         trash=strays[TRASH],
         damaged=[damage.error.message for damage in (*index.damage, *trash.damage)]
-        + chain(store, head.older, head.log[0].seq)[1],
+        + read_log_pages(store, head.older, head.log[0].seq)[1],
         totals={
             "refused": len(refused),
             "unsafe": len(unsafe),

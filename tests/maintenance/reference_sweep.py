@@ -41,13 +41,13 @@ class SweepReference:
         self._others: set[str] = set()
         self.doomed: list[ObjectMeta] = []
 
-    def take_stock(self) -> int:
+    def list_store(self) -> int:
         for page in self._store.list():
             self._listed += page
             self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
         return max(meta.modified for meta in self._listed)
 
-    def judge(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
+    def find_garbage(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
         source = StoreNodes(self._store)
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))

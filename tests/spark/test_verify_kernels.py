@@ -271,14 +271,14 @@ def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene,
     kept = gc_roots(store, scene.head, before)
     trash = IndexTree(StoreNodes(store), scene.head.trash)
     reference = SweepReference(store)
-    newest = reference.take_stock()
-    expected = reference.judge(kept, trash, before)
+    newest = reference.list_store()
+    expected = reference.find_garbage(kept, trash, before)
     there = set(store.objects)
     sweep = Sweep(executors(parts), handle(store), 1000)
 
-    assert sweep.take_stock() == newest
+    assert sweep.list_store() == newest
     late = store.put(Key(f"data/~{PUSHES[0]}/late"), b"after the listing")
-    assert sweep.judge(kept, trash, before) == expected
+    assert sweep.find_garbage(kept, trash, before) == expected
     sweep.delete()
     sweep.close()
 
@@ -298,8 +298,8 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     before = 1_800_000_000_000
     sweep = Sweep(LocalExecutor(), handle(store), 1)
 
-    sweep.take_stock()
-    sweep.judge(gc_roots(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
+    sweep.list_store()
+    sweep.find_garbage(gc_roots(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]

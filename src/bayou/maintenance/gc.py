@@ -40,7 +40,7 @@ from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.report import CollectReport
 
-_FEW = 3
+_NAMED = 3
 
 
 def collect(
@@ -52,11 +52,11 @@ def collect(
     engine: Literal["auto", "point", "spark"] = "auto",
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Delete from the store what nobody can need any more; dry, say what that would be."""
+    """Delete from the store the objects that no retained root names; in a dry run, only count them."""
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     store = repo.store().within(deadline)
     warnings: list[str] = []
-    seen = _head(store)
+    seen = _read_head(store)
     clock = None if dry_run else _store_clock(store)
     handle = store_handle(repo.config, store, deadline)
     entries = seen.head.root.entries if seen.head.root is not None else 0
@@ -79,16 +79,18 @@ def _sweep(
     grace_s: float,
     warnings: list[str],
 ) -> CollectReport:
-    """List, announce, judge, delete: in this order, whoever does the work."""
-    newest = sweep.take_stock()
-    # Dry, nothing may be written to learn the time; the newest object is the latest that the store's clock has shown.
+    """List, announce, find garbage, delete: in this order, on any engine."""
+    newest = sweep.list_store()
+    # A dry run writes nothing to learn the store's time; the newest object has the latest known time.
     before = (clock if clock is not None else newest) - round(grace_s * 1000)
     if not dry_run:
         seen = _announce(store, seen, before)
-    found = sweep.judge(gc_roots(store, seen.head, before), IndexTree(StoreNodes(store), seen.head.trash), before)
+    found = sweep.find_garbage(
+        gc_roots(store, seen.head, before), IndexTree(StoreNodes(store), seen.head.trash), before
+    )
     if found.refused:
-        warnings.append(_left_alone(found.refused))
-    trash, replaced = _sorted_out(store, found.trash)
+        warnings.append(_refused_warning(found.refused))
+    trash, replaced = _split_trash(store, found.trash)
     if not dry_run:
         sweep.delete()
         _empty_trash(store, seen, trash, replaced)
@@ -103,14 +105,14 @@ def _sweep(
     )
 
 
-def _left_alone(refused: Sequence[str]) -> str:
-    """Say that the trash names what Bayou did not put there (V5, V9)."""
-    names = ", ".join(map(paths.escape, refused[:_FEW])) + (", …" if refused[_FEW:] else "")
-    said = f"{len(refused)} rows of the trash are not this store's to delete by, and were left alone: {names}"
-    return f"{said}; `bayou datastore verify --repair` drops what is unsafe from it"
+def _refused_warning(refused: Sequence[str]) -> str:
+    """Return the warning about rows of the trash that Bayou did not write (V5, V9)."""
+    names = ", ".join(map(paths.escape, refused[:_NAMED])) + (", …" if refused[_NAMED:] else "")
+    text = f"{len(refused)} rows of the trash are not this store's to delete by, and were left alone: {names}"
+    return f"{text}; `bayou datastore verify --repair` drops what is unsafe from it"
 
 
-def _head(store: Store) -> HeadSeen:
+def _read_head(store: Store) -> HeadSeen:
     try:
         seen = read_head(store)
     except NotFound:
@@ -118,28 +120,28 @@ def _head(store: Store) -> HeadSeen:
             f"{store.url} has no index, so nothing can be collected", hint="bayou datastore status"
         ) from None
     if seen is None:
-        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     return seen
 
 
 def _store_clock(store: Store) -> int:
-    """Return the store's time, in ms: the age of objects is told by no other clock."""
+    """Return the store's time, in ms: no other clock decides the age of objects."""
     while True:
         key = keys.probe(ulid())
         store.put(key, b"clock")
         try:
             return store.head(key).modified
         except NotFound:
-            continue  # another collection, one without grace, took it for left behind
+            continue  # another collection, without grace, has deleted the probe
         finally:
             store.delete([key])
 
 
 def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
-    """Commit the next `gc` count over the same root, whatever that is by now."""
+    """Commit the next `gc` count with the current root."""
     while True:
         head, number = seen.head, ulid()
-        # A push may look back over several collections, and one may still be deleting: the latest moment counts.
+        # A push may span several collections, and an earlier one may still delete: the latest time counts.
         latest = max(before, parse_ms(head.gc.before)) if head.gc.before is not None else before
         gc = Gc(head.gc.count + 1, format_ms(latest))
         new, page = advance(
@@ -148,19 +150,19 @@ def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
         try:
             stored = swap_head(store, new, seen.match, page)
         except PreconditionFailed:
-            seen = _head(store)
+            seen = _read_head(store)
             continue
         return HeadSeen(new, stored.etag, stored.version)
 
 
-def _sorted_out(store: Store, trash: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Divide discovered objects whose entry left the index longer ago than the grace: those that nobody changed since,
-    and those that somebody has put anew, which are not ours to delete.
+def _split_trash(store: Store, trash: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Split the trash, whose entries left the index before the grace, into unchanged and replaced objects.
 
-    Had it left within the grace, a retained root would still name it.
+    An object that another program has written again since is not Bayou's to delete. If an entry had left the index
+    within the grace, a retained root would still name it.
     """
     same = list(store.map(partial(_unchanged, store), trash))
-    return list(compress(trash, same)), [entry for entry, one in zip(trash, same, strict=True) if not one]
+    return list(compress(trash, same)), [entry for entry, unchanged in zip(trash, same, strict=True) if not unchanged]
 
 
 def _unchanged(store: Store, entry: Entry) -> bool:
@@ -171,9 +173,9 @@ def _unchanged(store: Store, entry: Entry) -> bool:
 
 
 def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: Sequence[Entry]) -> None:
-    """Delete objects of the trash, then take them off its list: a crash in between leaves rows, and no orphans.
+    """Delete the objects of the trash, then its rows: a crash in between leaves rows, and no orphaned objects.
 
-    What was replaced leaves the list too: it is payload that nobody has indexed, and `verify` says so.
+    The rows of replaced objects go, too: `verify` reports these objects as unindexed payload.
     """
     if not gone and not replaced:
         return
@@ -188,4 +190,4 @@ def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: 
             swap_head(store, new, seen.match, page)
             return
         except PreconditionFailed:
-            seen = _head(store)
+            seen = _read_head(store)

@@ -36,26 +36,26 @@ from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
 
-_OBJECT, _KEPT, _ONCE, _TRASH = range(4)
-"""What a row of the file says of a key: it was listed; a retained root names it; only an earlier root does; the trash
-does."""
+_LISTED, _RETAINED, _ONCE_INDEXED, _IN_TRASH = range(4)
+"""What a row of the spool says about a key: it was listed; a retained root names it; only an earlier root names it; the
+trash names it."""
 
 
 _OTHER, _NEWEST = "other", "newest"
 
 
 _ENTRIES_PER_PART = 5000
-"""Fewer are not worth a part: dividing a store takes requests of its own."""
+"""Entries that a part has at least: dividing a store also takes requests."""
 
 
 _DELETED_AT_ONCE = 10_000
 
 
 class GcRoots(Struct, frozen=True):
-    """What roots name: nodes and pages of the log that stay, and the leaves that tell which objects do, each once.
+    """What the retained roots name: nodes, pages of the log, and the leaves whose rows name objects, each once.
 
-    `current` are leaves of the current root, all of which must be read; `recent` those that other retained roots have
-    besides; `earlier` those of roots in the head's log that no retained root has: what only they name was once indexed.
+    `current` are the leaves of the current root, which must all be readable; `recent` are those that other retained
+    roots have besides; `earlier` are those of the other roots in the head's log: what only they name was once indexed.
     """
 
     current: Sequence[Ref]
@@ -66,27 +66,27 @@ class GcRoots(Struct, frozen=True):
 
 
 class Garbage(Struct, frozen=True):
-    """What a collection deletes: objects that were indexed once, leftovers of pushes, nodes and the like, all bytes."""
+    """What a collection deletes: formerly indexed objects, leftovers of pushes, nodes and log pages, and all bytes."""
 
     objects: int
     leftovers: int
     nodes: int
     bytes: int
     trash: Sequence[Entry] = ()
-    """Discovered objects whose entry left the index, and that no retained root names any more."""
+    """Discovered objects that have left the index and that no retained root names."""
     refused: Sequence[str] = ()
-    """The first paths of rows of the trash that nothing is deleted by (V25)."""
+    """The paths of rows of the trash that are unsafe, or lie in another store, and delete nothing (V25)."""
 
 
 def gc_roots(store: Store, head: Head, before: int) -> GcRoots:
-    """Return what roots name that were current at some time since `before`. Only branches are read.
+    """Return what the roots name that were current at some time since `before`. Only branches are read.
 
-    Of earlier roots as far as they can be read: an earlier collection may have taken their nodes. What of the current
-    one cannot be read is raised: then nothing can be told from garbage.
+    Unreadable nodes of earlier roots are skipped: an earlier collection may have deleted them. An unreadable node of
+    the current root is raised, because then garbage cannot be told from data.
     """
     source, nodes = StoreNodes(store), set[str]()
     current = _leaves(source, head.root, nodes, strict=True)
-    recent = [ref for row in _within(store, head, before) for ref in _leaves(source, row.root, nodes)]
+    recent = [ref for row in _retained_rows(store, head, before) for ref in _leaves(source, row.root, nodes)]
     _leaves(source, head.trash, nodes, strict=True)
     named = frozenset(nodes)
     earlier = [ref for row in head.log for ref in _leaves(source, row.root, nodes)]
@@ -94,12 +94,12 @@ def gc_roots(store: Store, head: Head, before: int) -> GcRoots:
 
 
 def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
-    """Whether a listed object may be deleted (V5): Bayou wrote it before that time, and no retained root names it."""
+    """Whether a listed object may be deleted (V5): Bayou wrote it before `before`, and no retained root names it."""
     return meta.modified < before and not kept and is_ours(meta.key)
 
 
 def is_ours(key: str) -> bool:
-    """Whether Bayou wrote it: an object of a push, a node, a page of the log, or a probe that was left behind."""
+    """Whether Bayou wrote the object: of a push, a node, a page of the log, or a leftover probe."""
     if is_internal(key):
         known = keys.parse_node(key), keys.parse_log_page(key)
         return any(name is not None for name in known) or keys.is_probe(key)
@@ -111,60 +111,62 @@ def is_internal(key: str) -> bool:
     return key.startswith(f"{keys.INTERNAL}/")
 
 
-def is_inside(key: str, others: Set[str]) -> bool:
-    """Whether a key lies in one of these directories: other stores, which are not ours to collect (V9)."""
-    return bool(others) and not others.isdisjoint(parents(key))
+def is_inside(key: str, other_stores: Set[str]) -> bool:
+    """Whether a key lies in another store, which this collection must not change (V9)."""
+    return bool(other_stores) and not other_stores.isdisjoint(parents(key))
 
 
-def entry_refused(entry: Entry, others: Set[str]) -> bool:
-    """Whether nothing is deleted by a row of the trash."""
-    return trash_refusal(entry) is not None or is_inside(entry.path, others)
+def entry_refused(entry: Entry, other_stores: Set[str]) -> bool:
+    """Whether a row of the trash is unsafe, or names an object of another store."""
+    return trash_refusal(entry) is not None or is_inside(entry.path, other_stores)
 
 
 class Sweep:
-    """One collection, step by step: list, (the caller announces,) judge, delete. Close it at the end."""
+    """One collection, step by step: `list_store`, (the caller announces it,) `find_garbage`, `delete`, `close`."""
 
     def __init__(self, executor: Executor, store: StoreHandle, entries: int) -> None:
         self._executor = executor
         self._store = store
         self._entries = entries
         self._spool = SortedSpool(3)
-        self._others: frozenset[str] = frozenset()
-        self._kept: GcRoots | None = None
+        self._other_stores: frozenset[str] = frozenset()
+        self._roots: GcRoots | None = None
         self._before = 0
 
-    def take_stock(self) -> int:
-        """List the store, once and for all; return the time of its newest object, in ms."""
-        self._others, newest = self._executor.run(ListJob(self._store, self._entries, self._spool))
+    def list_store(self) -> int:
+        """List the store, once; return the time of its newest object, in ms."""
+        self._other_stores, newest = self._executor.run(ListJob(self._store, self._entries, self._spool))
         return newest
 
-    def judge(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
-        """Say what of that listing is garbage. What of the current index cannot be read is raised."""
-        self._kept, self._before = kept, before
-        self._executor.run(NamesJob(self._store, kept, self._spool))
-        wasted: dict[bytes, Entry] = {}
+    def find_garbage(self, roots: GcRoots, trash: IndexTree, before: int) -> Garbage:
+        """Return the garbage of that listing. An unreadable node of the current index is raised."""
+        self._roots, self._before = roots, before
+        self._executor.run(NamesJob(self._store, roots, self._spool))
+        trashed: dict[bytes, Entry] = {}
         refused: list[str] = []
         for entry in scan(trash):
-            if entry_refused(entry, self._others):
+            if entry_refused(entry, self._other_stores):
                 refused.append(entry.path)
             else:
-                wasted[key_bytes(entry.path)] = entry
-        self._spool.add((path, "", _TRASH, None, None, None, None, None) for path in wasted)
-        counts = {_KEPT: 0, _ONCE: 0, _OBJECT: 0}
+                trashed[key_bytes(entry.path)] = entry
+        self._spool.add((path, "", _IN_TRASH, None, None, None, None, None) for path in trashed)
+        counts = {_RETAINED: 0, _ONCE_INDEXED: 0, _LISTED: 0}
         size = 0
         left: list[Entry] = []
         for path, known in self._by_key():
-            if _TRASH in known and _KEPT not in known:
-                left.append(wasted[path])
-            meta = self._doomed(known)
+            if _IN_TRASH in known and _RETAINED not in known:
+                left.append(trashed[path])
+            meta = self._garbage(known)
             if meta is not None:
-                counts[_KEPT if is_internal(meta.key) else _ONCE if _ONCE in known else _OBJECT] += 1
+                counts[
+                    _RETAINED if is_internal(meta.key) else _ONCE_INDEXED if _ONCE_INDEXED in known else _LISTED
+                ] += 1
                 size += meta.size
-        return Garbage(counts[_ONCE], counts[_OBJECT], counts[_KEPT], size, left, refused)
+        return Garbage(counts[_ONCE_INDEXED], counts[_LISTED], counts[_RETAINED], size, left, refused)
 
     def delete(self) -> None:
-        """Delete what was judged to be garbage; what is gone already is no error."""
-        found = (meta for _, known in self._by_key() if (meta := self._doomed(known)) is not None)
+        """Delete the garbage; an object that is gone already is no error."""
+        found = (meta for _, known in self._by_key() if (meta := self._garbage(known)) is not None)
         while some := [keys.as_listed(meta.key) for meta in islice(found, _DELETED_AT_ONCE)]:
             self._store.open().delete(some)
 
@@ -172,28 +174,28 @@ class Sweep:
         self._spool.close()
 
     def _by_key(self) -> Iterator[tuple[bytes, dict[int, tuple[Any, ...]]]]:
-        """Yield all that is known of each key, with its path, in order."""
+        """Yield the rows of each key by kind, with its path, in order."""
         for (path, _), group in groupby(self._spool, key=itemgetter(0, 1)):
             yield path, {row[2]: row[3:] for row in group}
 
-    def _doomed(self, known: dict[int, tuple[Any, ...]]) -> ObjectMeta | None:
+    def _garbage(self, known: dict[int, tuple[Any, ...]]) -> ObjectMeta | None:
         """Return the listed object of a key if it is garbage."""
-        if _OBJECT not in known:
+        if _LISTED not in known:
             return None
-        assert self._kept is not None
-        key, *rest = known[_OBJECT]
+        assert self._roots is not None
+        key, *rest = known[_LISTED]
         meta = ObjectMeta(key_text(key), *rest)
         if is_internal(meta.key):
-            kept = _stays(meta.key, self._kept)
-        elif is_inside(meta.key, self._others):
+            kept = _is_retained(meta.key, self._roots)
+        elif is_inside(meta.key, self._other_stores):
             return None
         else:
-            kept = _KEPT in known
+            kept = _RETAINED in known
         return meta if is_garbage(meta, self._before, kept=kept) else None
 
 
 class Listed(NamedTuple):
-    """A row: an object that Bayou wrote; or a directory that is another store; or the newest time of a part."""
+    """A row of `ListJob`: an object that Bayou wrote, a directory that is another store, or a part's newest time."""
 
     key: str
     size: int = 0
@@ -204,9 +206,9 @@ class Listed(NamedTuple):
 
 
 class ListJob:
-    """Lists a store. `fold` writes what Bayou wrote to a spool; it returns other stores and the newest object's time.
+    """Lists a store. `fold` writes Bayou's objects to a spool, and returns other stores and the newest object's time.
 
-    Objects that Bayou did not write are never garbage, so they stay with the worker (V5).
+    Objects that Bayou did not write are never garbage (V5), so the workers send no rows for them.
     """
 
     row = Listed
@@ -237,21 +239,21 @@ class ListJob:
         return _ListKernel(self._store).run(part)
 
     def fold(self, rows: Iterable[Listed]) -> tuple[frozenset[str], int]:
-        others: set[str] = set()
+        other_stores: set[str] = set()
         newest = 0
         for row in rows:
             if row.kind == _OTHER:
-                others.add(row.key)
+                other_stores.add(row.key)
             elif row.kind == _NEWEST:
                 newest = max(newest, row.modified)
             else:
                 path, push = keys.parse_payload(row.key)
-                self._spool.add([(key_bytes(path), push or "", _OBJECT, key_bytes(row.key), *row[1:5])])
-        return frozenset(others), newest
+                self._spool.add([(key_bytes(path), push or "", _LISTED, key_bytes(row.key), *row[1:5])])
+        return frozenset(other_stores), newest
 
 
 class _ListKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Listed
 
@@ -259,14 +261,14 @@ class _ListKernel:
         self._store = store
 
     def run(self, part: Sequence[Part]) -> Iterator[Listed]:
-        others: set[str] = set()
+        other_stores: set[str] = set()
         newest = 0
-        for page in (page for one in part for page in objects(self._store.open(), one)):
+        for page in (page for directory in part for page in objects(self._store.open(), directory)):
             for meta in page:
                 newest = max(newest, meta.modified)
                 outside = other_store(meta.key)
-                if outside is not None and outside not in others:
-                    others.add(outside)
+                if outside is not None and outside not in other_stores:
+                    other_stores.add(outside)
                     yield Listed(outside, kind=_OTHER)
                 if is_ours(meta.key):
                     yield Listed(meta.key, meta.size, meta.etag, meta.version, meta.modified)
@@ -274,7 +276,7 @@ class _ListKernel:
 
 
 class Named(NamedTuple):
-    """A row: what a leaf names, and whether a retained root has that leaf."""
+    """A row of `NamesJob`: what a leaf names, and whether a retained root has that leaf."""
 
     path: str
     push: str | None
@@ -282,7 +284,7 @@ class Named(NamedTuple):
 
 
 class LeafGroup(Struct, frozen=True):
-    """Some leaves: of retained roots (`kept`), and of the current one, which must all be read (`strict`)."""
+    """Some leaves. `kept`: of retained roots. `strict`: of the current root, so that each must be readable."""
 
     leaves: Sequence[Ref]
     kept: bool
@@ -290,13 +292,13 @@ class LeafGroup(Struct, frozen=True):
 
 
 class NamesJob:
-    """Reads leaves and writes what they name to a spool. What of the current index cannot be read is raised (V5)."""
+    """Reads leaves and writes what they name to a spool. An unreadable leaf of the current index is raised (V5)."""
 
     row = Named
 
-    def __init__(self, store: StoreHandle, kept: GcRoots, spool: SortedSpool) -> None:
+    def __init__(self, store: StoreHandle, roots: GcRoots, spool: SortedSpool) -> None:
         self._store = store
-        self._kept = kept
+        self._roots = roots
         self._spool = spool
 
     def __reduce__(self) -> tuple[Any, tuple[StoreHandle]]:
@@ -304,7 +306,7 @@ class NamesJob:
 
     @property
     def stage(self) -> Stage:
-        leaves = (ref for refs in (self._kept.current, self._kept.recent, self._kept.earlier) for ref in refs)
+        leaves = (ref for refs in (self._roots.current, self._roots.recent, self._roots.earlier) for ref in refs)
         return Stage("reading the index", sum(ref.entries for ref in leaves if not isinstance(ref, Pointer)))
 
     @property
@@ -312,7 +314,11 @@ class NamesJob:
         return Needs((self._store,))
 
     def parts(self, wanted: int) -> Sequence[LeafGroup]:
-        kinds = ((self._kept.current, True, True), (self._kept.recent, True, False), (self._kept.earlier, False, False))
+        kinds = (
+            (self._roots.current, True, True),
+            (self._roots.recent, True, False),
+            (self._roots.earlier, False, False),
+        )
         return [LeafGroup(some, kept, strict) for refs, kept, strict in kinds for some in groups(refs, wanted)]
 
     def run(self, part: LeafGroup) -> Iterator[Named]:
@@ -320,13 +326,13 @@ class NamesJob:
 
     def fold(self, rows: Iterable[Named]) -> None:
         self._spool.add(
-            (key_bytes(path), push or "", _KEPT if kept else _ONCE, None, None, None, None, None)
+            (key_bytes(path), push or "", _RETAINED if kept else _ONCE_INDEXED, None, None, None, None, None)
             for path, push, kept in rows
         )
 
 
 class _NamesKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Named
 
@@ -337,14 +343,14 @@ class _NamesKernel:
         source = StoreNodes(self._store.open())
         for node in source.map(partial(try_load, source, 0), part.leaves):
             if isinstance(node, Leaf):
-                # By the key that a row names, also one that no client wrote (V25): what it names is not deleted (V5).
+                # The key of any row, even one that no client wrote (V25), protects its object (V5).
                 yield from (Named(*keys.parse_payload(row.key), part.kept) for row in node.rows)
             elif part.strict and isinstance(node, Exception):
                 raise node
 
 
 def _leaves(source: StoreNodes, root: Root | Pointer | None, nodes: set[str], *, strict: bool = False) -> list[Ref]:
-    """Return what names the leaves of a tree; nodes that were met before, with all below them, are left out."""
+    """Return references to the leaves of a tree, without the nodes in `nodes` and all below them; add to `nodes`."""
     refs: list[Ref] = [root] if root is not None else []
     for level in range(root.level if root is not None else 0, -1, -1):
         refs = [ref for ref in refs if ref.node not in nodes]
@@ -365,11 +371,10 @@ def _pages(store: Store, head: Head) -> frozenset[str]:
     return frozenset(page.id for page in older_pages(store, head.older, head.log[0].seq))
 
 
-def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
-    """Yield the rows whose root was current at some time since `before`: those since, and the one before them.
+def _retained_rows(store: Store, head: Head, before: int) -> Iterator[LogRow]:
+    """Yield the rows whose root was current at some time since `before`: those since, and the row before them.
 
-    Writers' clocks differ: what the head has of the log is looked at row by row, older pages up to the first that is
-    too old.
+    Clocks of clients differ, so every row in the head is checked; older pages are read up to the first older row.
     """
     following: LogRow | None = None
     for number, row in enumerate(iter_log(store, head)):
@@ -380,5 +385,5 @@ def _within(store: Store, head: Head, before: int) -> Iterator[LogRow]:
         following = row
 
 
-def _stays(key: str, kept: GcRoots) -> bool:
-    return keys.parse_node(key) in kept.nodes or keys.parse_log_page(key) in kept.pages
+def _is_retained(key: str, roots: GcRoots) -> bool:
+    return keys.parse_node(key) in roots.nodes or keys.parse_log_page(key) in roots.pages

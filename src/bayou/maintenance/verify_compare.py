@@ -54,17 +54,16 @@ CHECKED, REFUSED, UNSAFE, NAMELESS, UNSAFE_TRASH = "checked", "refused", "unsafe
 
 
 DAMAGED, OCCUPIED = "damaged", "occupied"
-"""Kinds of rows besides the findings of `maintenance.verify_job`: how many entries were checked; a key that is no
-payload; a row
-of the index, or of the trash, that nothing is done by (V25); a node that cannot be used; a directory of payload."""
+"""Findings besides those of `verify_rules`: the number of checked entries; a refused key; an unsafe row of the index or
+of the trash (V25); a damaged node; a directory that holds payload."""
 
 
 _AT_ONCE = 2000
-"""Entries whose objects are asked for, or read, together."""
+"""Entries whose objects are requested or read together."""
 
 
 class Finding(NamedTuple):
-    """A row: a finding about an entry or a name; or, without a path, how many there are of one kind."""
+    """A row of the job: a finding about an entry or a key or, without a path, the number of findings of one kind."""
 
     finding: str
     number: int = 1
@@ -84,7 +83,7 @@ class Finding(NamedTuple):
 
 
 class Section(Struct, frozen=True):
-    """A part of the listing, the leaves of the index and of the trash that can hold its paths, and what is hidden."""
+    """A part of the listing, the leaves of index and trash that can hold its paths, and unreadable ranges."""
 
     part: Part
     leaves: Sequence[Ref]
@@ -93,7 +92,7 @@ class Section(Struct, frozen=True):
 
 
 class SectionComparison:
-    """One section: its listing merged with what the index and the trash say of its paths."""
+    """The comparison of one section; use it once."""
 
     def __init__(self, store: Store, section: Section, *, deep: bool) -> None:
         self._store = store
@@ -103,46 +102,52 @@ class SectionComparison:
         self._rules = Rules(KeyRanges(self._hidden), deep)
         self._others: set[str] = set()
         self._counts = Counter[str]()
-        self._said: list[Finding] = []
-        """What the streams below met besides what they yield."""
+        self._side_findings: list[Finding] = []
+        """Findings that the streams below make besides what they yield."""
         self._missing: list[Entry] = []
         self._unread: list[Entry] = []
         self._waiting: list[tuple[bytes, Entry]] = []
-        """Unindexed objects, until the merge has passed everything that could lie below their paths."""
+        """Unindexed objects, until the merge has passed every path that could lie below theirs."""
         self._occupied = False
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is worth a row, and at the end how many are not."""
+        """Yield the findings that name something, and at the end the counts of the others."""
         with closing(SortedSpool(2)) as spool:
             self._list(spool)
-            streams = (self._entries(self._section.leaves), self._wasted(self._section.trash), self._objects(spool))
+            streams = (
+                self._entries(self._section.leaves),
+                self._trash_paths(self._section.trash),
+                self._objects(spool),
+            )
             for path, group in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
-                # Whoever has taken the whole group has met every node that comes before the next entry, and so every
-                # damaged one that may hide this path.
-                yield from self._at(path, [one for _, one in group])
-                yield from self._take_said()
-        yield from self._settle(None)
-        yield from self._take_said()
+                # Taking the whole group has read every node before the next entry, and so every damaged node that may
+                # hide this path.
+                yield from self._judge_path(path, [one for _, one in group])
+                yield from self._take_side_findings()
+        yield from self._release_waiting(None)
+        yield from self._take_side_findings()
         yield from self._by_name()
         yield from self._read()
         yield from (Finding(finding, number) for finding, number in self._counts.items())
         if self._occupied and self._section.part.directory is not None:
             yield Finding(OCCUPIED, path=self._section.part.directory)
 
-    def _at(self, path: bytes, known: Sequence[Entry | ObjectMeta | None]) -> Iterator[Finding]:
-        """Judge all that is known of one path: an entry, objects, and whether the trash names it (None)."""
-        entry = next((one for one in known if isinstance(one, Entry)), None)
+    def _judge_path(self, path: bytes, known: Sequence[Entry | ObjectMeta | None]) -> Iterator[Finding]:
+        """Judge everything known of one path: its entry, its objects, and whether the trash names it (None)."""
+        entry = next((known_thing for known_thing in known if isinstance(known_thing, Entry)), None)
         found: dict[str, ObjectMeta] = {}
-        for one in known:
-            # Of an object and a "folder" that a listing calls by one key, the object is the one with bytes.
-            if isinstance(one, ObjectMeta) and (one.key not in found or one.size > found[one.key].size):
-                found[one.key] = one
+        for known_thing in known:
+            # A listing may have an object and a "folder" under one key: the object is the one with bytes.
+            if isinstance(known_thing, ObjectMeta) and (
+                known_thing.key not in found or known_thing.size > found[known_thing.key].size
+            ):
+                found[known_thing.key] = known_thing
         plain = next((key for key in found if keys.parse_payload(key).push is None), None)
-        yield from self._settle(path, occupied=entry is not None or plain is not None)
+        yield from self._release_waiting(path, occupied=entry is not None or plain is not None)
         if entry is not None:
             yield from self._entry(entry, found.pop(entry.key, None))
         for meta in found.values():
-            finding = self._rules.stray(meta, wasted=None in known and meta.key == plain)
+            finding = self._rules.stray(meta, trashed=None in known and meta.key == plain)
             if finding == UNINDEXED:
                 self._waiting.append((path, entry_of(meta)))
             else:
@@ -163,7 +168,7 @@ class SectionComparison:
             yield from self._read()
 
     def _by_name(self) -> Iterator[Finding]:
-        """Ask for objects that the listing lacks (V4)."""
+        """Request by name the objects that the listing lacks (V4)."""
         missing, self._missing = self._missing, []
         for finding, entry in self._rules.by_name(self._store, missing):
             if finding == MISSING:
@@ -172,13 +177,13 @@ class SectionComparison:
                 self._unread.append(entry)
 
     def _read(self) -> Iterator[Finding]:
-        """Read objects back."""
+        """Read the objects whose bytes must be checked."""
         unread, self._unread = self._unread, []
         judged = read_back(self._store, unread)
         yield from (Finding.of(finding, entry) for finding, entry in judged if finding != WELL)
 
-    def _settle(self, path: bytes | None, *, occupied: bool = False) -> Iterator[Finding]:
-        """Tell of unindexed objects that the merge, now at `path` (None: at its end), has passed everything below."""
+    def _release_waiting(self, path: bytes | None, *, occupied: bool = False) -> Iterator[Finding]:
+        """Yield unindexed objects once the merge, now at `path` (None: at its end), has passed what lies below them."""
         self._occupied = self._occupied or occupied
         waiting, self._waiting = self._waiting, []
         for at, entry in waiting:
@@ -189,19 +194,19 @@ class SectionComparison:
             else:
                 self._waiting.append((at, entry))
 
-    def _take_said(self) -> list[Finding]:
-        said, self._said = self._said, []
-        return said
+    def _take_side_findings(self) -> list[Finding]:
+        findings, self._side_findings = self._side_findings, []
+        return findings
 
     def _list(self, spool: SortedSpool) -> None:
-        """List the section, and learn which directories in it are other stores."""
+        """List the section into the spool, and note which of its directories are other stores."""
         for page in objects(self._store, self._section.part):
             found = [meta for meta in page if in_payload(meta.key) is not None]
             self._others.update(outside for meta in found if (outside := other_store(meta.key)) is not None)
             spool.add(_spooled(meta) for meta in found if in_payload(meta.key))
 
     def _objects(self, spool: SortedSpool) -> Iterator[tuple[bytes, ObjectMeta]]:
-        """Yield the payload of the listing with its paths, in their order; what is refused is said."""
+        """Yield the listed payload objects in the order of their paths; refused keys become findings."""
         rows = iter(spool)
         while some := list(islice(rows, _AT_ONCE)):
             listed = [(row[0], ObjectMeta(key_text(row[2]), *row[3:])) for row in some]
@@ -212,10 +217,10 @@ class SectionComparison:
                 if why is None:
                     yield path, meta
                 elif why != OF_ANOTHER_SYSTEM:
-                    self._said.append(Finding(REFUSED, path=meta.key, reason=why))
+                    self._side_findings.append(Finding(REFUSED, path=meta.key, reason=why))
 
     def _entries(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, Entry]]:
-        """Yield the entries of the section; what of its index cannot be read hides what lies there."""
+        """Yield the entries of the section; an unreadable leaf hides the range of its paths."""
         for ref, leaf in self._load(refs):
             if isinstance(leaf, NodeMissing | NodeDamaged):
                 self._hidden.append(damage_of(ref, 0, leaf).span)
@@ -226,9 +231,11 @@ class SectionComparison:
                 if why is None:
                     yield key_bytes(entry.path), entry
                 else:
-                    self._said.append(Finding(NAMELESS if is_nameless(entry) else UNSAFE, path=entry.path, reason=why))
+                    self._side_findings.append(
+                        Finding(NAMELESS if is_nameless(entry) else UNSAFE, path=entry.path, reason=why)
+                    )
 
-    def _wasted(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, None]]:
+    def _trash_paths(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, None]]:
         """Yield the paths that the trash names."""
         for _, leaf in self._load(refs):
             for entry in leaf if not isinstance(leaf, NodeMissing | NodeDamaged) else ():
@@ -236,16 +243,16 @@ class SectionComparison:
                 if why is None:
                     yield key_bytes(entry.path), None
                 else:
-                    self._said.append(Finding(UNSAFE_TRASH, path=entry.path, reason=why))
+                    self._side_findings.append(Finding(UNSAFE_TRASH, path=entry.path, reason=why))
 
     def _load(self, refs: Sequence[Ref]) -> Iterator[tuple[Ref, list[Entry] | NodeMissing | NodeDamaged]]:
-        """Yield the rows of leaves that belong to the section; failures of the store itself are raised (V4)."""
+        """Yield the rows of each leaf in the section, or the leaf's error; errors of the store are raised (V4)."""
         source = StoreNodes(self._store)
         for ref, node in zip(refs, source.map(partial(try_load, source, 0), refs), strict=True):
             if isinstance(node, Leaf):
                 yield ref, [row for row in node.rows if self._section.part.holds(row.path)]
             elif isinstance(node, NodeMissing | NodeDamaged):
-                self._said.append(Finding(DAMAGED, path=ref.node, reason=node.message))
+                self._side_findings.append(Finding(DAMAGED, path=ref.node, reason=node.message))
                 yield ref, node
 
 

@@ -36,7 +36,7 @@ from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node import Child, Ref
 from bayou.index.node_store import StoreNodes
-from bayou.maintenance.damaged_index import chain
+from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.verify_compare import (
     CHECKED,
     DAMAGED,
@@ -64,15 +64,15 @@ from bayou.maintenance.verify_rules import (
 from bayou.sync.report import Refusal
 
 _ENTRIES_PER_PART = 5000
-"""Fewer are not worth a part: dividing a store takes requests of its own."""
+"""Entries that a part has at least: dividing a store also takes requests."""
 
 
 REQUEST = 1 << 16
-"""What it costs to read an object besides its bytes, in bytes."""
+"""The cost of a request, in bytes that could be read in the same time."""
 
 
 class VerifyJob:
-    """Compares the index of a head with its store. An `engine.job.Job`; close what it returns (`Compared.close`)."""
+    """Compares the index of a head with its store. An `engine.job.Job`; the caller closes its result (`Compared.close`)."""
 
     row = Finding
 
@@ -84,7 +84,7 @@ class VerifyJob:
         self._index, self._trash = outline(source, head.root), outline(source, head.trash)
 
     def __reduce__(self) -> tuple[Any, tuple[StoreHandle, bool]]:
-        return _VerifyKernel, (self._store, self._deep)  # the outlines stay with the driver
+        return _VerifyKernel, (self._store, self._deep)  # a worker does not need the outlines
 
     @property
     def stage(self) -> Stage:
@@ -97,7 +97,7 @@ class VerifyJob:
         return Needs((self._store,))
 
     def parts(self, wanted: int) -> Sequence[Sequence[Section]]:
-        """Divide the store by directories, and put sections together so that parts cost about the same."""
+        """Divide the store by directories, and group sections into parts of about the same cost."""
         root = self._head.root
         wanted = min(wanted, -(-root.entries // _ENTRIES_PER_PART) if root is not None else 1)
         hidden = [damage.span for damage in self._index.damage]
@@ -106,7 +106,7 @@ class VerifyJob:
             Section(part, index.of(part), trash.of(part), [span for span in hidden if _touches(part, span)])
             for part in divide(self._store.open(), wanted)
         )
-        return _balanced([one for one in found if _is_payload(one)], max(1, wanted), self._deep)
+        return _balanced([section for section in found if _is_payload(section)], max(1, wanted), self._deep)
 
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
         return _VerifyKernel(self._store, self._deep).run(part)
@@ -122,16 +122,16 @@ class VerifyJob:
             raise
 
     def _damaged(self, leaves: dict[str, str]) -> list[str]:
-        """Say what is wrong with nodes of the index, of the trash and of the log, in this order."""
-        told: list[str] = []
+        """Return the errors of nodes of the index, of the trash and of the log, in this order."""
+        messages: list[str] = []
         for tree in (self._index, self._trash):
-            told += [damage.error.message for damage in tree.damage]
-            told += [leaves[ref.node] for ref in tree.leaves if ref.node in leaves]
-        return told + chain(self._store.open(), self._head.older, self._head.log[0].seq)[1]
+            messages += [damage.error.message for damage in tree.damage]
+            messages += [leaves[ref.node] for ref in tree.leaves if ref.node in leaves]
+        return messages + read_log_pages(self._store.open(), self._head.older, self._head.log[0].seq)[1]
 
 
 class IndexCheckJob:
-    """Reads every node of the index of a head, and of its trash; says what is wrong with those that cannot be used."""
+    """Reads every node of a head's index and trash; its result lists the errors. An `engine.job.Job`."""
 
     row = Finding
 
@@ -165,7 +165,7 @@ class IndexCheckJob:
 
 
 class _IndexCheckKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Finding
 
@@ -180,7 +180,7 @@ class _IndexCheckKernel:
 
 
 class _VerifyKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Finding
 
@@ -195,14 +195,14 @@ class _VerifyKernel:
 
 
 class _Fold:
-    """Rows of all parts, put together: numbers, the first names of each kind, and a file of what can be repaired."""
+    """Folds the rows of all parts: counts, the first names of each kind, and a file of findings for a repair."""
 
     def __init__(self) -> None:
         self.spool = SortedSpool(2)
         self.damaged: dict[str, str] = {}
         self._counts = Counter[str]()
-        self._changed = _First()
-        self._refused = _First()
+        self._changed = _FirstRows()
+        self._refused = _FirstRows()
         self._unsafe: list[Unsafe] = []
         self._occupied: set[str] = set()
 
@@ -226,12 +226,12 @@ class _Fold:
             self._unsafe.append(Unsafe(path, reason, trash=trash, nameless=nameless))
 
     def result(self, damaged: list[str]) -> Compared:
-        """Return what was found; its rows for a repair are read from the file, which goes with `close`."""
+        """Return the result; it reads the findings for a repair from the file, until it is closed."""
         names: dict[str, list[str]] = {MISSING: [], UNINDEXED: []}
-        crowded = 0
+        blocked = 0
         for finding, entry in self._rows():
             if finding == UNINDEXED and entry.path in self._occupied:
-                crowded += 1
+                blocked += 1
                 self._refused.add((entry.path, IN_THE_WAY))
             elif finding != LEARNED and len(names[finding]) < MOST_NAMED:
                 names[finding].append(entry.path)
@@ -249,8 +249,8 @@ class _Fold:
             totals={
                 MISSING: counts[MISSING],
                 CHANGED: counts[CHANGED],
-                UNINDEXED: counts[UNINDEXED] - crowded,
-                REFUSED: counts[REFUSED] + crowded,
+                UNINDEXED: counts[UNINDEXED] - blocked,
+                REFUSED: counts[REFUSED] + blocked,
                 "unsafe": len(self._unsafe),
             },
             repairable=lambda: repair_batches(self._repairable()),
@@ -266,8 +266,8 @@ class _Fold:
         return ((REPAIRABLE[kind], Entry(key_text(path), *rest)) for path, kind, *rest in self.spool)
 
 
-class _First:
-    """The first `MOST_NAMED` of many rows, in order."""
+class _FirstRows:
+    """Keeps the first `MOST_NAMED` of many rows, in order."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, ...]] = []
@@ -282,11 +282,11 @@ class _First:
 
 
 class _Leaves:
-    """The leaves of a tree that can be reached, by the paths that they hold."""
+    """The readable leaves of a tree, by the paths that they hold."""
 
     def __init__(self, tree: Outline) -> None:
         self._leaves = tree.leaves
-        # A leaf that is the root itself says nothing of its paths: every part looks.
+        # The range of a leaf that is the root itself is unknown: every part reads it.
         children = [ref for ref in tree.leaves if isinstance(ref, Child)]
         self._first, self._last = [ref.first for ref in children], [ref.last for ref in children]
 
@@ -294,7 +294,7 @@ class _Leaves:
         """Return the leaves that may hold a path of a part."""
         if not self._first:
             return self._leaves
-        span = _span(part)
+        span = _key_range(part)
         start = bisect_left(self._last, span.start)
         end = len(self._first) if span.end is None else bisect_left(self._first, span.end)
         found = range(start, end)
@@ -302,7 +302,7 @@ class _Leaves:
 
 
 def _lies_inside(part: Part, first: str, last: str) -> bool:
-    """Whether a range of paths lies in one of the directories that a part was divided into."""
+    """Whether a range of paths lies in a directory that was split off from a part."""
     if part.deep or part.holds(first):
         return False
     start = 0 if part.directory is None else len(part.directory) + 1
@@ -310,29 +310,29 @@ def _lies_inside(part: Part, first: str, last: str) -> bool:
     return first.startswith("" if part.directory is None else f"{part.directory}/") and last.startswith(child)
 
 
-def _span(part: Part) -> KeyRange:
+def _key_range(part: Part) -> KeyRange:
     return EVERYTHING if part.directory is None else KeyRange.under(f"{part.directory}/")
 
 
 def _touches(part: Part, span: KeyRange) -> bool:
-    both = _span(part) & span
+    both = _key_range(part) & span
     return both.end is None or both.start < both.end
 
 
 def _is_payload(section: Section) -> bool:
-    """Whether anything of a section can be ours: other programs' directories need not be listed."""
+    """Whether a section can hold payload or entries; directories of other programs are not listed."""
     root, _, _ = (section.part.directory or "").partition("/")
     return bool(section.part.directory is None or root in paths.PAYLOAD_ROOTS or section.leaves or section.trash)
 
 
 def _balanced(sections: Sequence[Section], wanted: int, deep: bool) -> list[list[Section]]:
-    """Put sections together into at most `wanted` parts of about the same cost, the costliest first."""
+    """Group sections into at most `wanted` parts of about the same cost, the costliest first."""
     load: list[tuple[int, int, list[Section]]] = [(0, number, []) for number in range(min(wanted, len(sections)))]
-    for section in sorted(sections, key=lambda one: -_cost(one, deep)):
-        cost, number, some = load[0]
-        some.append(section)
-        heapq.heapreplace(load, (cost + _cost(section, deep), number, some))
-    return [some for _, _, some in sorted(load, key=itemgetter(1))]
+    for section in sorted(sections, key=lambda section: -_cost(section, deep)):
+        cost, number, group = load[0]
+        group.append(section)
+        heapq.heapreplace(load, (cost + _cost(section, deep), number, group))
+    return [group for _, _, group in sorted(load, key=itemgetter(1))]
 
 
 def _cost(section: Section, deep: bool) -> int:

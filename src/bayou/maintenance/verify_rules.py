@@ -23,60 +23,60 @@ from bayou.objectstore.transport import ObjectMeta
 from bayou.sync.report import Refusal
 
 MISSING, CHANGED, READ, WELL, LEARNED = "missing", "changed", "read", "well", "learned"
-"""Of an entry. `READ`: only the bytes of its object can tell. `LEARNED`: they told a hash that nobody knew."""
+"""Findings about an entry. `READ`: its object must be read. `LEARNED`: reading it gave a hash that was unknown."""
 
 
 HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
-"""Of an object that no entry names. `HIDDEN`: one may, in a part of the index that cannot be read."""
+"""Findings about an object that no entry names. `HIDDEN`: an unreadable part of the index may name it."""
 
 
 REPAIRABLE = (MISSING, UNINDEXED, LEARNED)
-"""Findings that a repair works on."""
+"""Findings that a repair acts on."""
 
 
 MOST_NAMED = 1000
-"""Names in each list of a report; of more, only the number is told."""
+"""Names in each list of a report; beyond them, the report only has the number."""
 
 
 WINDOW = 10_000
-"""Rows that are mended together: one commit, and what this process holds of a large repair."""
+"""Rows that one commit of a repair contains; the process holds no more of a large repair."""
 
 
 class Rules(Struct, frozen=True):
-    """What one comparison goes by: the paths that are out of sight, and whether every object is to be read."""
+    """The rules of one comparison: the paths whose entries cannot be read, and whether to read every object."""
 
     hidden: KeyRanges
     deep: bool = False
 
     def entry(self, entry: Entry, at: ObjectMeta | None) -> str:
-        """Judge an entry by the object that a listing has at its key."""
+        """Judge an entry by the object that the listing has at its key."""
         if at is None:
             return MISSING
         if at.size != entry.size:
             return CHANGED
         if entry.etag is not None and at.etag != entry.etag:
-            # A PUT that was repeated, or came late, wrote the same bytes to the same key (V11); only they can tell.
+            # A repeated or late PUT wrote the same bytes to the same key (V11): only the bytes can tell.
             return CHANGED if entry.push is None or entry.sha256 is None else READ
         return READ if self.deep else WELL
 
-    def stray(self, meta: ObjectMeta, *, wasted: bool) -> str:
-        """Judge an object that no entry names; `wasted`: the trash does."""
+    def stray(self, meta: ObjectMeta, *, trashed: bool) -> str:
+        """Judge an object that no entry names; `trashed`: the trash names it."""
         path, push = keys.parse_payload(meta.key)
         if self.hidden.holds(path):
             return HIDDEN
-        if wasted:
+        if trashed:
             return TRASH
         return UNINDEXED if push is None else LEFTOVER
 
     def by_name(self, store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-        """Look once more, by name, for objects that a listing does not have, and judge each entry by that (V4)."""
-        for entry, gone in store.map(lambda one: (one, _gone(store, one)), entries):
+        """Request by name the objects that the listing does not have, and judge each entry by the response (V4)."""
+        for entry, gone in store.map(lambda entry: (entry, _gone(store, entry)), entries):
             yield MISSING if gone else READ if self.deep else WELL, entry
 
 
 def read_back(store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-    """Read objects as they are now, and judge each entry by their bytes: changed, learned (with its hash), or well."""
-    for entry, digest in store.map(lambda one: (one, _digest(store, one)), entries):
+    """Read objects as they are now, and judge each entry by the bytes: CHANGED, LEARNED (with its hash) or WELL."""
+    for entry, digest in store.map(lambda entry: (entry, _digest(store, entry)), entries):
         if entry.sha256 is None and digest is not None:
             yield LEARNED, replace(entry, sha256=digest)
         else:
@@ -84,7 +84,7 @@ def read_back(store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Ent
 
 
 class RepairBatch(Struct, frozen=True):
-    """Some of what a repair works on: entries whose object is gone, objects that nobody indexed, hashes learned."""
+    """Findings for one commit of a repair: entries without object, unindexed objects, and learned hashes."""
 
     missing: Sequence[Entry] = ()
     unindexed: Sequence[str] = ()
@@ -92,9 +92,9 @@ class RepairBatch(Struct, frozen=True):
 
 
 class Unsafe(Struct, frozen=True):
-    """A row of the index, or of its `trash`, that nothing is done by (V25), and why.
+    """A row of the index, or of its `trash`, that clients ignore because it is unsafe (V25), and why.
 
-    `nameless`: its path or push makes no key of this store, so that no object can be meant.
+    `nameless`: its path and push make no valid key, so that it cannot name an object of this store.
     """
 
     path: str
@@ -104,7 +104,7 @@ class Unsafe(Struct, frozen=True):
 
     @property
     def refusal(self) -> Refusal:
-        """What a report says of it: a path that can be printed and typed, and why."""
+        """The row for a report: a path that can be printed and typed, and why it is unsafe."""
         where = "in the trash: " if self.trash else ""
         return Refusal(paths.escape(self.path), f"{where}{self.reason}")
 
@@ -115,7 +115,7 @@ def is_nameless(entry: Entry) -> bool:
 
 
 class Compared(Struct):
-    """What a comparison brought. Lists are sorted, and name the first; `totals` has the numbers of all."""
+    """The result of a comparison. Lists are sorted and hold the first names; `totals` has the full numbers."""
 
     checked: int = 0
     missing: list[str] = field(default_factory=list)
@@ -128,23 +128,23 @@ class Compared(Struct):
     damaged: list[str] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
     repairable: Callable[[], Iterator[RepairBatch]] = lambda: iter(())
-    """Yields what a repair works on, in the order of paths, until `close` is called."""
+    """Yields the findings for a repair, in the order of paths, until `close` is called."""
     close: Callable[[], None] = lambda: None
-    """Drops what `mendable` reads."""
+    """Drops the file that `repairable` reads."""
 
     @property
     def cut(self) -> dict[str, int]:
-        """The numbers of those lists that do not name all."""
+        """The full numbers of the lists that are cut."""
         return {name: total for name, total in self.totals.items() if total > MOST_NAMED}
 
 
 def repair_batches(rows: Iterable[tuple[str, Entry]]) -> Iterator[RepairBatch]:
-    """Put findings together to be mended, so many at a time."""
-    for some in batched(rows, WINDOW):
+    """Group findings for the commits of a repair."""
+    for batch in batched(rows, WINDOW):
         yield RepairBatch(
-            [entry for finding, entry in some if finding == MISSING],
-            [entry.path for finding, entry in some if finding == UNINDEXED],
-            {entry.path: entry for finding, entry in some if finding == LEARNED},
+            [entry for finding, entry in batch if finding == MISSING],
+            [entry.path for finding, entry in batch if finding == UNINDEXED],
+            {entry.path: entry for finding, entry in batch if finding == LEARNED},
         )
 
 
@@ -157,7 +157,7 @@ def _gone(store: Store, entry: Entry) -> bool:
 
 
 def _digest(store: Store, entry: Entry) -> bytes | None:
-    """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
+    """Return the hash of an object's current bytes; None if it is missing, or of another size."""
     try:
         return store.download(entry.key, NullSink(), entry.size).sha256
     except (NotFound, BadAnswer, PreconditionFailed):
