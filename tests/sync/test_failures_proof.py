@@ -359,7 +359,7 @@ def test_f020_files_that_came_are_counted_though_the_proof_could_not_be_kept(
         real(*arguments)
         intended.append(True)
 
-    monkeypatch.setattr(pull_module, "_intend", intend)
+    monkeypatch.setattr(pull_module, "_record_intents", intend)
     with monkeypatch.context() as patch:
         fill(patch, lambda statement: bool(intended) and statement == "COMMIT")
 

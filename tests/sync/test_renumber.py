@@ -337,11 +337,11 @@ STEPS = [
     ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
     ("bayou.worktree.staged_directory", "Assembly", "place", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
-    ("bayou.sync.transfer.pull", "", "_intend", 1),
+    ("bayou.sync.transfer.pull", "", "_record_intents", 1),
     ("bayou.worktree.staging", "Incoming", "place", 1),
     ("bayou.worktree.staging", "Incoming", "place", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),
-    ("bayou.sync.conflicts.renumber", "Renumbering", "settle", 1),
+    ("bayou.sync.conflicts.renumber", "Renumbering", "finish", 1),
 ]
 
 

@@ -72,7 +72,7 @@ REQUEST = 1 << 16
 
 
 class VerifyJob:
-    """Compares the index of a head with its store. An `engine.job.Job`; the caller closes its result (`Compared.close`)."""
+    """Compares the index of a head with its store. An `engine.job.Job`; the caller closes the result."""
 
     row = Finding
 
