@@ -337,7 +337,7 @@ STEPS = [
     ("bayou.worktree.staged_directory", "Assembly", "sync", 1),
     ("bayou.worktree.staged_directory", "Assembly", "place", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
-    ("bayou.sync.transfer.pull", "", "_record_intents", 1),
+    ("bayou.sync.transfer.pull", "", "record_intents", 1),
     ("bayou.worktree.staging", "Incoming", "place", 1),
     ("bayou.worktree.staging", "Incoming", "place", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),

@@ -17,7 +17,8 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.transfer.pull import IncomingFile, pull, recover_intents
+from bayou.sync.transfer.intents import recover_intents
+from bayou.sync.transfer.pull import IncomingFile, pull
 
 
 def hydrate(

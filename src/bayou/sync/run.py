@@ -27,7 +27,7 @@ from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
-from bayou.sync.transfer.pull import ProofLost, recover_intents
+from bayou.sync.transfer.intents import ProofLost, recover_intents
 
 if TYPE_CHECKING:
     from bayou.spark.session import Session

@@ -181,7 +181,7 @@ def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatc
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
                 if unchanged and observed is not None and observed.content is not None:
-                    stats.append(file_stats.row(path, observed.content, observed.looked, context.remote_id))
+                    stats.append(file_stats.row(path, observed.content, observed.scanned_at, context.remote_id))
                 else:
                     expected.append(path)
             if unchanged and observed is not None:

@@ -61,7 +61,7 @@ class Observed(Struct, frozen=True):
     state: LocalState
     content: Content | None
     through: int
-    looked: int = 0
+    scanned_at: int = 0
     """The time before the content was read, in ns since 1970; `FileStat.settled` needs it."""
     finish_delete: bool = False
     unread: FileStat | None = None
@@ -73,7 +73,7 @@ class Observed(Struct, frozen=True):
     def read(self, content: Content) -> Observed:
         """Return this path with the content that was read now."""
         state = LocalState(content.sha256, content.size, ours=self.state.ours)
-        return Observed(self.path, state, content, self.through, self.looked)
+        return Observed(self.path, state, content, self.through, self.scanned_at)
 
 
 class Observation(Struct):

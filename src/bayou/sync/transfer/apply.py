@@ -85,8 +85,9 @@ def begin(
     if context.options.on_conflict == "fail" and conflicts:
         raise refuse_conflicts([step.path for step in conflicts[:3]])
     steps, touched = _finish_deletes(context, steps)
-    renumbering = Renumbering(context, [step for step in steps if step.action is Action.RENUMBER], snapshot.tree)
-    replacing, changed = renumbering.copy()
+    to_renumber = [step for step in steps if step.action is Action.RENUMBER]
+    renumbering = Renumbering(context, to_renumber, snapshot.tree) if to_renumber else None
+    replacing, changed = renumbering.copy() if renumbering is not None else ([], set())
     uncertain = commit.uncertain_paths(context.database, context.remote_id)
     agreed = [step for step in steps if step.action in (Action.NOTHING, Action.RECORD)]
     _record(context, agreed, uncertain)
@@ -113,7 +114,8 @@ def begin(
     moved = touched | vanished | changed
     if arriving:
         moved |= pull(context, arriving, _siblings(steps, arriving))
-    renumbering.finish(moved)
+    if renumbering is not None:
+        renumbering.finish(moved)
     if mode != "pull":
         moved |= uncertain & {file.path for file in incoming}
     if kept:
@@ -227,7 +229,7 @@ def _record(context: SyncContext, agreed: Iterable[PathAction], uncertain: Conta
             if step.remote is not None and absent is not None and step.action is Action.RECORD:
                 base.leave_out(db, context.remote_id, step.path, absent)
             if seen.content is not None and step.remote is not None and step.absent is None:
-                file_stats.remember(db, step.path, seen.content, seen.looked, context.remote_id)
+                file_stats.remember(db, step.path, seen.content, seen.scanned_at, context.remote_id)
             elif step.remote is None and step.action is Action.RECORD:
                 file_stats.forget(db, step.path)
             if step.path not in uncertain:

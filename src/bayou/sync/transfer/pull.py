@@ -3,7 +3,7 @@
 The client records an intent for each path first. Then, in the transaction that covers the renames, it checks the
 journal and the file again: if either has changed, the path is planned again (T8). The same transaction updates base, so
 a crash leaves either an intent or a correct base; the next sync starts with the intents of a killed pull
-(`recover_intents`, T9).
+(`transfer.intents`, T9).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
+from bayou.core.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
-from bayou.state import base, database, file_stats, journal
+from bayou.state import base, file_stats, journal
 from bayou.state.base import Why
 from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
 from bayou.sync.context import SyncContext
@@ -25,12 +25,9 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.transfer.executor import Downloaded, batch_results, failure
+from bayou.sync.transfer.intents import ProofLost, record_intents
 from bayou.sync.transfer.push import per_transaction
-from bayou.worktree.hashing import Content, read_content
-
-
-class ProofLost(Exception):
-    """Files are in place, but `sync.db` could not record them. The next sync recovers the intents (F020)."""
+from bayou.worktree.hashing import Content
 
 
 class IncomingFile(Struct, frozen=True):
@@ -101,29 +98,6 @@ def downloads(policy: Policy, items: Iterable[IncomingFile]) -> list[Entry]:
     return [entry for entry in wanted if entry.refusal() is None]
 
 
-def recover_intents(context: SyncContext) -> None:
-    """Resolve the intents of a killed pull: if the tree has the intended file, base gets its entry (T9)."""
-    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.remote_id,))
-    context.incoming.clear()
-    if not left:
-        return
-    now = time.time_ns()
-    with context.database.transaction() as db:
-        for path, text, sha256 in left:
-            path = str(path)
-            entry = database.load_entry(path, text if text is None else str(text))
-            content = _read_content(context, path)
-            arrived = content is not None and content.sha256 == sha256
-            if (entry is None and content is None) or (entry is not None and arrived):
-                _update_base(db, context.remote_id, path, entry, content.sha256 if content else None)
-                mark_overtaken(db, context.remote_id, {path})
-                if content is not None:
-                    file_stats.remember(db, path, content, now, context.remote_id)
-                else:
-                    file_stats.forget(db, path)
-            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.remote_id, path))
-
-
 def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles | None) -> set[str]:
     """Move a batch into the tree and update base; return the paths that changed since the scan."""
     if not staged:
@@ -136,7 +110,15 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
         context.incoming.sync(
             [staged_file.file for staged_file in staged if staged_file.file is not None and not staged_file.durable]
         )
-        _record_intents(context, staged)
+        record_intents(
+            context.database,
+            context.remote_id,
+            [
+                (staged_file.item.path, staged_file.item.entry, staged_file.sha256)
+                for staged_file in staged
+                if staged_file.file is not None or staged_file.item.entry is None
+            ],
+        )
         try:
             with context.database.transaction() as db:
                 journal_empty = journal.silent(db, context.remote_id)
@@ -254,24 +236,6 @@ def _journal_names_only(db: sqlite3.Connection, remote_id: int, version: str, si
     return all(path in siblings.decided for (path,) in rows)
 
 
-def _record_intents(context: SyncContext, staged: Sequence[Staged]) -> None:
-    """Record the paths that are about to change on disk; an unchanged file needs no intent."""
-    with context.database.transaction() as db:
-        db.executemany(
-            "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
-            [
-                (
-                    context.remote_id,
-                    staged_file.item.path,
-                    database.dump_entry(staged_file.item.entry),
-                    staged_file.sha256,
-                )
-                for staged_file in staged
-                if staged_file.file is not None or staged_file.item.entry is None
-            ],
-        )
-
-
 def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -> None:
     """Rename one file into place, or remove it, inside the caller's transaction."""
     item, entry = staged_file.item, staged_file.item.entry
@@ -291,7 +255,9 @@ def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            done.files.append(file_stats.row(item.path, item.observed.content, item.observed.looked, context.remote_id))
+            done.files.append(
+                file_stats.row(item.path, item.observed.content, item.observed.scanned_at, context.remote_id)
+            )
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
         if entry is None:
@@ -330,18 +296,3 @@ class _PlacedBatch(Struct):
                 file_stats.expect(db, path, remote_id)  # the obstacle may disappear
         for entry, sha256 in self.hashes:
             base.learn_hash(db, remote_id, entry, sha256)
-
-
-def _update_base(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, remote_id, path, entry)
-    if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, remote_id, entry, sha256)
-
-
-def _read_content(context: SyncContext, path: str) -> Content | None:
-    try:
-        return read_content(context.root / path, context.deadline) if context.stat(path) is not None else None
-    except (DeadlinePassed, Cancelled):
-        raise
-    except (BayouError, OSError):
-        return None
