@@ -124,21 +124,19 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
         sweep_tree(context.root, context.repo.state, context.journal, observation.temporaries)
     nothing_to_plan = _nothing_to_plan(context, observation)
     ours = any(observed.state.ours or observed.state.deleted for observed in observation.paths.values())
-    store_view = read_remote(
-        context, ours=ours, etag=remote_state.etag if nothing_to_plan and _proved(context) else None
-    )
+    snapshot = read_remote(context, ours=ours, etag=remote_state.etag if nothing_to_plan and _proved(context) else None)
     report_scan(report, observation)
-    if store_view is None:
+    if snapshot is None:
         report.untracked = sorted(observation.paths)
         return False
-    if resolve_pending(context, store_view):
+    if resolve_pending(context, snapshot):
         return True
     if snapshots is not None:
-        snapshots.append(store_view)
+        snapshots.append(snapshot)
     from bayou.sync.plan.planner import plan  # noqa: PLC0415
     from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (most syncs end above, and transfer nothing)
 
-    steps = plan(context, scanner, observation, store_view, limit=limit)
+    steps = plan(context, scanner, observation, snapshot, limit=limit)
     report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
@@ -147,7 +145,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
         ]
         return False
     walked = EVERYTHING if observation.walked else None
-    again, seen = apply_plan(context, steps, store_view, through=observation.journaled.through, walked=walked)
+    again, seen = apply_plan(context, steps, snapshot, through=observation.journaled.through, walked=walked)
     record_in_sync(context, seen, observation.journaled.marks, clean=not again)
     return again
 
@@ -194,11 +192,11 @@ def report_scan(report: SyncReport, observation: Observation) -> None:
         report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
-def resolve_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
+def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
     """Update base to an own commit whose response was lost (T5); return whether there was one."""
-    if store_view.seen is None or context.options.dry_run:
+    if snapshot.seen is None or context.options.dry_run:
         return False
-    done = commit.resolve(context.store, context.database, context.remote_id, store_view.seen)
+    done = commit.resolve(context.store, context.database, context.remote_id, snapshot.seen)
     if done is None:
         return False
     commit.apply_to_base(context.database, context.remote_id, done)

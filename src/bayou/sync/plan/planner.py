@@ -38,7 +38,7 @@ def plan(
     context: SyncContext,
     scanner: LocalScanner,
     observation: Observation,
-    store_view: RemoteSnapshot,
+    snapshot: RemoteSnapshot,
     *,
     limit: int | None = None,
 ) -> list[PathAction]:
@@ -49,9 +49,9 @@ def plan(
     """
     report = context.report
     remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
-    mine, theirs = context.base.tree(), store_view.tree
+    mine, theirs = context.base.tree(), snapshot.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
-    rebuilt = store_view.head if store_view.head is not None and rebuilt_since(remote_state, store_view.head) else None
+    rebuilt = snapshot.head if snapshot.head is not None and rebuilt_since(remote_state, snapshot.head) else None
     window = observation.within
     within = _diff_ranges(context, observation) if rebuilt is None else window or EVERYTHING
     changed: Changed = {}
@@ -75,22 +75,22 @@ def plan(
     entries = [entry for pair in changed.values() for entry in pair if entry] + list(bases.values())
     hashes = context.base.hashes(entries, window or EVERYTHING)
     if window is None:
-        report_discovery(context, store_view)
-    todo: list[PathAction] = []
+        report_discovery(context, snapshot)
+    planned: list[PathAction] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
-        if store_view.discovered and store_view.seen is None and new is None and old is not None:
+        if snapshot.discovered and snapshot.seen is None and new is None and old is not None:
             report.missing.append(path)  # V5: a listing without the path does not prove a delete
             continue
         decided = steps.decide_path(seen, old, new, hashes, context.policy)
         if decided.absent == "refused" and new is not None and old != new:
             report.refused.append(Refusal(path, new.refusal() or ""))
-        todo.append(decided)
-    todo = [_compared(context.store, step) for step in todo]
-    todo = _decide_contested_versions(context, scanner, observation, store_view, todo, hashes)
+        planned.append(decided)
+    planned = [_compared(context.store, step) for step in planned]
+    planned = _decide_contested_versions(context, scanner, observation, snapshot, planned, hashes)
     if window is None:
-        guard(context, Counter(step.action for step in todo), store_view)
-    return todo
+        guard(context, Counter(step.action for step in planned), snapshot)
+    return planned
 
 
 def _unread_to_compare(
@@ -109,21 +109,21 @@ def _unread_to_compare(
     ]
 
 
-def guard(context: SyncContext, counts: Mapping[Action, int], store_view: RemoteSnapshot) -> None:
+def guard(context: SyncContext, counts: Mapping[Action, int], snapshot: RemoteSnapshot) -> None:
     """Raise `MassDelete` if the plan deletes more than the user is likely to intend (F033)."""
-    remote_state, head = context.base.place, store_view.head
-    roots = (remote_state.root, store_view.tree.root)
+    remote_state, head = context.base.place, snapshot.head
+    roots = (remote_state.root, snapshot.tree.root)
     entries = max(root.entries if root else 0 for root in roots)
     followed = head is not None and any(row.mass_delete and row.seq > (remote_state.seq or 0) for row in head.log)
     steps.guard(counts, entries, allowed=context.options.allow_mass_delete, followed=followed)
     context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
 
 
-def report_discovery(context: SyncContext, store_view: RemoteSnapshot) -> None:
+def report_discovery(context: SyncContext, snapshot: RemoteSnapshot) -> None:
     """Add the keys that discovery refused or ignored to the report."""
-    context.report.refused += [Refusal(key.key, key.reason) for key in store_view.refused]
-    if store_view.ignored:
-        context.report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
+    context.report.refused += [Refusal(key.key, key.reason) for key in snapshot.refused]
+    if snapshot.ignored:
+        context.report.warn(f"{snapshot.ignored} keys in the store are not payload and were left alone")
 
 
 def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
@@ -180,21 +180,21 @@ def _decide_contested_versions(
     context: SyncContext,
     scanner: LocalScanner,
     observation: Observation,
-    store_view: RemoteSnapshot,
-    todo: list[PathAction],
+    snapshot: RemoteSnapshot,
+    planned: list[PathAction],
     hashes: Mapping[str, Entry],
 ) -> list[PathAction]:
     """Add every file of the version directories that both sides changed to the plan, and decide each as a whole."""
-    versions = steps.conflicting_versions(todo)
+    versions = steps.conflicting_versions(planned)
     if not versions:
-        return todo
-    known = {step.path for step in todo}
+        return planned
+    known = {step.path for step in planned}
     extra: dict[str, Entry | None] = {}
     for version in versions:
         extra.update(
             {
                 entry.path: entry
-                for entry in scan(store_view.tree, KeyRange.under(f"{version}/"))
+                for entry in scan(snapshot.tree, KeyRange.under(f"{version}/"))
                 if entry.path not in known
             }
         )
@@ -211,5 +211,5 @@ def _decide_contested_versions(
         for path, entry in extra.items()
         if path in observation.paths
     ]
-    whole = [*todo, *more]
-    return steps.decide_versions(whole, versions, renumberable(context, observation, whole, versions))
+    all_steps = [*planned, *more]
+    return steps.decide_versions(all_steps, versions, renumberable(context, observation, all_steps, versions))
