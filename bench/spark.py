@@ -257,7 +257,7 @@ def check_push(root: Path, folder: Path, tree: Root | None, outcome: Outcome) ->
     create_head(StoreSpec.of(root.as_uri(), None, {}).open(), head_of(tree))
     small = folder / "store-small"
     _large_store.make(small, SMALL)
-    remote_snapshot.create(
+    remote_snapshot.create_index(
         StoreSpec.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host"
     )
     (few, low), (many, high) = one_changed_file(small, folder), one_changed_file(root, folder)

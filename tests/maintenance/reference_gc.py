@@ -1,4 +1,4 @@
-"""Collection with sets, all of a store in memory: what the jobs of `maintenance.gc` must find, part by part."""
+"""Collection with sets, all of a store in memory: what the jobs of `maintenance.gc_jobs` must find, part by part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayou.index.discovery import other_store
 from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, leaves, scan
-from bayou.maintenance.gc import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
+from bayou.maintenance.gc_jobs import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
@@ -41,13 +41,13 @@ class SweepReference:
         self._others: set[str] = set()
         self.doomed: list[ObjectMeta] = []
 
-    def take_stock(self) -> int:
+    def list_store(self) -> int:
         for page in self._store.list():
             self._listed += page
             self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
         return max(meta.modified for meta in self._listed)
 
-    def judge(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
+    def find_garbage(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:
         source = StoreNodes(self._store)
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))

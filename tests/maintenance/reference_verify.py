@@ -13,14 +13,14 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import KeyRanges
 from bayou.index.node_store import StoreNodes
-from bayou.maintenance.damaged_index import chain
-from bayou.maintenance.verify_job import (
+from bayou.maintenance.damaged_index import read_log_pages
+from bayou.maintenance.verify_rules import (
     CHANGED,
     LEFTOVER,
-    MENDABLE,
     MISSING,
     MOST_NAMED,
     READ,
+    REPAIRABLE,
     TRASH,
     UNINDEXED,
     WELL,
@@ -29,7 +29,7 @@ from bayou.maintenance.verify_job import (
     Unsafe,
     is_nameless,
     read_back,
-    windows,
+    repair_batches,
 )
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
@@ -61,12 +61,12 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
         found[finding].append(entry)
     for finding, entry in read_back(store, found.pop(READ, [])):
         found[finding].append(entry)
-    wasted: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
+    trashed: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
     strays = Counter[str]()
     plain = (key for key in listed if keys.parse_payload(key).push is None)
     crowded = directories([*(entry.path for entry in entries.values()), *plain])
     for key, meta in listed.items():
-        finding = rules.stray(meta, wasted=key in wasted) if key not in entries else WELL
+        finding = rules.stray(meta, trashed=key in trashed) if key not in entries else WELL
         strays[finding] += 1
         if finding == UNINDEXED and key in crowded:
             refused.append(Refusal(key, IN_THE_WAY))
@@ -83,16 +83,16 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
         leftovers=strays[LEFTOVER],
         trash=strays[TRASH],
         damaged=[damage.error.message for damage in (*index.damage, *trash.damage)]
-        + chain(store, head.older, head.log[0].seq)[1],
+        + read_log_pages(store, head.older, head.log[0].seq)[1],
         totals={
             "refused": len(refused),
             "unsafe": len(unsafe),
             **{finding: len(paths) for finding, paths in names.items()},
         },
-        mendable=lambda: windows(_in_order(found)),
+        repairable=lambda: repair_batches(_in_order(found)),
     )
 
 
 def _in_order(found: Mapping[str, Sequence[Entry]]) -> list[tuple[str, Entry]]:
-    rows = [(finding, entry) for finding in MENDABLE for entry in found.get(finding, ())]
+    rows = [(finding, entry) for finding in REPAIRABLE for entry in found.get(finding, ())]
     return sorted(rows, key=lambda row: row[1].path)

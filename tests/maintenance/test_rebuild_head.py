@@ -160,7 +160,7 @@ def test_a_lost_head_can_be_rebuilt_by_a_newcomer_who_knows_nothing(
     report = repair(team.clone("c"))
 
     assert report.ok
-    assert any("nobody knows whether they were committed" in warning for warning in report.warnings)
+    assert any("it is not known whether they were committed" in warning for warning in report.warnings)
     found = entries_of(store)
     assert found.keys() == {*FILES, "files/plain"}
     if left == "nodes":

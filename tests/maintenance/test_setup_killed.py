@@ -49,7 +49,7 @@ print(json.dumps(died))
 INTO_STORE = [
     ("bayou.maintenance.setup:probe", 1),
     ("bayou.index.discovery:create_head", 1),
-    ("bayou.maintenance.setup:_bring", 1),
+    ("bayou.maintenance.setup:_copy_into", 1),
     ("bayou.objectstore.store:Store.upload", 2),
     ("bayou.sync.commit.commit:swap_head", 1),
     ("bayou.sync.commit.publish:_finish", 1),

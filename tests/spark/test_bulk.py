@@ -54,7 +54,7 @@ def test_a_long_listing_becomes_a_head_by_way_of_spark(warm, bucket, bulk, warni
     store = open_store(bucket.as_uri())
     monkeypatch.setattr(remote_snapshot, "build", None)  # this process builds nothing by itself
 
-    made = remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)
+    made = remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)
 
     assert (paths(made), made.discovered, [one.key for one in made.refused]) == (everything(store), True, ["data/~x"])
     assert read_head(store).head == made.head
@@ -68,7 +68,7 @@ def test_v15_a_pull_keeps_what_spark_found_to_itself(warm, bucket, bulk, tmp_pat
     before = sorted(bucket.rglob("*"))
     monkeypatch.setattr(remote_snapshot, "build", None)
 
-    found = remote_snapshot.find(store, LocalNodes(cache, "c1"), cache, bulk)
+    found = remote_snapshot.discover_snapshot(store, LocalNodes(cache, "c1"), cache, bulk)
 
     assert (paths(found), found.seen) == (everything(store), None)
     assert sorted(bucket.rglob("*")) == before
@@ -80,7 +80,9 @@ def test_a_short_listing_starts_no_spark(bucket, bulk, tmp_path, monkeypatch):
         file.unlink()
     store = open_store(bucket.as_uri())
 
-    assert paths(remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
+    assert paths(remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(
+        store
+    )
 
 
 def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warnings, tmp_path, monkeypatch):
@@ -90,7 +92,9 @@ def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warni
     monkeypatch.setattr("bayou.spark.session.open_session", missing)
     store = open_store(bucket.as_uri())
 
-    assert paths(remote_snapshot.create(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(store)
+    assert paths(remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(
+        store
+    )
     assert warnings == ["the store was listed by this process alone, since Spark could not: there is no Java"]
 
 

@@ -82,7 +82,7 @@ def test_a_job_that_needs_the_tree_says_so_before_it_starts(spark_cluster: Clust
         warnings.append,
     )
     # A store that is a directory which only we see is not taken for an empty one: this process lists it.
-    made = remote_snapshot.create(alone.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
+    made = remote_snapshot.create_index(alone.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
 
     assert [entry.path for entry in scan(made.tree)] == ["files/a"]
     assert len(warnings) == 1
@@ -120,7 +120,7 @@ def test_jobs_from_store_to_store_run_where_no_directory_is_shared(spark_cluster
     place = DatastoreConfig(url=s3_team.url, options=s3_team.options)
     bulk = Bulk(place, SparkConfig(master=spark_cluster.url), 0, 8, Deadline.after(500), warnings.append, must=True)
 
-    found = remote_snapshot.create(s3_team.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
+    found = remote_snapshot.create_index(s3_team.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
 
     assert [entry.path for entry in scan(found.tree)] == sorted(plain)
     discovered = spark_cluster.tasks()

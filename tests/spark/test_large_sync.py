@@ -30,7 +30,7 @@ from bayou.sync.commit import commit
 from bayou.sync.commit import commit as commit_module
 from bayou.sync.report import Failure, SyncOptions
 from bayou.sync.transfer import apply
-from bayou.sync.transfer.executor import Arrived, Sending, Upload
+from bayou.sync.transfer.executor import Downloaded, Upload, UploadResults
 from bayou.worktree.scan import Skipped, scan
 from tests.cli.conftest import SOURCE, Ran
 from tests.spark.scenes import Fate, Scene, copy, outcome
@@ -165,7 +165,7 @@ class Watched(AtOnce):
 
     told: ClassVar[list[str]]
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
         number = sum(line.startswith("sent") for line in self.told) + 1
         sending = self._listen(number, list(super().upload(uploads, count)))
         next(sending)
@@ -176,7 +176,7 @@ class Watched(AtOnce):
         super().expect(entries)
         self.told.append(f"expected {len(entries)}")
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
         yield from super().download(entries, count)
         if count:
             self.told.append(f"took {count}")

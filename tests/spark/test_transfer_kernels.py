@@ -46,7 +46,7 @@ from bayou.spark.kernels.transfer import (
 from bayou.spark.transfer import divide
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
-from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload, unless_down
+from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload, raise_if_down
 from bayou.worktree.staging import StagingArea
 
 
@@ -200,11 +200,19 @@ def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_th
         return as_it_is(path, flags)
 
     monkeypatch.setattr(executor, "_as_it_is", watched)
-    uploads = [place.write(f"files/{size}", b"x" * size) for size in (1, executor._SMALL, executor._SMALL + 1, 1 << 20)]
+    uploads = [
+        place.write(f"files/{size}", b"x" * size)
+        for size in (1, executor._SMALL_BYTES, executor._SMALL_BYTES + 1, 1 << 20)
+    ]
 
     place.upload(uploads)
 
-    assert opened == {"1": True, str(executor._SMALL): True, str(executor._SMALL + 1): False, str(1 << 20): False}
+    assert opened == {
+        "1": True,
+        str(executor._SMALL_BYTES): True,
+        str(executor._SMALL_BYTES + 1): False,
+        str(1 << 20): False,
+    }
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -218,12 +226,12 @@ def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
 
     monkeypatch.setattr(executor, "_as_it_is", watched)
     monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
-    uploads = [place.write(f"files/{at}", b"x") for at in range(executor._TRIED + 20)]
+    uploads = [place.write(f"files/{at}", b"x") for at in range(executor._SAMPLE + 20)]
 
     rows = place.upload(uploads)
 
     assert by_path(rows) == dict.fromkeys((one.path for one in uploads), "done")
-    assert by_main.count(True) == (executor._TRIED if slow else len(uploads))
+    assert by_main.count(True) == (executor._SAMPLE if slow else len(uploads))
     assert len(by_main) == len(uploads), "a file was opened twice"
 
 
@@ -309,7 +317,7 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
     results = list(outcomes(place.download([*map(entry, uploads[5:7]), found]), Came(place.staging), place.store))
 
-    assert results[0] == Arrived(uploads[5].path)
+    assert results[0] == Downloaded(uploads[5].path)
     failed = completed(results[1:], Failure)
     assert [one.code for one in failed] == ["bad_content", "precondition_failed"]
     assert place.staged() == set()
@@ -325,7 +333,7 @@ def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
 
 def test_what_stops_a_task_is_raised_as_what_it_was(place):
     def broken():
-        yield Arrived("files/a", Path("staged"), b"1")
+        yield Downloaded("files/a", Path("staged"), b"1")
         place.store.put(keys.HEAD, b"")
         raise CannotConnect("nothing answers", hint="start it")
 
@@ -553,7 +561,7 @@ def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploa
     broken = Failure(uploads[0].path, Unavailable.code, "503")
     tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
     rows = [row for results in tasks for row in told(results, upload_row, place.store)]
-    came = unless_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    came = raise_if_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]
 
 
@@ -564,4 +572,4 @@ def test_v4_a_store_that_does_not_answer_for_its_head_either_is_down(place, uplo
     monkeypatch.setattr(type(place.store), "head", down)
     rows = told(iter([Failure(one.path, Unavailable.code, "503") for one in uploads[:3]]), pytest.fail, place.store)
     with pytest.raises(Unavailable):
-        list(unless_down(place.store, outcomes(rows, Sent({}), place.store)))
+        list(raise_if_down(place.store, outcomes(rows, Sent({}), place.store)))

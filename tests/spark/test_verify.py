@@ -53,7 +53,7 @@ def test_spark_finds_what_one_process_finds(warm, mess, monkeypatch):
 
 def test_a_repair_on_spark_mends_what_one_process_mends(warm, tmp_path, monkeypatch):
     messes = [make_mess(a_team(tmp_path / name)) for name in ("point", "spark")]
-    monkeypatch.setattr("bayou.maintenance.verify_job.WINDOW", 3)  # several commits
+    monkeypatch.setattr("bayou.maintenance.verify_rules.WINDOW", 3)  # several commits
 
     by_point, by_spark = (
         verify(mess, engine, deep=True, repair=True) for mess, engine in zip(messes, ("point", "spark"), strict=True)

@@ -21,8 +21,10 @@ from bayou.index.head import Head, advance, first_head
 from bayou.index.log import Tally
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
-from bayou.maintenance.gc import Sweep, gc_roots
-from bayou.maintenance.verify_job import CHECKED, LEARNED, Compared, VerifyJob
+from bayou.maintenance.gc_jobs import Sweep, gc_roots
+from bayou.maintenance.verify_compare import CHECKED
+from bayou.maintenance.verify_job import VerifyJob
+from bayou.maintenance.verify_rules import LEARNED, Compared
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import Downloaded
@@ -132,7 +134,7 @@ def _lose(draw: Any, scene: Scene) -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 1)
-    monkeypatch.setattr("bayou.maintenance.gc._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.gc_jobs._ENTRIES_PER_PART", 1)
 
 
 class ByWire:
@@ -159,7 +161,7 @@ def handle(store: Any) -> StoreHandle:
 
 def told(found: Compared) -> dict[str, Any]:
     """What a comparison found, all of it."""
-    mendable = list(found.mendable())
+    repairable = list(found.repairable())
     return {
         "checked": found.checked,
         "missing": found.missing,
@@ -171,9 +173,9 @@ def told(found: Compared) -> dict[str, Any]:
         "trash": found.trash,
         "damaged": sorted(found.damaged),
         "totals": found.totals,
-        "to upload": [entry for some in mendable for entry in some.missing],
-        "to adopt": [path for some in mendable for path in some.unindexed],
-        "learned": [entry for some in mendable for entry in some.hashed.values()],
+        "to upload": [entry for some in repairable for entry in some.missing],
+        "to adopt": [path for some in repairable for path in some.unindexed],
+        "learned": [entry for some in repairable for entry in some.hashed.values()],
     }
 
 
@@ -269,14 +271,14 @@ def test_however_a_store_is_divided_the_garbage_is_that_of_one_look(data, scene,
     kept = gc_roots(store, scene.head, before)
     trash = IndexTree(StoreNodes(store), scene.head.trash)
     reference = SweepReference(store)
-    newest = reference.take_stock()
-    expected = reference.judge(kept, trash, before)
+    newest = reference.list_store()
+    expected = reference.find_garbage(kept, trash, before)
     there = set(store.objects)
     sweep = Sweep(executors(parts), handle(store), 1000)
 
-    assert sweep.take_stock() == newest
+    assert sweep.list_store() == newest
     late = store.put(Key(f"data/~{PUSHES[0]}/late"), b"after the listing")
-    assert sweep.judge(kept, trash, before) == expected
+    assert sweep.find_garbage(kept, trash, before) == expected
     sweep.delete()
     sweep.close()
 
@@ -298,8 +300,8 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
     before = 1_800_000_000_000
     sweep = Sweep(LocalExecutor(), handle(store), 1)
 
-    sweep.take_stock()
-    sweep.judge(gc_roots(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
+    sweep.list_store()
+    sweep.find_garbage(gc_roots(store, head, before), IndexTree(StoreNodes(store), None), before)  # type: ignore[arg-type]
     sweep.delete()
 
     assert [one for one in store.objects if one.startswith("files/")] == [key]

@@ -23,7 +23,7 @@ from bayou.spark.sources.sync_inputs import Inputs, divide, read, schema_of
 from bayou.sync.bulk import Bulk
 from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Arrived, Sending, TransferExecutor, Upload
+from bayou.sync.transfer.executor import Downloaded, TransferExecutor, Upload, UploadResults
 
 
 @contextmanager
@@ -44,12 +44,12 @@ def without_spark() -> Iterator[None]:
 
 @contextmanager
 def moving(context: SyncContext, *_: object) -> Iterator[AtOnce]:
-    before = context.mover
-    context.mover = mover = AtOnce(before)
+    before = context.executor
+    context.executor = mover = AtOnce(before)
     try:
         yield mover
     finally:
-        context.mover = before
+        context.executor = before
         mover.close()
 
 
@@ -58,10 +58,10 @@ class AtOnce:
     """Moves everything before anybody asks for results, as Spark may have done."""
 
     mover: TransferExecutor
-    expected: deque[dict[str, tuple[Entry, Arrived | Failure]]] = field(default_factory=deque)
+    expected: deque[dict[str, tuple[Entry, Downloaded | Failure]]] = field(default_factory=deque)
     brought: list[Path] = field(default_factory=list)
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
         done = list(self.mover.upload(uploads, count))
         return (one for one in done)
 
@@ -73,9 +73,9 @@ class AtOnce:
     def expect(self, entries: Sequence[Entry]) -> None:
         came = {one.path: one for one in self.mover.download(entries, len(entries))}
         self.expected.append({entry.path: (entry, came[entry.path]) for entry in entries})
-        self.brought.extend(one.file for one in came.values() if isinstance(one, Arrived) and one.file is not None)
+        self.brought.extend(one.file for one in came.values() if isinstance(one, Downloaded) and one.file is not None)
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
         came = self.expected.popleft() if self.expected else {}
         rest: list[Entry] = []
         for entry in entries:

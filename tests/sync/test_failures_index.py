@@ -212,7 +212,7 @@ def test_f007_a_repair_keeps_what_was_committed_while_it_looked(s3_team: Team, m
     a.sync()
     for name in ("later", "taken"):
         store.put(keys.payload(f"files/{name}", None), b"unindexed")
-    import bayou.maintenance.verify_job as job_module
+    import bayou.maintenance.verify_compare as job_module
 
     real = objects
 

@@ -353,13 +353,13 @@ def test_f020_files_that_came_are_counted_though_the_proof_could_not_be_kept(
 ) -> None:
     b, new = three(team)
     intended: list[bool] = []
-    real = pull_module._intend
+    real = pull_module.record_intents
 
     def intend(*arguments: Any) -> None:
         real(*arguments)
         intended.append(True)
 
-    monkeypatch.setattr(pull_module, "_intend", intend)
+    monkeypatch.setattr(pull_module, "record_intents", intend)
     with monkeypatch.context() as patch:
         fill(patch, lambda statement: bool(intended) and statement == "COMMIT")
 

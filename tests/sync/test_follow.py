@@ -179,5 +179,5 @@ def test_when_base_can_follow(team: Team, old: str | None, new: Root | None, can
         mine = context.base.place.root
         assert context.base.can_follow(Root("o", b"o" * 32, 1, 1, 1) if old == "other" else mine, new) is can
         with context.database.transaction() as db:
-            base.restate(db, context.place, "files/x", None)
+            base.restate(db, context.remote_id, "files/x", None)
         assert not context.base.can_follow(mine, new), "with rows on top of it"

@@ -36,7 +36,7 @@ def never(*_: object) -> int:
 
 
 def test_a_push_does_not_open_small_files_again(team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.transfer.executor._as_it_is", never)
+    monkeypatch.setattr("bayou.sync.transfer.executor._open_regular", never)
     assert a.push(adopt=True).pushed.files == len(SMALL)
     assert pulled(team) == SMALL
 
@@ -45,8 +45,8 @@ def test_a_push_does_not_open_small_files_again(team: Team, a: Clone, monkeypatc
 def test_what_there_is_no_room_for_is_read_again(
     team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, each: int, whole: int
 ) -> None:
-    monkeypatch.setattr(local_scanner, "_KEPT_EACH", each)
-    monkeypatch.setattr(local_scanner, "_KEPT", whole)
+    monkeypatch.setattr(local_scanner, "_KEEP_FILE_BYTES", each)
+    monkeypatch.setattr(local_scanner, "_KEEP_BYTES", whole)
     kept: list[bool] = []
     begin = push.begin
 

@@ -12,7 +12,7 @@ import pytest
 
 from bayou.core.errors import DeadlinePassed, Unavailable
 from bayou.sync.transfer import executor
-from bayou.sync.transfer.executor import gathered
+from bayou.sync.transfer.executor import batch_results
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
@@ -138,18 +138,18 @@ def numbers(error: BaseException | None = None) -> Iterator[int]:
 def test_results_before_an_error_are_told_before_it(error: BaseException) -> None:
     found: list[list[int]] = []
     with pytest.raises(type(error)):
-        found.extend(gathered(numbers(error), 4, lambda _: 0))
+        found.extend(batch_results(numbers(error), 4, lambda _: 0))
     assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_HEAVY", 10)
-    assert list(gathered(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
+    monkeypatch.setattr(executor, "_BATCH_BYTES", 10)
+    assert list(batch_results(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
 
 
 def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
     """Python raises it where the generator goes on, right after somebody was told."""
-    results = gathered(numbers(), 4, lambda _: 0)
+    results = batch_results(numbers(), 4, lambda _: 0)
     assert isinstance(results, Generator)
     assert next(results) == [0, 1, 2, 3]
     with pytest.raises(KeyboardInterrupt):

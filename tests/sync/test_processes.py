@@ -60,7 +60,7 @@ def play_on_directories(servers: list[ForkServer], seeds: list[str]) -> Tally:
 def s3_round(endpoint: S3Endpoint, directory: Path, seed: str, tally: Tally, *, forgiving: bool = False) -> Round:
     """Return a round on a new store; its head is made first, since the proof that S3 races well takes its time."""
     team = Team(directory, f"s3://{BUCKET}/{ulid()}", {"endpoint": endpoint.url})
-    remote_snapshot.create(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
+    remote_snapshot.create_index(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
     return Round(team, seed, tally, environment=endpoint.env(), forgiving=forgiving, slow=1.0)
 
 

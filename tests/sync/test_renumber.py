@@ -335,11 +335,11 @@ STEPS = [
     ("bayou.worktree.staged_directory", "StagedDirectory", "sync", 1),
     ("bayou.worktree.staged_directory", "StagedDirectory", "place", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
-    ("bayou.sync.transfer.pull", "", "_intend", 1),
+    ("bayou.sync.transfer.pull", "", "record_intents", 1),
     ("bayou.worktree.staging", "StagingArea", "place", 1),
     ("bayou.worktree.staging", "StagingArea", "place", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),
-    ("bayou.sync.conflicts.renumber", "Renumbering", "settle", 1),
+    ("bayou.sync.conflicts.renumber", "Renumbering", "finish", 1),
 ]
 
 

@@ -177,7 +177,7 @@ def test_t5_a_commit_whose_outcome_was_not_recorded_is_settled_first(
         wire.cut(Fault("put", HEAD, nth=1, when="after", error=crash))
         killed(a.push)
     else:
-        monkeypatch.setattr("bayou.sync.commit.publish._finish", lambda *_: (_ for _ in ()).throw(Crash))
+        monkeypatch.setattr("bayou.sync.commit.publish._record_commit", lambda *_: (_ for _ in ()).throw(Crash))
         killed(a.push)
         monkeypatch.undo()
     wire.cut()

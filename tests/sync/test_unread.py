@@ -91,7 +91,7 @@ def test_bytes_are_held_no_longer_than_it_takes_to_send_them(a: Clone, monkeypat
     held: list[tuple[bool, bool]] = []
     finish = push.finish
 
-    def watched(context: Any, underway: push.Underway) -> Any:
+    def watched(context: Any, underway: push.StartedUploads) -> Any:
         entries = finish(context, underway)
         contents = [one.content for one in underway.files.values()]
         held.extend((content is not None, content is not None and content.data is not None) for content in contents)
@@ -303,5 +303,5 @@ def test_it_makes_no_difference(
         return clone.files, there(team), conflicts, report.pushed, report.pulled, report.exit_code
 
     deferred = play("deferred")
-    monkeypatch.setattr(FileScan, "in_passing", lambda *_: None)
+    monkeypatch.setattr(FileScan, "stat_only", lambda *_: None)
     assert play("at once") == deferred

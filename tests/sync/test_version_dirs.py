@@ -301,14 +301,14 @@ def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
         a.push()  # both are uploaded, and not committed
     wire.cut()
     newer = {RAW: b"newer", META: b"newer", NOTE: b"newer"}
-    see_store, programs = run.see_store, [a.write_all]
+    read_remote, programs = run.read_remote, [a.write_all]
 
     def see_later(*args: Any, **kwargs: Any) -> Any:
         while programs:
             programs.pop()(newer)  # after the look at what the journal named, before that at the rest of the version
-        return see_store(*args, **kwargs)
+        return read_remote(*args, **kwargs)
 
-    monkeypatch.setattr(run, "see_store", see_later)
+    monkeypatch.setattr(run, "read_remote", see_later)
     monkeypatch.setattr(run, "_PASSES", 1)
     a.sync(adopt=True)
     assert entries_of(team.store()).keys() == {"files/x"}

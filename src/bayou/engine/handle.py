@@ -1,4 +1,4 @@
-"""A store as a job holds it: an open client in this process, and a recipe on the way to a worker."""
+"""A store as a job holds it: an open client in this process, and a `StoreSpec` when it is pickled for a worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bayou.objectstore.store import Store
 class StoreHandle:
     """A store that a job reads and writes, wherever its parts run.
 
-    In the process that made the handle, `open` returns the very client that it was made with. When an executor pickles
-    the job, the handle becomes a recipe, and `open` returns the one client that the worker process has for it. The
-    recipe, which resolves credentials, is made at that moment and not before; its text shows none of them (V26).
+    In the process that made the handle, `open` returns the client that it was made with. When an executor pickles the
+    job, the handle becomes a spec, and in the worker `open` returns the process's one client for that spec. The spec,
+    which resolves credentials, is made only when the job is pickled; its text shows no credentials (V26).
     """
 
     def __init__(self, store: Store, recipe: Callable[[], StoreSpec], deadline: Deadline | None = None) -> None:
@@ -33,7 +33,7 @@ class StoreHandle:
         return self._store
 
     def recipe(self) -> StoreSpec:
-        """Return how another process opens this store; an error of the credentials' provider is raised here."""
+        """Return the spec with which another process opens this store; raise errors of the credentials' provider."""
         return self._recipe()
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
@@ -42,7 +42,7 @@ class StoreHandle:
 
 
 class RemoteHandle(StoreHandle):
-    """A store that is known by its recipe alone: what a `StoreHandle` is in a worker."""
+    """A store that is known by its specification alone: what a `StoreHandle` is in a worker."""
 
     def __init__(self, recipe: StoreSpec, seconds: float | None = None) -> None:
         self._known = recipe
@@ -63,7 +63,7 @@ class RemoteHandle(StoreHandle):
 
 
 def store_of(recipe: StoreSpec, seconds: float | None = None) -> Store:
-    """Return this process's client of a store; with `seconds`, each call may take that long, and not its usual time."""
+    """Return this process's client of a store; `seconds` replaces the usual time limit of each call."""
     store = _opened(pickle.dumps(recipe))
     return store if seconds is None else store.within_seconds(seconds)
 

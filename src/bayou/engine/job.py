@@ -46,11 +46,11 @@ class Job(Protocol[Part, Row, Result_co]):
 
     @property
     def stage(self) -> Stage:
-        """Say what a progress bar shows while this runs. Driver."""
+        """Return what a progress bar shows while the job runs. Driver."""
 
     @property
     def needs(self) -> Needs:
-        """Say what workers must be able to reach. Driver, before `parts`."""
+        """Return what the workers must be able to reach. Driver, before `parts`."""
 
     @property
     def row(self) -> type[Row]:
@@ -79,8 +79,8 @@ class Job(Protocol[Part, Row, Result_co]):
         """Make the result of all rows. Driver, once, while parts still run.
 
         Rows of one part come in the order in which `run` yielded them; those of different parts in any order, mixed.
-        Take every row: a part whose rows are not taken waits. Memory must not grow with the number of rows: count,
-        keep the first of each kind, spool the rest to a file.
+        Consume every row: a part whose rows are not consumed waits. Memory must not grow with the number of rows:
+        count, keep the first of each kind, spool the rest to a file.
         """
 
 
@@ -98,6 +98,6 @@ class Executor(Protocol):
     def run(self, job: Job[Part, Row, Result]) -> Result:
         """Run a job to its end and return what `fold` made of it.
 
-        The first error of a part or of `fold` stops the other parts and is raised; so is a deadline that passed or was
-        cancelled (V12). No part runs any more when this returns or raises, but for a task of a server that is lost.
+        The first error of a part or of `fold` stops the other parts and is raised, as is a deadline that passed or was
+        cancelled (V12). When this returns or raises, no part runs any more, except a task on a server that was lost.
         """

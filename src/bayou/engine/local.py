@@ -1,4 +1,4 @@
-"""Run jobs on threads of this process."""
+"""The local executor: it runs the parts of a job on threads of this process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from bayou.core.progress import Progress, ScaledProgress
 from bayou.engine.job import Job, Part, Result, Row
 
 THREADS = 8
-"""Parts that run at once. They wait for a store most of the time; each may send many requests at once besides."""
+"""Parts that run at the same time. They mostly wait for a store; each part may also send many requests at once."""
 
 _PARTS_PER_THREAD = 4
-"""A part that takes long then holds up no more than its own thread."""
+"""More parts than threads, so that one slow part delays only its own thread."""
 
-_AT_ONCE = 500
-"""Rows that cross from a worker to the driver together."""
+_BATCH_ROWS = 500
+"""Rows that a worker hands to the driver together."""
 
-_WAITING = 16
-"""Batches of rows that wait for the driver before the workers do: what is held of a result that is folded slowly."""
+_QUEUED_BATCHES = 16
+"""Batches that may wait for the driver; then the workers wait. It bounds the memory of a slow `fold`."""
 
-_WAKE_S = 0.1
-"""How soon a thread that waits for the queue notices that it is to stop."""
+_POLL_S = 0.1
+"""How often a thread that waits for the queue checks whether it must stop."""
 
 
 class LocalExecutor:
@@ -77,14 +77,14 @@ class LocalExecutor:
         self, job: Job[Part, Row, Result], parts: Sequence[Part], shown: ScaledProgress | None
     ) -> Generator[Row, None, None]:
         """Yield the rows of all parts; closing it stops the parts that run."""
-        crew = _Crew(job, parts)
-        crew.start(min(self.slots, len(parts)))
+        workers = _JobThreads(job, parts)
+        workers.start(min(self.slots, len(parts)))
         done = 0
         try:
             while done < len(parts):
                 if self._deadline is not None:
                     self._deadline.remaining()  # V12
-                found = crew.take()
+                found = workers.take()
                 if found is None:
                     continue
                 if found.error is not None:
@@ -95,24 +95,24 @@ class LocalExecutor:
                     if shown is not None:
                         shown.reach(done / len(parts))
         finally:
-            crew.stop()
+            workers.stop()
 
 
 class _Batch(NamedTuple, Generic[Row]):
-    """Some rows of a part; the last of its batches says so. Or the error that ended a part."""
+    """Some rows of a part (`last`: its last ones), or the error that ended a part."""
 
     rows: Sequence[Row] = ()
     last: bool = False
     error: BaseException | None = None
 
 
-class _Crew(Generic[Part, Row, Result]):
-    """The threads of one job: each takes the next part until there is none, or until they are to stop."""
+class _JobThreads(Generic[Part, Row, Result]):
+    """The threads of one job: each runs the next part until none is left, or until `stop`."""
 
     def __init__(self, job: Job[Part, Row, Result], parts: Sequence[Part]) -> None:
         self._job = job
         self._parts = deque(parts)
-        self._found: Queue[_Batch[Row]] = Queue(_WAITING)
+        self._found: Queue[_Batch[Row]] = Queue(_QUEUED_BATCHES)
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -123,14 +123,14 @@ class _Crew(Generic[Part, Row, Result]):
             thread.start()
 
     def take(self) -> _Batch[Row] | None:
-        """Return the next batch; None if there was none for a moment, so that the driver can look at its deadline."""
+        """Return the next batch; None if none came for a moment, so that the driver can check its deadline."""
         try:
-            return self._found.get(timeout=_WAKE_S)
+            return self._found.get(timeout=_POLL_S)
         except Empty:
             return None
 
     def stop(self) -> None:
-        """Stop all parts and wait for their threads: each ends after the request that it is in, which has a limit."""
+        """Stop all parts and wait for their threads: each ends after its current request, which has a time limit."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -149,15 +149,15 @@ class _Crew(Generic[Part, Row, Result]):
 
     def _run(self, part: Part) -> None:
         rows = iter(self._job.run(part))
-        while some := list(islice(rows, _AT_ONCE)):
-            if not self._put(_Batch(some)):
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            if not self._put(_Batch(batch)):
                 return
         self._put(_Batch(last=True))
 
     def _put(self, batch: _Batch[Row]) -> bool:
-        """Hand rows to the driver; return False if the job is over."""
+        """Hand a batch to the driver; return False if the job was stopped."""
         while not self._stopped.is_set():
             with suppress(Full):
-                self._found.put(batch, timeout=_WAKE_S)
+                self._found.put(batch, timeout=_POLL_S)
                 return True
         return False

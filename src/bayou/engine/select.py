@@ -1,17 +1,17 @@
-"""Which engine does a piece of work: threads of this process, or Spark. One rule, by measured cost.
+"""The choice of the engine for a job: threads of this process, or Spark. One rule, by measured cost.
 
 Measured on 2 cores with S3 on loopback (`./dev bench engine` prints the table again; docs/spark.md has it): threads of
 this process were faster than a warm Spark server on the same machine at every size tried, by a factor of 2.8 at 1,000
 files and 1.2 at 30,000; a server that has yet to start adds 8 to 16 s. So with Java installed nothing becomes slower:
 
 - On one machine this process does everything up to 100,000 entries or files; beyond that, where nothing was measured
-  yet, Spark's bounded memory counts for more. Where its server has yet to start, this process gets as much more as it
-  finishes in that time. With one core there is nothing that Spark could divide the work among.
+  yet, Spark's bounded memory counts for more. If its server has yet to start, this process does as much more as it
+  finishes in that time. With one core, Spark has nothing to divide the work among.
 - A configured cluster does every job that takes longer than opening a session on it: by the number of files, or by
   their bytes, which a cluster moves and hashes over more than one machine's network and cores.
 - `--engine point` and `--engine spark` decide by themselves; `[sync] point_limit` replaces the numbers.
 
-Where Spark was chosen and cannot be used, the work is done here with a warning, unless the user asked for Spark.
+If Spark was chosen and cannot be used, this process does the work with a warning, unless the user asked for Spark.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from bayou.engine.job import Executor, Needs
 
 Request = Literal["auto", "point", "spark"]
-"""What `--engine` says: choose, this process, or Spark."""
+"""The value of `--engine`: choose automatically, this process, or Spark."""
 
 T = TypeVar("T")
 
 LARGE = 100_000
-"""Entries or files from which on Spark does the work on the same machine, if its server runs."""
+"""Entries or files above which Spark does the work on the same machine, if its server runs."""
 
 CLUSTER_FILES = 1000
 CLUSTER_BYTES = 1 << 30
-"""What this process does in the time that it takes to open a session on a cluster, 1.5 s."""
+"""The work that this process does while a session on a cluster opens, 1.5 s."""
 
 START_S = 12.0
 """How long a server takes to start: 8 to 16 s."""
 
 FILES_PER_S = 2800.0
-"""What threads of this process push in a second: 30,000 files in 10.7 s."""
+"""Files that threads of this process push in a second: 30,000 files in 10.7 s."""
 
 LARGE_COLD = LARGE + round(START_S * FILES_PER_S)
-"""The same where the server has yet to start: this process does as many more in that time."""
+"""`LARGE` if the server has yet to start: this process does as many more files in that time."""
 
 
 class Choice(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Choice(Struct, frozen=True):
 
 
 class Selector(Struct, frozen=True):
-    """Chooses between this process and Spark. `near` says whether a server runs already; it is asked only if needed."""
+    """Chooses between this process and Spark. `near` returns whether a server runs; it is called only if needed."""
 
     requested: Request = "auto"
     cluster: bool = False
@@ -77,14 +77,14 @@ class Selector(Struct, frozen=True):
 
     @property
     def must(self) -> bool:
-        """Whether the user asked for Spark: then its failure is the command's."""
+        """Whether the user asked for Spark: then its failure fails the command."""
         return self.requested == "spark"
 
     def limit(self) -> int | None:
-        """Return how many entries or files this process does by itself; None: however many there are.
+        """Return how many entries or files this process does by itself; None: any number.
 
-        For work whose size is known only once it is half done, as a listing: it begins here, and is given up for Spark
-        when it has met more. Whether a server runs is not asked: a sync with nothing to do must not wait for that.
+        For work of unknown size, such as a listing: it starts in this process, and moves to Spark when it exceeds the
+        limit. The limit does not depend on whether a server runs: a sync with nothing to do must not wait for that.
         """
         if self.requested == "point":
             return None
@@ -99,7 +99,7 @@ class Selector(Struct, frozen=True):
         return LARGE_COLD
 
     def choose(self, files: int, size: int = 0) -> Choice:
-        """Choose for work of so many entries or files, and bytes that a worker would move or read."""
+        """Choose for work on this many entries or files, and bytes that a worker would transfer or read."""
         if self.requested != "auto":
             return Choice(self.must, f"--engine {self.requested}")
         if self.cluster and self.override is None and size > CLUSTER_BYTES:
@@ -110,7 +110,7 @@ class Selector(Struct, frozen=True):
             rule, limit = "a cluster is configured, for more than", CLUSTER_FILES
         elif self.cores < 2:
             return Choice(False, "this machine has one core, and no cluster is configured")
-        elif files <= LARGE:  # nothing is asked about a server that is not needed
+        elif files <= LARGE:  # no check for a server that is not needed
             rule, limit = "on this machine Spark pays from", LARGE
         else:
             near = self.near()
@@ -120,22 +120,22 @@ class Selector(Struct, frozen=True):
 
 
 def is_cluster(config: SparkConfig) -> bool:
-    """Say whether Spark's workers are other machines: a server elsewhere, or a master that is not this machine."""
+    """Whether Spark's workers are other machines: a remote server, or a master that is not this machine."""
     return config.remote is not None or (config.master is not None and not config.master.startswith("local"))
 
 
 class SparkEngine(Protocol):
-    """Spark, as the layers below it see it: what `install` is given. `bayou.spark.executor` has the one there is."""
+    """The interface of Spark for the layers below it, passed to `install`. `bayou.spark.executor` implements it."""
 
     def is_near(self, config: SparkConfig) -> bool:
-        """Say whether a server runs already; take no time, start nothing, and load nothing of Spark."""
+        """Return whether a server runs already; take no time, start nothing, and import nothing of Spark."""
 
     def open(
         self, config: SparkConfig, needs: Needs, *, deadline: Deadline, progress: Progress | None
     ) -> AbstractContextManager[Executor]:
-        """Open an executor whose workers reach what a job needs. `SparkError` where that cannot be.
+        """Open an executor whose workers can reach what a job needs; `SparkError` if they cannot.
 
-        Errors of Spark inside the context are raised as `SparkError`; what a task met in a store as what it is.
+        Inside the context, errors of Spark are raised as `SparkError`; errors of a task's store keep their class.
         """
 
 
@@ -143,25 +143,25 @@ _installed: Callable[[], SparkEngine] | None = None
 
 
 def install(load: Callable[[], SparkEngine]) -> None:
-    """Make Spark known to this process. The program's entry points call this; `load` imports it when it is needed."""
+    """Register Spark in this process. The program's entry points call this; `load` imports Spark when it is needed."""
     global _installed  # noqa: PLW0603
     _installed = load
 
 
 def spark_engine() -> SparkEngine:
-    """Return Spark; `SparkUnavailable` in a program that was put together without it."""
+    """Return the registered engine; `SparkUnavailable` in a program that has registered none."""
     if _installed is None:
         raise SparkUnavailable("this program was put together without Spark", hint="call `bayou.engine.select.install`")
     return _installed()
 
 
 def is_near(config: SparkConfig) -> bool:
-    """Say whether Spark can be had at once; a guess that starts nothing."""
+    """Whether a Spark server seems to run; nothing is started."""
     return _installed is not None and spark_engine().is_near(config)
 
 
 class Engines(Struct, frozen=True):
-    """How one command runs its jobs: which engine, until when, and to whom it shows progress and warnings."""
+    """How one command runs its jobs: the engine, the deadline, and where progress and warnings go."""
 
     spark: SparkConfig
     selector: Selector
@@ -196,14 +196,14 @@ class Engines(Struct, frozen=True):
         size: int = 0,
         threads: int | None = None,
     ) -> T:
-        """Do work of so many entries or files, and bytes, with the executor that pays; `work` runs one job or several.
+        """Call `work`, which runs one or more jobs on this many entries or files and bytes, with the chosen executor.
 
-        Where Spark was chosen and fails, this warns and calls `work` again with the executor of this process, unless
-        the user asked for Spark: then its error is raised. `what` completes "… by this process alone", as in "the store
-        was listed". `threads` is how many parts run at once in this process: one, where a part by itself does as much
-        at once as memory allows.
+        If Spark was chosen and fails, this warns and calls `work` again with the executor of this process, unless the
+        user asked for Spark: then its error is raised. `what` completes "… by this process alone", as in "the store was
+        listed". `threads` is how many parts run at once in this process: one, if a single part already does as much at
+        once as memory allows.
         """
-        if self.selector.choose(files, size).spark and self._reaches(needs):
+        if self.selector.choose(files, size).spark and self._reachable(needs):
             try:
                 with spark_engine().open(self.spark, needs, deadline=self.deadline, progress=self.progress) as executor:
                     return work(executor)
@@ -213,8 +213,8 @@ class Engines(Struct, frozen=True):
                 self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
         return work(self.local(threads))
 
-    def _reaches(self, needs: Needs) -> bool:
-        """Say whether other processes can reach the stores of a job at all."""
+    def _reachable(self, needs: Needs) -> bool:
+        """Return whether other processes can reach the stores of a job."""
         if not any(store.url.startswith("memory:") for store in needs.stores):
             return True
         if self.selector.must:

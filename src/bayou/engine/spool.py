@@ -1,4 +1,4 @@
-"""Rows in order, however many: a few in memory, more in a temporary file."""
+"""A sorted collection of any number of rows: a few in memory, more in a temporary file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any
 
 IN_MEMORY = 20_000
-"""Rows that need no file."""
+"""Rows that stay in memory; more go to the file."""
 
-_AT_ONCE = 1000
+_BATCH = 1000
 
 
 class SortedSpool:
@@ -30,13 +30,13 @@ class SortedSpool:
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows, all of the same number of columns."""
         source = iter(rows)
-        while some := list(islice(source, _AT_ONCE)):
-            self._rows += some
+        while batch := list(islice(source, _BATCH)):
+            self._rows += batch
             if len(self._rows) > self._in_memory:
                 self._write()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield all rows, in order; may be asked again. Add nothing meanwhile."""
+        """Yield all rows, in order; may be called again. Add no rows meanwhile."""
         if self._file is None:
             self._rows.sort(key=lambda row: row[: self._keys])
             yield from self._rows
@@ -52,7 +52,7 @@ class SortedSpool:
             self._file = None
 
     def _write(self) -> None:
-        """Move what is in memory to the file."""
+        """Move the rows in memory to the file."""
         if not self._rows:
             return
         width = len(self._rows[0])
@@ -64,3 +64,13 @@ class SortedSpool:
         self._file.executemany(f"INSERT INTO spool VALUES ({', '.join('?' * width)})", self._rows)
         self._file.execute("COMMIT")
         self._rows = []
+
+
+def key_bytes(key: str) -> bytes:
+    """Return a key as a spool column: a key of a store may have bytes that are no UTF-8, as surrogates."""
+    return key.encode(errors="surrogateescape")
+
+
+def key_text(data: bytes) -> str:
+    """Return the key of a spool column."""
+    return data.decode(errors="surrogateescape")

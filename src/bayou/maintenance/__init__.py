@@ -1,0 +1,1 @@
+"""Commands over a whole store: setup, verify and repair, rebuild, gc, replicate."""

@@ -1,6 +1,6 @@
-"""What commands and programs call: one function for each thing that can be done with a datastore.
+"""The functions behind `bayou datastore …`, in one namespace.
 
-Each is loaded when it is first asked for: whoever opens a datastore has this module, and most of them sync nothing.
+Each function is imported from its module on first use, because most programs that open a datastore use none of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What is left of an index that is damaged: its head, or parts of one, and the pages of its log.
+"""A damaged index: what can still be read of it, and the recovery of its entries.
 
-Put an index together again from what can be read of its versions, and from what the store lists.
-
-A version decides the ranges of paths that it shows: these entries are there, and no others. What is out of sight in
-one version is looked for in the one before it. Where only an earlier version can be seen, what was written since may
-have been committed, and the newest of it gets the path: no commit that was acknowledged is lost with the node that
-told of it. The store's own clock says what came later, or a node that came later does.
+Recovery combines the readable versions of the index with a listing of the store. A version is authoritative for the
+ranges of paths that can be read: it has these entries, and no others. Ranges that are unreadable in one version are
+read from the version before it. Where only an earlier version is readable, objects written since may have been
+committed, and the newest of them gets the path: so no acknowledged commit is lost with a node. The store's own clock,
+or a node that was written later, decides what came later.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Match, ObjectMeta
 
 
-class Remains(Struct, frozen=True):
-    """What a damaged index still says.
+class DamagedIndex(Struct, frozen=True):
+    """What can be read of a damaged index.
 
-    `head` is there if it can be read, `over` names the version that it is or was (None: there is none at all), `parts`
-    is what it says in either case, `visible` how many entries can be reached from it, `pages` those of its log.
+    `head` is set if the head can be read; `over` is the version of the head object to replace (None: it is missing);
+    `parts` is what could be read of the head in any case; `visible` is the number of readable entries; `pages` are the
+    readable pages of its log.
     """
 
     parts: Salvage
@@ -52,37 +52,37 @@ class Remains(Struct, frozen=True):
 
     @property
     def knows_root(self) -> bool:
-        """Whether `root` is the current one; else nobody can tell what that was."""
+        """Whether `root` is the current root; otherwise the current root is unknown."""
         return self.head is not None or self.parts.root is not None
 
 
-def look(store: Store) -> Remains | None:
-    """Return what is left of a damaged index; None if it is whole. An unknown format is refused (V10)."""
+def read_damaged(store: Store) -> DamagedIndex | None:
+    """Return what can be read of a damaged index; None if it is not damaged. An unknown format is refused (V10)."""
     try:
         fetched = store.get(keys.HEAD, most=limits.HEAD_BYTES)
     except NotFound:
-        return Remains(Salvage(), _unlike_any(), pages=_listed(store))
+        return DamagedIndex(Salvage(), _fresh_gc(), pages=_list_pages(store))
     except TooLarge:
         meta = store.head(keys.HEAD)
-        return Remains(Salvage(), _unlike_any(), over=Match(meta.etag, meta.version), pages=_listed(store))
-    assert fetched is not None  # nobody asked whether it is modified
+        return DamagedIndex(Salvage(), _fresh_gc(), over=Match(meta.etag, meta.version), pages=_list_pages(store))
+    assert fetched is not None  # the request had no ETag
     data, over = bytes(fetched.data), Match(fetched.meta.etag, fetched.meta.version)
     try:
         head = parse_head(data, store.url)
     except HeadCorrupt:
-        return Remains(salvage(data, store.url), _unlike_any(), over=over, pages=_listed(store))
-    pages, broken = chain(store, head.older, head.log[0].seq)
+        return DamagedIndex(salvage(data, store.url), _fresh_gc(), over=over, pages=_list_pages(store))
+    pages, broken = read_log_pages(store, head.older, head.log[0].seq)
     seen = survey(StoreNodes(store), head.root)
     if not (broken or seen.damage or survey(StoreNodes(store), head.trash).damage):
         return None
     parts = Salvage(head.store, head.seq, _pointer(head.root), _pointer(head.trash), head.log)
-    return Remains(parts, head.gc, replace(head, older=None) if broken else head, over, len(seen.rows), pages)
+    return DamagedIndex(parts, head.gc, replace(head, older=None) if broken else head, over, len(seen.rows), pages)
 
 
-def chain(store: Store, page: str | None, below: int | None = None) -> tuple[list[Page], list[str]]:
-    """Return the pages of a log from one back, and what ended that before the first one.
+def read_log_pages(store: Store, page: str | None, below: int | None = None) -> tuple[list[Page], list[str]]:
+    """Return the pages of a log from `page` backwards, and the error that ended the chain early, if any.
 
-    `below` is the seq of the row that follows, if there is one.
+    `below` is the seq of the row that follows the page, if there is one.
     """
     pages: list[Page] = []
     try:
@@ -92,8 +92,8 @@ def chain(store: Store, page: str | None, below: int | None = None) -> tuple[lis
     return pages, []
 
 
-def _listed(store: Store) -> list[Page]:
-    """Return every page of the log that is there and can be read."""
+def _list_pages(store: Store) -> list[Page]:
+    """Return every page of the log that the store has and that can be read."""
     names = [keys.parse_log_page(meta.key) for listed in store.list(keys.LOGS) for meta in listed]
     pages = []
     for name in names:
@@ -108,13 +108,13 @@ def _pointer(root: Root | None) -> Pointer | None:
     return None if root is None else root.pointer
 
 
-def _unlike_any() -> Gc:
-    """Return a count that no collection can have had: pushes under way look at each of their uploads again (T13)."""
+def _fresh_gc() -> Gc:
+    """Return a count that no collection has had, so that pushes under way check each of their uploads (T13)."""
     return Gc(int(time.time()))
 
 
 class Version(Struct, frozen=True):
-    """One version of the index, which can be read in parts at least. `at` is when the store got its root, in ms."""
+    """A version of the index of which at least a part is readable. `at` is when the store got its root, in ms."""
 
     source: NodeSource
     root: Root | Pointer | None
@@ -129,11 +129,12 @@ class Written(Struct, frozen=True):
 
 
 class Recovered(Struct):
-    """The entries by path; of them, those that are `older` than what was lost, and those `found` to be written since.
+    """The recovered entries by path, in `rows`, and what is known about them.
 
-    `gone` are entries that should be there and whose object is not; `wasted` are discovered objects that had left the
-    index; `blocked` are paths that others have as their directory; `unsafe` are paths of rows that nothing can be done
-    by (V25), and that are left out; `damage` is what hides the newest version, in itself and in its copies.
+    `older` are paths whose entry comes from an earlier version; `found` are paths whose entry was made from an object
+    that was written since. `gone` are entries without object; `wasted` are discovered objects that had left the index;
+    `blocked` are paths that are directories of other paths; `unsafe` are paths of rows that clients ignore (V25) and
+    that are left out; `damage` are the unreadable parts of the newest version and its copies.
     """
 
     rows: dict[str, Entry] = field(default_factory=dict)
@@ -146,20 +147,20 @@ class Recovered(Struct):
     damage: list[Damage] = field(default_factory=list)
 
 
-class _Past(Struct):
-    """What earlier versions say of lost ranges; `decided`: when each was written, and what it leaves in the dark."""
+class _EarlierVersions(Struct):
+    """Lost ranges in earlier versions. `decided` has the time of each version, and the ranges still unreadable."""
 
     rows: dict[str, Entry] = field(default_factory=dict)
     named: dict[str, Entry] = field(default_factory=dict)
     decided: list[tuple[int, list[KeyRange]]] = field(default_factory=list)
 
     def known_at(self, path: str) -> int:
-        """Return the time of the version that decides a path; 0 if none does."""
-        return next((at for at, dark in self.decided if not _in(path, dark)), 0)
+        """Return the time of the version that shows a path; 0 if none does."""
+        return next((at for at, dark in self.decided if not _in_ranges(path, dark)), 0)
 
     @property
     def earliest(self) -> int:
-        """Return the time of the oldest version that decides anything; 0 if something is left in the dark."""
+        """Return the time of the oldest version that was needed; 0 if a range stays unreadable."""
         return self.decided[-1][0] if self.decided and not self.decided[-1][1] else 0
 
 
@@ -173,98 +174,103 @@ def recover(
 ) -> Recovered:
     """Recover the entries of an index.
 
-    `newest` are the current version and copies of it; without any, all of it is out of sight. `older` come newest
-    first. `mine` are entries that this machine knows, of whatever age; `trash` are keys that have left the index.
+    `newest` are the current version and copies of it; without any, all ranges are lost. `older` versions come newest
+    first. `mine` are entries that this machine knows, of any age; `trash` are keys that have left the index;
+    `leaves_since` returns the leaves that the store got since a time.
     """
-    made = Recovered()
+    recovered = Recovered()
     lost: list[KeyRange] = [EVERYTHING]
     for version in newest:
         seen = survey(version.source, version.root, lost)
-        made.rows.update({row.path: row for row in _sound(seen.rows)})
-        made.unsafe.update(row.path for row in seen.rows if row.refusal() is not None)
-        made.damage, lost = seen.damage, seen.hidden(lost)
+        recovered.rows.update({row.path: row for row in _safe(seen.rows)})
+        recovered.unsafe.update(row.path for row in seen.rows if row.refusal() is not None)
+        recovered.damage, lost = seen.damage, seen.hidden(lost)
     if not lost:
-        return made
-    past = _look_back(older, lost)
-    later = ((leaf.at, row) for leaf in leaves_since(past.earliest) for row in _sound(leaf.rows))
-    told = {row.key: row for at, row in later if at >= past.known_at(row.path)}
+        return recovered
+    earlier = _read_earlier(older, lost)
+    later = ((leaf.at, row) for leaf in leaves_since(earlier.earliest) for row in _safe(leaf.rows))
+    later_rows = {row.key: row for at, row in later if at >= earlier.known_at(row.path)}
     listed = {meta.key: meta for meta in objects}
-    since = _written_since(objects, past, trash, lost, told.keys())
-    for path, row in past.rows.items():
+    since = _written_since(objects, earlier, trash, lost, later_rows.keys())
+    for path, row in earlier.rows.items():
         at = listed.get(row.key)
-        if path in since and (at is None or _rank(since[path]) > _rank(at)):
+        if path in since and (at is None or _age(since[path]) > _age(at)):
             continue
         since.pop(path, None)
         if at is not None:
-            made.rows[path] = row
-            made.older.add(path)
+            recovered.rows[path] = row
+            recovered.older.add(path)
         else:
-            made.gone.append(row)
-    known = {row.path: row for row in _sound(mine.values())}
+            recovered.gone.append(row)
+    known = {row.path: row for row in _safe(mine.values())}
     for path, meta in since.items():
-        made.rows[path] = _described(meta, (known.get(path), told.get(keys.as_listed(meta.key))))
-        made.found.add(path)
-    heard_of = past.named.keys() | listed.keys()
-    unknown = (row for row in known.values() if row.path not in made.rows and row.key not in heard_of)
-    made.gone += [row for row in unknown if _in(row.path, lost)]
-    for path in made.found & directories(made.rows):
-        del made.rows[path]
-        made.blocked.append(path)
-    made.found.difference_update(made.blocked)
-    indexed = {row.key for row in made.rows.values()}
-    left = (row for key, row in past.named.items() if row.push is None and key in listed and key not in indexed)
-    made.wasted = [row for row in left if listed[row.key].etag == row.etag]
-    return made
+        recovered.rows[path] = _entry_of(meta, (known.get(path), later_rows.get(keys.as_listed(meta.key))))
+        recovered.found.add(path)
+    heard_of = earlier.named.keys() | listed.keys()
+    unknown = (row for row in known.values() if row.path not in recovered.rows and row.key not in heard_of)
+    recovered.gone += [row for row in unknown if _in_ranges(row.path, lost)]
+    for path in recovered.found & directories(recovered.rows):
+        del recovered.rows[path]
+        recovered.blocked.append(path)
+    recovered.found.difference_update(recovered.blocked)
+    indexed = {row.key for row in recovered.rows.values()}
+    left = (row for key, row in earlier.named.items() if row.push is None and key in listed and key not in indexed)
+    recovered.wasted = [row for row in left if listed[row.key].etag == row.etag]
+    return recovered
 
 
-def _sound(rows: Iterable[Entry]) -> Iterator[Entry]:
+def _safe(rows: Iterable[Entry]) -> Iterator[Entry]:
     return (row for row in rows if row.refusal() is None)
 
 
-def _look_back(older: Iterable[Version], lost: list[KeyRange]) -> _Past:
-    """Return what the newest readable version says of each lost range, and every key that some version names there."""
-    past = _Past()
+def _read_earlier(older: Iterable[Version], lost: list[KeyRange]) -> _EarlierVersions:
+    """Return the entries of each lost range in the newest readable version, and every key that any version names."""
+    earlier = _EarlierVersions()
     visited: set[Digest] = set()
     left = lost
     for version in older:
         if left:
             seen = survey(version.source, version.root, left)
-            past.rows.update({row.path: row for row in _sound(seen.rows)})
+            earlier.rows.update({row.path: row for row in _safe(seen.rows)})
             left = seen.hidden(left)
-            past.decided.append((version.at, left))
-        past.named.update({row.key: row for row in _sound(survey(version.source, version.root, lost, visited).rows)})
-    return past
+            earlier.decided.append((version.at, left))
+        earlier.named.update({row.key: row for row in _safe(survey(version.source, version.root, lost, visited).rows)})
+    return earlier
 
 
 def _written_since(
-    objects: Sequence[ObjectMeta], past: _Past, trash: set[str], lost: list[KeyRange], told: Iterable[str]
+    objects: Sequence[ObjectMeta],
+    earlier: _EarlierVersions,
+    trash: set[str],
+    lost: list[KeyRange],
+    later_rows: Iterable[str],
 ) -> dict[str, ObjectMeta]:
-    """Return, for each lost path, the newest object that came after the version which decides it."""
+    """Return, for each lost path, the newest object that came after the version that shows the path."""
     newest: dict[str, ObjectMeta] = {}
-    known, later = past.named.keys() | trash, set(told)
+    known, later = earlier.named.keys() | trash, set(later_rows)
     for meta in objects:
         path = keys.parse_payload(meta.key).path
-        if meta.key in known or not _in(path, lost):
+        if meta.key in known or not _in_ranges(path, lost):
             continue
-        if meta.modified < past.known_at(path) and meta.key not in later:
+        if meta.modified < earlier.known_at(path) and meta.key not in later:
             continue
-        if path not in newest or _rank(meta) > _rank(newest[path]):
+        if path not in newest or _age(meta) > _age(newest[path]):
             newest[path] = meta
     return newest
 
 
-def _rank(meta: ObjectMeta) -> tuple[bool, int, str]:
-    """Order the objects of one path by age: one that was there before Bayou is the oldest, then the store's clock."""
+def _age(meta: ObjectMeta) -> tuple[bool, int, str]:
+    """Order the objects of one path by age: first those from before Bayou, then by the store's clock."""
     push = keys.parse_payload(meta.key).push
     return push is not None, meta.modified, push or ""
 
 
-def _described(meta: ObjectMeta, known: Iterable[Entry | None]) -> Entry:
-    """Return the entry of an object: with its hash, if somebody knows that very object."""
+def _entry_of(meta: ObjectMeta, known: Iterable[Entry | None]) -> Entry:
+    """Return the entry of an object, with its hash if a known entry names this very object."""
     entry = entry_of(meta)
-    same = (one for one in known if one is not None and one.key == entry.key)
-    return next((one for one in same if entry.push is not None or one.etag == entry.etag), entry)
+    same = (row for row in known if row is not None and row.key == entry.key)
+    return next((row for row in same if entry.push is not None or row.etag == entry.etag), entry)
 
 
-def _in(path: str, spans: Iterable[KeyRange]) -> bool:
+def _in_ranges(path: str, spans: Iterable[KeyRange]) -> bool:
     return any(span.holds(path) for span in spans)

@@ -1,6 +1,7 @@
-"""State that was made elsewhere and set aside (V24): what it would have done, and taking it over.
+"""Local state that was made elsewhere and set aside (V24): what work it holds, and how to take it over.
 
-It may be hostile, so it is read as little as possible: a copy of its database, counted and not applied, within limits.
+Such state may be hostile. So the code reads as little of it as possible: it counts rows in a copy of the database,
+within limits, and applies none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bayou.core.errors import StateError
 
 _MAX_DATABASE = 1024 * limits.MIB
 _STEPS = 50_000_000
-"""Instructions of SQLite's machine that counting may take: some seconds."""
+"""Instructions of SQLite's virtual machine that counting may take: some seconds."""
 NOTHING = "nothing that is not pushed yet"
 _COUNTS = (
     ("written files that are not pushed yet", "SELECT count(DISTINCT path) FROM journal WHERE kind = 'write'"),
@@ -35,61 +36,61 @@ _COUNTS = (
 
 
 def state_need(root: Path, folder: Path) -> Need:
-    """Return what needs permission before state that was set aside is used."""
+    """Return the permission that using a state directory needs, with the work that it holds."""
     where = folder.relative_to(root).as_posix()
-    holds = ", ".join(_holds(folder / "state")) or NOTHING
+    holds = ", ".join(_pending_work(folder / "state")) or NOTHING
     why = f"state of this repo that was not made by you on this machine was set aside; it holds {holds}"
     return Need.of("state", where, holds, why)
 
 
 def take_over(local: Path, folder: Path) -> None:
-    """Use state that was set aside again. `StateError` if what was noted since would be lost by that."""
-    waiting = _holds(local / "state") if os.path.isdir(local / "state") else []
+    """Use a state directory that was set aside. `StateError` if that would lose work of the current state."""
+    waiting = _pending_work(local / "state") if os.path.isdir(local / "state") else []
     if waiting:
         raise StateError(
             f"the state in use by now holds {', '.join(waiting)}: it cannot be replaced",
             hint="push that first with `bayou datastore sync`, then run `bayou trust allow` again",
         )
     made = ownership.take_over(local, folder)
-    _sign(local / "state", made)
+    _set_owner(local / "state", made)
 
 
 def choose(root: Path, folders: Sequence[Path]) -> Path:
-    """Return the state to take over, of several that were set aside: the newest that holds something to do."""
-    return next((one for one in folders if state_need(root, one).value != NOTHING), folders[0])
+    """Return which of several state directories to take over: the newest that holds work."""
+    return next((folder for folder in folders if state_need(root, folder).value != NOTHING), folders[0])
 
 
-def _sign(state: Path, owner: str) -> None:
-    """Have the files of a state that was taken over hold its owner's id, as those that are made here do."""
+def _set_owner(state: Path, owner: str) -> None:
+    """Write the owner's id into the files of a state directory, as files made here have it."""
     if os.path.isfile(state / "sync.db"):
         with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(state / "sync.db", timeout=10)) as db:
             db.execute("INSERT INTO owner VALUES (?)", (owner,))
             db.commit()
     for change in (state / "changes").glob("*.json"):
         with contextlib.suppress(OSError, Unreadable, TypeError):
-            found = read_json(change.read_bytes(), limits.RECORD_BYTES)
-            write_private(change, json.dumps({**found, "owner": [owner]}))
+            work = read_json(change.read_bytes(), limits.RECORD_BYTES)
+            write_private(change, json.dumps({**work, "owner": [owner]}))
 
 
-def _holds(state: Path) -> list[str]:
-    """Say what is left to do according to a state directory, in words; a damaged one says that it is."""
-    found = []
+def _pending_work(state: Path) -> list[str]:
+    """Describe the unfinished work in a state directory; an unreadable database is named as such."""
+    work = []
     changes = state / "changes"
     try:
         unfinished = sum(1 for name in os.listdir(changes) if name.endswith(".json"))
     except OSError:
         unfinished = 0
     if unfinished:
-        found.append(f"{unfinished} unfinished changes of records")
+        work.append(f"{unfinished} unfinished changes of records")
     if os.path.lexists(state / "sync.db"):
         try:
-            found += _counted(state / "sync.db")
+            work += _count_rows(state / "sync.db")
         except (sqlite3.Error, OSError, ValueError):
-            found.append("a database that cannot be read")
-    return found
+            work.append("a database that cannot be read")
+    return work
 
 
-def _counted(database: Path) -> list[str]:
+def _count_rows(database: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="bayou-") as scratch:
         for end in ("", "-wal"):
             source = Path(f"{database}{end}")

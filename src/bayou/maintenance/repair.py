@@ -1,8 +1,8 @@
-"""What `verify --repair` does to an index that is whole: it only adds, and never drops an entry (T4).
+"""The repairs of `verify --repair` and `--forget` on an index that can be read.
 
-Drop rows of an index, or of its trash, that nothing is done by (V25). Their objects, if there are any, stay.
-
-What this tree can give back to a store that has lost it.
+A repair only adds and never drops an entry (T4): it uploads the files of missing objects again if this tree has the
+same bytes, adopts unindexed objects, and records learned hashes. Only unsafe rows, which clients ignore (V25), are
+dropped; their objects, if any, stay.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ Read = Callable[[], HeadSeen]
 
 
 def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
-    """Drop those of these rows, of the index and of its trash, that are unsafe; return the paths of those that were.
+    """Drop the unsafe ones of these rows of the index and of its trash; return the paths of the dropped rows.
 
-    `read` returns the head as it is now. No file and no object is touched, and base follows with the next sync. To do
-    this twice does no harm.
+    `read` returns the current head. No file and no object is changed, and the next sync updates base. Dropping twice is
+    harmless.
     """
     attempt = 0
     while True:
         seen = read()
         source = StoreNodes(context.store, context.cache)
-        index, waste = IndexTree(source, seen.head.root), IndexTree(source, seen.head.trash)
+        index, trash_tree = IndexTree(source, seen.head.root), IndexTree(source, seen.head.trash)
         bad = [path for path, entry in find_many(index, wanted).items() if entry.refusal() is not None]
-        bad_trash = [path for path, entry in find_many(waste, trash).items() if trash_refusal(entry) is not None]
+        bad_trash = [path for path, entry in find_many(trash_tree, trash).items() if trash_refusal(entry) is not None]
         if not bad and not bad_trash:
             return []
         number = ulid()
@@ -61,7 +61,7 @@ def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: 
             at=now(),
             by=f"{context.by} (dropped unsafe rows)",
             root=merge(index, dict.fromkeys(bad), sink),
-            trash=merge(waste, dict.fromkeys(bad_trash), sink),
+            trash=merge(trash_tree, dict.fromkeys(bad_trash), sink),
             tally=Tally(deleted=len(bad)),
         )
         sink.flush()
@@ -77,8 +77,8 @@ def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: 
         context.deadline.sleep(_BACKOFF.backoff(attempt))
 
 
-def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:
-    """Yield the files of this tree that have the bytes of a missing object; a hash proves it (V6)."""
+def local_files_of(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:
+    """Yield the files of this tree that have the bytes of a missing object, by their hash (V6)."""
     known = context.base.hashes(missing)
     for entry in missing:
         if context.stat(entry.path) is None:
@@ -89,11 +89,11 @@ def rescued(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed
             yield Observed(entry.path, state, content, context.journal.newest())
 
 
-def settle_pending(context: SyncContext, seen: HeadSeen) -> None:
-    """Bring base up to a commit of ours whose answer was lost, before anything is planned (T5)."""
-    done = commit.resolve(context.store, context.database, context.place, seen)
+def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:
+    """Update base to an own commit whose response was lost, before anything is planned (T5)."""
+    done = commit.resolve(context.store, context.database, context.remote_id, seen)
     if done is not None:
-        commit.settle(context.database, context.place, done)
+        commit.apply_to_base(context.database, context.remote_id, done)
 
 
 def repair_entries(
@@ -103,70 +103,59 @@ def repair_entries(
     unindexed: Sequence[str],
     hashed: Mapping[str, Entry],
 ) -> int:
-    """Give back what is gone, adopt what nobody indexed, record hashes; return how many entries that made."""
-    offered = {one.path: one for one in rescued(context, gone)}
+    """Upload missing objects again, adopt unindexed objects, record hashes; return the number of changed entries."""
+    offered = {file.path: file for file in local_files_of(context, gone)}
     uploads = push.upload(context, list(offered.values()), seen.head.gc)
-    adopted = _anew(context, seen, unindexed)
+    adopted = _adoptable(context, seen, unindexed)
     missing = {entry.path: entry for entry in gone}
     wanted = [*uploads, *adopted, *hashed]
-    # Base follows where it was about this very object; of others the next sync learns.
+    # Base changes with the commit where it has this very object; the next sync updates the others.
     known = context.base.lookup(wanted)
     here = {
         path
         for path, entry in known.items()
         if entry == missing.get(path) or (path in hashed and same_object(entry, hashed[path]))
     }
-    met = seen
+    last_head = seen
 
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
-        # Only where the index still says what it said when we looked: a commit since then knows better.
-        nonlocal met, uploads, adopted
-        if head.head.gc.count != met.head.gc.count:
+        # Only where the index is as the comparison read it: a later commit takes precedence.
+        nonlocal last_head, uploads, adopted
+        if head.head.gc.count != last_head.head.gc.count:
             uploads = push.renew(context, uploads, offered, head.head.gc)
-        if head.head.commit != met.head.commit:
-            adopted = _anew(context, head, unindexed)
-        met = head
+        if head.head.commit != last_head.head.commit:
+            adopted = _adoptable(context, head, unindexed)
+        last_head = head
         return {
             **{path: entry for path, entry in adopted.items() if path not in remote},
             **{path: entry for path, entry in hashed.items() if remote.get(path) == _unhashed(entry)},
             **{path: entry for path, entry in uploads.items() if remote.get(path) == missing[path]},
         }
 
-    done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.place,
-        seen,
-        wanted,
-        choose,
-        by=context.by,
-        deadline=context.deadline,
-        here=here,
-    )
+    done = commit.commit(context.committer, seen, wanted, choose, base_paths=here)
     if done is None:
         return 0
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
             if path in here:
-                base.restate(db, context.place, path, entry)
-        db.execute(commit.FORGET, (context.place,))
+                base.restate(db, context.remote_id, path, entry)
+        db.execute(commit.FORGET_PENDING, (context.remote_id,))
     context.base.fold(context.nodes)
     return len(done.changes)
 
 
-def _anew(context: SyncContext, head: HeadSeen, unindexed: Sequence[str]) -> dict[str, Entry]:
-    """Look at each object once more: a listing is old by the time it is used (F007).
+def _adoptable(context: SyncContext, head: HeadSeen, unindexed: Sequence[str]) -> dict[str, Entry]:
+    """Return an entry for each object that still exists: the listing may be outdated by now (F007).
 
-    What somebody has indexed and deleted since is gone, or in the trash: it must not come back (T4).
+    An object that another client has indexed and deleted since is gone or in the trash: it must not come back (T4).
     """
     trash = find_many(IndexTree(StoreNodes(context.store), head.head.trash), unindexed)
-    found = context.store.map(partial(_now, context.store), [path for path in unindexed if path not in trash])
+    found = context.store.map(partial(_current_entry, context.store), [path for path in unindexed if path not in trash])
     return {entry.path: entry for entry in found if entry is not None}
 
 
-def _now(store: Store, path: str) -> Entry | None:
+def _current_entry(store: Store, path: str) -> Entry | None:
     try:
         return entry_of(replace(store.head(keys.payload(path, None)), key=path))
     except NotFound:

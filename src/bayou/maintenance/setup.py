@@ -1,13 +1,9 @@
-"""`datastore setup`: from where data lives now to where it shall live.
+"""`datastore setup`: switch a repo to another datastore, a store or a directory, and copy its data there.
 
-Configuration switches last, and sources are removed after that (V19): whatever fails or is killed before leaves the
-repo as it was, and the same command again completes. Only a deadline that passes while data moves still switches: the
-journal knows what is left, and `datastore sync` goes on with it.
-
-Take along what the old tree holds, when a repo moves to another datastore.
-
-Every copy is whole and durable, and one that an earlier run made is known by its bytes, so that the same command again
-completes (V19). A version directory moves, or is kept aside, whole.
+The configuration switches last, and sources are removed after that (V19). A command that fails or is killed before
+leaves the repo as it was, and the same command completes it: every copy is whole and durable, and a copy of an earlier
+run is recognised by its bytes. Only a deadline that passes while data is transferred still switches: the journal has
+the rest, and `datastore sync` continues. A version directory is copied, or kept aside, as a whole.
 """
 
 from __future__ import annotations
@@ -56,13 +52,13 @@ from bayou.worktree.hashing import read_content
 from bayou.worktree.scan import Found, Skipped, scan
 from bayou.worktree.tree import Worktree
 
-_COPIERS = 8
+_COPY_THREADS = 8
 
 Winner = Literal["source", "target"]
 
 
 class Migrated(Struct):
-    """What was taken along: every payload path of the source, those that had to be written, and what was kept aside."""
+    """The copied data: every payload path of the source, the paths that were written, and the conflicts."""
 
     paths: list[str] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
@@ -70,7 +66,7 @@ class Migrated(Struct):
 
 
 def payload(root: Path) -> list[Found]:
-    """Return every payload file of a tree; `TreeError` if some of it cannot be seen, since it would be left behind."""
+    """Return every payload file of a tree; `TreeError` if a part is unreadable, because it would be left behind."""
     found: list[Found] = []
     for item in scan(root):
         if isinstance(item, Skipped) and item.kind == "unreadable":
@@ -85,20 +81,20 @@ def payload(root: Path) -> list[Found]:
 def copy(
     source: Path, target: Path, folder: Conflicts, winner: Winner, deadline: Deadline, progress: Progress
 ) -> Migrated:
-    """Copy the payload of one directory into another; where both have a path, `winner` keeps it (F060).
+    """Copy the payload of one directory into another; a path that both have stays as the `winner` has it (F060).
 
-    The other side's file is kept in `folder`, on disk before anything replaces it.
+    The other side's file is kept in `folder`, durably, before anything replaces it.
     """
     done = Migrated()
-    units: dict[str, list[Found]] = defaultdict(list)
+    versions: dict[str, list[Found]] = defaultdict(list)
     for item in payload(source):
         done.paths.append(item.path)
-        units[version_dir(item.path) or item.path].append(item)
+        versions[version_dir(item.path) or item.path].append(item)
     todo: list[Found] = []
     tree = Worktree(target, NoJournal())
-    for unit, members in units.items():
+    for version, members in versions.items():
         deadline.remaining()
-        there = {item.path for item in scan(target, unit) if isinstance(item, Found)}
+        there = {item.path for item in scan(target, version) if isinstance(item, Found)}
         others = {path for path in there if not _same(source / path, target / path)}
         if others and winner == "target":
             done.conflicts += [_keep(folder, source, item.path, "remote") for item in members]
@@ -108,9 +104,9 @@ def copy(
         todo += [item for item in members if item.path not in there or item.path in others]
     progress.begin("copying", len(todo), sum(item.stat.size for item in todo))
     old = Worktree(source, NoJournal())
-    with ThreadPoolExecutor(_COPIERS, thread_name_prefix="bayou-copy") as pool:
+    with ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="bayou-copy") as pool:
         try:
-            for item, _ in zip(todo, pool.map(lambda one: _copy(old, tree, one, deadline), todo), strict=True):
+            for item, _ in zip(todo, pool.map(lambda item: _copy(old, tree, item, deadline), todo), strict=True):
                 done.written.append(item.path)
                 progress.advance(files=1, bytes=item.stat.size)
         except BaseException:
@@ -122,7 +118,7 @@ def copy(
 
 
 def remove(root: Path, paths: Sequence[str]) -> None:
-    """Take copies away again, as far as that can be done."""
+    """Remove copies again, as far as possible."""
     tree = Worktree(root, NoJournal())
     for path in paths:
         with suppress(BayouError):
@@ -130,7 +126,7 @@ def remove(root: Path, paths: Sequence[str]) -> None:
 
 
 def remove_moved(source: Path, target: Path, paths: Iterable[str]) -> None:
-    """Remove files whose bytes are safe at their new place, and the directories that this empties."""
+    """Remove the source files whose copy has the same bytes, and directories that become empty."""
     remove(source, [path for path in paths if _same(source / path, target / path)])
 
 
@@ -145,16 +141,16 @@ def _keep(folder: Conflicts, root: Path, path: str, winner: Literal["remote", "l
     return Conflict(path, winner, str(folder.keep(root / path, path)))
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Whether both are there, with equal bytes."""
+def _same(first: Path, second: Path) -> bool:
+    """Whether both files exist, with equal bytes."""
     try:
-        return read_content(one).sha256 == read_content(other).sha256
+        return read_content(first).sha256 == read_content(second).sha256
     except FileNotFoundError:
         return False
 
 
-class _Move(Struct, frozen=True):
-    """What was asked for, and how long it may take in all."""
+class _Request(Struct, frozen=True):
+    """The arguments of one setup, and its deadline."""
 
     repo: Repo
     skip_migration: bool
@@ -181,21 +177,21 @@ def setup(
     renumber: Renumber | None = None,
     engine: Literal["auto", "point", "spark"] = "auto",
 ) -> SetupReport:
-    """Make a store or a directory the datastore of this repo, and take along what it holds.
+    """Make a store or a directory the datastore of this repo, and copy the repo's data there.
 
-    Versions that the store has too keep both sides by the rule `renumber`, as in every sync.
+    Of versions that the store has, too, both are kept by the rule `renumber`, as in every sync.
     """
     if "://" in target:
         repo.require_online("a store is set up by asking it")
     elif repo.config.datastore.url is not None and not skip_migration:
         repo.require_online("what the store holds cannot be brought along; --skip-migration leaves it there")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    move = _Move(repo, skip_migration, deadline, progress or NoProgress(), renumber, engine)
+    request = _Request(repo, skip_migration, deadline, progress or NoProgress(), renumber, engine)
     if "://" in target:
-        place = DatastoreConfig(
+        datastore = DatastoreConfig(
             target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)
         )
-        return _to_store(move, place)
+        return _to_store(request, datastore)
     if namespace is not None or options or lazy:
         raise UsageError(
             "a directory has no namespace, options or lazy hydration", hint="leave them out, or name a URL"
@@ -203,43 +199,49 @@ def setup(
     if engine == "spark":
         raise UsageError("files go to a directory without Spark", hint="leave out --engine, or name a URL")
     refuse_broken_url(target)
-    return _to_directory(move, Path(os.path.abspath(target)))
+    return _to_directory(request, Path(os.path.abspath(target)))
 
 
-def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
-    assert place.url is not None
-    repo, old = move.repo, move.repo.config.datastore
-    renewed = replace(repo, config=replace(repo.config, datastore=place))
+def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
+    assert datastore.url is not None
+    repo, old = request.repo, request.repo.config.datastore
+    renewed = replace(repo, config=replace(repo.config, datastore=datastore))
     store = renewed.store()
-    probe(store.within(move.deadline))
-    moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(place.url, place.namespace)
-    if moving and old.url is not None and not move.skip_migration:
-        hydrate(repo, None, timeout=move.deadline.remaining())
+    probe(store.within(request.deadline))
+    moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(datastore.url, datastore.namespace)
+    if moving and old.url is not None and not request.skip_migration:
+        hydrate(repo, None, timeout=request.deadline.remaining())
     unfinished: str | None = None
     moved = Migrated()
     with open_context(
         renewed,
-        SyncOptions(mode="pull", engine=move.engine),
-        timeout=move.deadline.remaining(),
-        progress=move.progress,
+        SyncOptions(mode="pull", engine=request.engine),
+        timeout=request.deadline.remaining(),
+        progress=request.progress,
         store=store,
     ) as context:
         joined, anew = _join(context)
         try:
-            if (moving or anew) and not move.skip_migration:
-                moved = _bring(move, context)
-                context.options = SyncOptions(mode="sync", engine=move.engine, renumber=move.renumber)
+            if (moving or anew) and not request.skip_migration:
+                moved = _copy_into(request, context)
+                context.options = SyncOptions(mode="sync", engine=request.engine, renumber=request.renumber)
             try:
                 run(context)
             except DeadlinePassed as passed:
                 unfinished = passed.message
             report = context.report
-            _check(report)
+            _raise_failed(report)
         except BaseException:
-            # The old directory has them still; left here, they would outlive what happens to them there.
+            # The old directory still has the files; copies left here would survive their deletion there.
             remove(renewed.tree_root, moved.written)
             raise
-    write_datastore(repo.file, url=place.url, namespace=place.namespace, options=place.options, hydrate=place.hydrate)
+    write_datastore(
+        repo.file,
+        url=datastore.url,
+        namespace=datastore.namespace,
+        options=datastore.options,
+        hydrate=datastore.hydrate,
+    )
     if joined is not None and joined.ignored:
         report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
     if report.missing:
@@ -249,10 +251,12 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
         )
     if old.path is not None:
         report.warn(f"the old directory {repo.tree_root} was left as it is: others may use it")
-    refused = [Refusal(one.key, one.reason) for one in joined.refused] if joined is not None else []
+    refused = (
+        [Refusal(refused_key.key, refused_key.reason) for refused_key in joined.refused] if joined is not None else []
+    )
     return SetupReport(
         url=store.url,
-        namespace=place.namespace,
+        namespace=datastore.namespace,
         pushed=report.pushed.files,
         pulled=report.pulled.files,
         bytes_pushed=report.pushed.bytes,
@@ -267,68 +271,72 @@ def _to_store(move: _Move, place: DatastoreConfig) -> SetupReport:
 
 
 def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
-    """Make sure that there is a head; return what was made if there was none, and whether we knew another store here.
+    """Make sure that the store has a head; return the snapshot if it had none, and whether base knew another store.
 
-    What was known of that other store is forgotten: it is no reason to delete or to skip anything in this one.
+    Base forgets the other store, so that its entries cause no deletes and no skipped files in this one.
     """
     try:
-        remote_snapshot.look(context.store, context.cache, context.base.place, etag=None)
+        remote_snapshot.read_snapshot(context.store, context.cache, context.base.place, etag=None)
         return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()
         return _join(context)[0], True
     except NotFound:
-        return remote_snapshot.create(context.store, context.cache, context.by, proved=True, bulk=context.bulk), False
+        return remote_snapshot.create_index(
+            context.store, context.cache, context.by, proved=True, bulk=context.bulk
+        ), False
 
 
-def _bring(move: _Move, context: SyncContext) -> Migrated:
-    """Have the old tree's payload in this one, and journal it: it goes up, now or with a later push."""
-    if move.repo.tree_root == context.root:
+def _copy_into(request: _Request, context: SyncContext) -> Migrated:
+    """Copy the old tree's payload into this tree, and journal it, so that this or a later push uploads it."""
+    if request.repo.tree_root == context.root:
         moved = Migrated([item.path for item in payload(context.root)])
     else:
-        moved = copy(move.repo.tree_root, context.root, move.conflicts, "source", move.deadline, move.progress)
+        moved = copy(
+            request.repo.tree_root, context.root, request.conflicts, "source", request.deadline, request.progress
+        )
     context.journal.close(context.journal.open("write", moved.paths))
     return moved
 
 
-def _check(report: SyncReport) -> None:
-    """Raise if something could not be moved: then nothing is switched."""
+def _raise_failed(report: SyncReport) -> None:
+    """Raise if a file could not be transferred: then nothing is switched."""
     if report.failed:
-        one = report.failed[0]
+        failure = report.failed[0]
         raise SyncError(
-            f"{len(report.failed)} files could not be moved, as {one.path}: {one.message}",
+            f"{len(report.failed)} files could not be moved, as {failure.path}: {failure.message}",
             hint="nothing was switched; mend the cause, and run the same command again",
         )
 
 
-def _to_directory(move: _Move, target: Path) -> SetupReport:
-    repo, old = move.repo, move.repo.config.datastore
+def _to_directory(request: _Request, target: Path) -> SetupReport:
+    repo, old = request.repo, request.repo.config.datastore
     own = repo.root / LOCAL / "tree"
     if old.url is None and target == repo.tree_root:
-        if target != own and not move.skip_migration:
-            # Whoever was killed after the switch did not get to it.
+        if target != own and not request.skip_migration:
+            # A run that was killed after the switch has not removed them.
             remove_moved(own, target, [item.path for item in payload(own)])
         return _directory_report(target, Migrated(), [])
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {target.parent}", hint="create it, or mount what belongs there")
     if target != own and own.parent in target.parents:
         raise UsageError(f"{target} lies among the local state of this repo", hint="choose a directory of its own")
-    _prove(target)
+    _check_writable(target)
     moved = Migrated()
     conflicts: list[Conflict] = []
-    if not move.skip_migration:
+    if not request.skip_migration:
         if old.url is not None:
-            conflicts = complete(repo, timeout=move.deadline.remaining()).conflicts
+            conflicts = complete(repo, timeout=request.deadline.remaining()).conflicts
         if target != repo.tree_root:
-            moved = copy(repo.tree_root, target, move.conflicts, "target", move.deadline, move.progress)
+            moved = copy(repo.tree_root, target, request.conflicts, "target", request.deadline, request.progress)
     write_datastore(repo.file, path=None if target == own else str(target))
     if old.path is None and target != repo.tree_root:
         remove_moved(repo.tree_root, target, moved.paths)
     return _directory_report(target, moved, conflicts)
 
 
-def _prove(target: Path) -> None:
-    """Raise unless the directory is there, or can be made, and files can be written to it."""
+def _check_writable(target: Path) -> None:
+    """Raise unless the directory exists, or can be created, and is writable."""
     with translate_oserror(f"cannot write to {target}"):
         target.mkdir(exist_ok=True)
         file = target / temporary_name()

@@ -1,13 +1,15 @@
-"""`datastore verify`: compare what the index says with what the store has; `--repair` only adds.
+"""`datastore verify`: compare the index with the store; `--repair` only adds.
 
-Missing: an entry without its object. Changed: an object of another size or ETag, or, with `--deep`, other bytes; one
-that Bayou wrote is read before another ETag is held against it.
-Unindexed: payload at a plain path that nobody indexed. Objects of pushes that the index does not name, and trash, are
-counted apart: they are no damage, and `gc` takes care of them. Unsafe: a row of the index or its trash that nothing is
-done by (V25); repair drops those that can name no object. Where the index itself is damaged, `--repair` rebuilds
-it first.
+- *Missing*: an entry whose object does not exist.
+- *Changed*: an object of another size or ETag or, with `--deep`, with other bytes. Before another ETag of an object
+  that Bayou wrote counts as a change, its bytes are read.
+- *Unindexed*: payload at a plain path that the index does not name.
+- *Leftovers and trash*: objects of pushes that the index does not name, and deleted discovered objects. They are
+  counted apart: they are not damage, and `gc` deletes them.
+- *Unsafe*: a row of the index or its trash that clients ignore (V25); a repair drops those that can name no object.
 
-The comparison is a job (`maintenance.verify_job`), which threads of this process run, or Spark (`engine.select`).
+If the index itself is damaged, `--repair` rebuilds it first. The comparison is a job (`verify_job`), which runs on
+threads of this process or on Spark (`engine.select`).
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
-from bayou.maintenance.damaged_index import chain
+from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.rebuild import rebuild
-from bayou.maintenance.repair import drop_rows, repair_entries, settle_pending
-from bayou.maintenance.verify_job import MOST_NAMED, Compared, IndexCheckJob, VerifyJob
+from bayou.maintenance.repair import drop_rows, repair_entries, resolve_pending
+from bayou.maintenance.verify_job import IndexCheckJob, VerifyJob
+from bayou.maintenance.verify_rules import MOST_NAMED, Compared
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.commit import commit
@@ -42,8 +45,8 @@ from bayou.sync.plan.decision_table import Action
 from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
 
-Look = Callable[[Head], AbstractContextManager[Compared]]
-"""Compares the index of a head with the store; what it brought can be mended while it is open."""
+Compare = Callable[[Head], AbstractContextManager[Compared]]
+"""Compares the index of a head with the store; the result can be repaired while the context is open."""
 
 
 def verify(
@@ -56,14 +59,14 @@ def verify(
     engine: Literal["auto", "point", "spark"] = "auto",
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check every entry against the store; mend what can be mended without losing anything; forget what is named."""
+    """Compare every entry with the store; repair what can be repaired without loss; drop the entries in `forget`."""
     options = SyncOptions(mode="push", walk=False, engine=engine)
     with open_context(repo, options, timeout=timeout, progress=progress) as context:
         rebuilt = rebuild(context) if repair and not _is_whole(context) else None
         if forget:
             _forget(context, forget)
-        repaired = _Repaired() if repair else None
-        found = _verify(context, _head(context), repaired, deep=deep)
+        repaired = _RepairCount() if repair else None
+        found = _verify(context, _read_head(context), repaired, deep=deep)
     return VerifyReport(
         checked=found.checked,
         missing=found.missing,
@@ -73,7 +76,7 @@ def verify(
         trash=found.trash,
         repaired=(repaired.entries if repaired else 0) + (rebuilt.recovered if rebuilt else 0),
         refused=found.refused,
-        unsafe=[one.told for one in found.unsafe[:MOST_NAMED]],
+        unsafe=[row.refusal for row in found.unsafe[:MOST_NAMED]],
         damaged=found.damaged,
         unrecovered=rebuilt.unrecovered if rebuilt else [],
         warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings],
@@ -81,21 +84,21 @@ def verify(
     )
 
 
-class _Repaired(Struct):
-    """How many entries were mended so far, also by a job that did not come to its end."""
+class _RepairCount(Struct):
+    """The number of entries repaired so far, also by a job that failed later."""
 
     entries: int = 0
 
 
-def _verify(context: SyncContext, seen: HeadSeen, repaired: _Repaired | None, *, deep: bool) -> Compared:
-    """Compare, mend if that is asked for, and compare again if it was of use, with the executor that pays."""
+def _verify(context: SyncContext, seen: HeadSeen, repaired: _RepairCount | None, *, deep: bool) -> Compared:
+    """Compare; with `repaired`, also repair, and compare again if that changed anything."""
     store, root = context.handle, seen.head.root
     heads = [seen]
 
     def work(executor: Executor) -> Compared:
-        # A second executor begins anew: the first may have mended something.
-        now = heads.pop() if heads else _head(context)
-        return _checked(context, now, partial(_compared, executor, store, deep=deep), repaired)
+        # A second executor reads the head again: the first may have repaired something.
+        now = heads.pop() if heads else _read_head(context)
+        return _compare_and_repair(context, now, partial(_comparison, executor, store, deep=deep), repaired)
 
     return context.engines.run(
         Needs((store,)),
@@ -106,30 +109,32 @@ def _verify(context: SyncContext, seen: HeadSeen, repaired: _Repaired | None, *,
     )
 
 
-def _checked(context: SyncContext, seen: HeadSeen, look: Look, repaired: _Repaired | None) -> Compared:
+def _compare_and_repair(
+    context: SyncContext, seen: HeadSeen, compare: Compare, repaired: _RepairCount | None
+) -> Compared:
     if repaired is None:
-        with look(seen.head) as found:
+        with compare(seen.head) as found:
             return found
-    settle_pending(context, seen)
+    resolve_pending(context, seen)
     before = repaired.entries
-    with look(seen.head) as found:
-        for some in found.mendable():
-            done = repair_entries(context, seen, some.missing, some.unindexed, some.hashed)
+    with compare(seen.head) as found:
+        for batch in found.repairable():
+            done = repair_entries(context, seen, batch.missing, batch.unindexed, batch.hashed)
             repaired.entries += done
-            seen = _head(context) if done else seen
-    rows = [one.path for one in found.unsafe if one.nameless and not one.trash]
-    dropped = drop_rows(context, partial(_head, context), rows, [one.path for one in found.unsafe if one.trash])
+            seen = _read_head(context) if done else seen
+    rows = [row.path for row in found.unsafe if row.nameless and not row.trash]
+    dropped = drop_rows(context, partial(_read_head, context), rows, [row.path for row in found.unsafe if row.trash])
     if dropped:
         repaired.entries += len(dropped)
-        seen = _head(context)
+        seen = _read_head(context)
     if repaired.entries == before:
         return found
-    with look(seen.head) as found:
+    with compare(seen.head) as found:
         return found
 
 
 @contextmanager
-def _compared(executor: Executor, store: StoreHandle, head: Head, *, deep: bool) -> Iterator[Compared]:
+def _comparison(executor: Executor, store: StoreHandle, head: Head, *, deep: bool) -> Iterator[Compared]:
     found = executor.run(VerifyJob(store, head, deep=deep))
     try:
         yield found
@@ -138,14 +143,14 @@ def _compared(executor: Executor, store: StoreHandle, head: Head, *, deep: bool)
 
 
 def _is_whole(context: SyncContext) -> bool:
-    """Whether every node of the index and of its log can be read: then there is nothing to rebuild."""
+    """Whether every node of the index and every page of its log can be read: then there is nothing to rebuild."""
     try:
         seen = read_head(context.store)
     except (NotFound, IndexDamaged):
         return False
-    assert seen is not None  # nobody asked whether it is modified
+    assert seen is not None  # the request had no ETag
     head, store = seen.head, context.handle
-    if chain(context.store, head.older, head.log[0].seq)[1]:
+    if read_log_pages(context.store, head.older, head.log[0].seq)[1]:
         return False
     damaged = context.engines.run(
         Needs((store,)),
@@ -156,46 +161,46 @@ def _is_whole(context: SyncContext) -> bool:
     return not damaged
 
 
-def _head(context: SyncContext) -> HeadSeen:
-    """Read the head; where there is none, say whether it was lost."""
+def _read_head(context: SyncContext) -> HeadSeen:
+    """Read the head; the error for a store without one says whether it was lost."""
     try:
         seen = read_head(context.store)
     except NotFound:
         discover(context.store)  # HeadLost, if objects of pushes are there
         if context.base.known:
-            raise remote_snapshot.emptied(context.store, context.base.place) from None
+            raise remote_snapshot.store_emptied(context.store, context.base.place) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
-    assert seen is not None  # nobody asked whether it is modified
+    assert seen is not None  # the request had no ETag
     return seen
 
 
 def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
-    """Drop the named entries, as journaled deletes, whatever this tree has of the versions that they belong to.
+    """Drop the named entries, as journaled deletes, even if this tree does not have the whole version of an entry.
 
     An entry that another client replaces meanwhile is kept, with a warning.
     """
     odd = [path for path in forgotten if paths.refusal(path) is not None]
-    # No tree has such a path, so nothing of it is journaled. It may be typed as it is, or as `verify` writes it.
+    # No tree has such a path, so it is not journaled. The user may type it verbatim, or as `verify` prints it.
     named = {*odd, *map(paths.unescape, odd)}
-    dropped = drop_rows(context, partial(_head, context), named, named) if odd else []
+    dropped = drop_rows(context, partial(_read_head, context), named, named) if odd else []
     for path in odd:
         if path not in dropped and paths.unescape(path) not in dropped:
             paths.check(path)
     plain = [path for path in forgotten if path not in odd]
     if not plain:
         return
-    seen = _head(context)
-    settle_pending(context, seen)
+    seen = _read_head(context)
+    resolve_pending(context, seen)
     root = seen.head.root
     remote = find_many(IndexTree(StoreNodes(context.store, context.cache), root), plain)
     counts = {Action.DELETE_REMOTE: len(remote)}
     steps.guard(counts, root.entries if root else 0, allowed=context.options.allow_mass_delete, followed=False)
     with context.database.transaction() as db:
-        # It is this very row that is given up, also where its content never came here: a row that was made up is one.
+        # Base gets this very entry, even if its content was never pulled: the delete then refers to it.
         for path, entry in remote.items():
-            base.take(db, context.place, path, entry)
+            base.take(db, context.remote_id, path, entry)
     ticket = context.journal.open("delete", plain)
     for path in plain:
         context.incoming.remove(path)
@@ -205,21 +210,11 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
 
 
 def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[str, Entry]) -> None:
-    """Take entries out of the index. The planner would keep a file of a version that this tree has not pulled whole."""
+    """Remove entries from the index. The planner would keep a file of a version that this tree has only in part."""
 
     def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         return {path: None for path, entry in forgotten.items() if remote.get(path) == entry}
 
-    done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.place,
-        seen,
-        list(forgotten),
-        choose,
-        by=context.by,
-        deadline=context.deadline,
-    )
+    done = commit.commit(context.committer, seen, list(forgotten), choose)
     if done is not None:
-        commit.settle(context.database, context.place, done)
+        commit.apply_to_base(context.database, context.remote_id, done)

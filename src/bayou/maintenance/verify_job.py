@@ -1,19 +1,12 @@
-"""What comparing an index with its store brings: the lists of a report, and what a repair works on.
+"""`verify` as a job of `engine.job`: compare the entries of an index with the listing of its store.
 
-What an index and a store say of each other, one key at a time: the rules of `verify`, whoever goes by them.
+The driver reads the head before the listing starts: a later commit has its objects before its entry (V11). The store is
+divided by directories. Each part is listed, sorted by path, and merged with the entries and the trash of its paths;
+`verify_rules` judges each key. The merge goes by path and push, not by key, because the object of a push has another
+key than its path, in the same directory.
 
-Nothing here reads an index or lists a store. What only a request can tell is asked by `by_name` and `read_back`.
-
-Verify, as a job of `engine.job`: the entries of an index against the listing of its store, directory by directory.
-
-The index is that of a head which was read before the listing begins: what is committed meanwhile has its object before
-its entry (V11). Each part of the store is listed, sorted by path, and merged with the entries and the trash whose paths
-lie in it; `maintenance.verify_job` has the rules. An object of a push has another key than its path, in the same
-directory, so the
-merge goes by path and push and not by key.
-
-What one part cannot know, rows tell the driver: an object at a plain path is in the way if objects or entries lie below
-that path, and these may be in other parts, whose directories are then below it.
+A part cannot know everything: an object at a plain path is in the way if other objects or entries lie below that path,
+and these may belong to other parts. So a part also reports its directory if it holds payload, and the driver decides.
 """
 
 from __future__ import annotations
@@ -21,231 +14,61 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
-
-from msgspec import Struct, field
-from msgspec.structs import replace
+from typing import Any
 
 from bayou.core import paths
-from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, NotFound, PreconditionFailed
-from bayou.core.iterators import batched
+from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
-from bayou.engine.parts import REQUEST, Part, divide, groups, objects
-from bayou.engine.spool import SortedSpool
-from bayou.index.check import Outline, damage_of, outline, try_load
+from bayou.engine.parts import REQUEST, Part, divide, groups
+from bayou.engine.spool import SortedSpool, key_bytes, key_text
+from bayou.index.check import Outline, outline, try_load
 from bayou.index.discovery import (
     IN_THE_WAY,
-    OF_ANOTHER_SYSTEM,
-    entry_of,
-    in_payload,
-    markers,
-    other_store,
     parents,
-    refusal,
-    trash_refusal,
 )
 from bayou.index.entry import Entry
 from bayou.index.head import Head
-from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
-from bayou.index.node import Child, Leaf, Ref
+from bayou.index.key_range import EVERYTHING, KeyRange
+from bayou.index.node import Child, Ref
 from bayou.index.node_store import StoreNodes
-from bayou.maintenance.damaged_index import chain
-from bayou.objectstore import keys
-from bayou.objectstore.multipart import NullSink
-from bayou.objectstore.store import Store
-from bayou.objectstore.transport import ObjectMeta
+from bayou.maintenance.damaged_index import read_log_pages
+from bayou.maintenance.verify_compare import (
+    CHECKED,
+    DAMAGED,
+    NAMELESS,
+    OCCUPIED,
+    REFUSED,
+    UNSAFE_TRASH,
+    Finding,
+    Section,
+    SectionComparison,
+)
+from bayou.maintenance.verify_rules import (
+    CHANGED,
+    LEARNED,
+    LEFTOVER,
+    MISSING,
+    MOST_NAMED,
+    REPAIRABLE,
+    TRASH,
+    UNINDEXED,
+    Compared,
+    Unsafe,
+    repair_batches,
+)
 from bayou.sync.report import Refusal
 
-MISSING, CHANGED, READ, WELL, LEARNED = "missing", "changed", "read", "well", "learned"
-"""Of an entry. `READ`: only the bytes of its object can tell. `LEARNED`: they told a hash that nobody knew."""
-
-HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
-"""Of an object that no entry names. `HIDDEN`: one may, in a part of the index that cannot be read."""
-
-
-class Rules(Struct, frozen=True):
-    """What one comparison goes by: the paths that are out of sight, and whether every object is to be read."""
-
-    hidden: KeyRanges
-    deep: bool = False
-
-    def entry(self, entry: Entry, at: ObjectMeta | None) -> str:
-        """Judge an entry by the object that a listing has at its key."""
-        if at is None:
-            return MISSING
-        if at.size != entry.size:
-            return CHANGED
-        if entry.etag is not None and at.etag != entry.etag:
-            # A PUT that was repeated, or came late, wrote the same bytes to the same key (V11); only they can tell.
-            return CHANGED if entry.push is None or entry.sha256 is None else READ
-        return READ if self.deep else WELL
-
-    def stray(self, meta: ObjectMeta, *, wasted: bool) -> str:
-        """Judge an object that no entry names; `wasted`: the trash does."""
-        path, push = keys.parse_payload(meta.key)
-        if self.hidden.holds(path):
-            return HIDDEN
-        if wasted:
-            return TRASH
-        return UNINDEXED if push is None else LEFTOVER
-
-    def by_name(self, store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-        """Look once more, by name, for objects that a listing does not have, and judge each entry by that (V4)."""
-        for entry, gone in store.map(lambda one: (one, _gone(store, one)), entries):
-            yield MISSING if gone else READ if self.deep else WELL, entry
-
-
-def read_back(store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-    """Read objects as they are now, and judge each entry by their bytes: changed, learned (with its hash), or well."""
-    for entry, digest in store.map(lambda one: (one, _digest(store, one)), entries):
-        if entry.sha256 is None and digest is not None:
-            yield LEARNED, replace(entry, sha256=digest)
-        else:
-            yield CHANGED if digest != entry.sha256 else WELL, entry
-
-
-def _gone(store: Store, entry: Entry) -> bool:
-    try:
-        store.head(entry.key)
-    except NotFound:
-        return True
-    return False
-
-
-def _digest(store: Store, entry: Entry) -> bytes | None:
-    """Return the hash of an object's bytes, as they are now; None if they are not there, or not as many."""
-    try:
-        return store.download(entry.key, NullSink(), entry.size).sha256
-    except (NotFound, BadAnswer, PreconditionFailed):
-        return None
-
-
-MOST_NAMED = 1000
-"""Names in each list of a report; of more, only the number is told."""
-
-WINDOW = 10_000
-"""Rows that are mended together: one commit, and what this process holds of a large repair."""
-
-MENDABLE = (MISSING, UNINDEXED, LEARNED)
-"""Findings that a repair works on."""
-
-
-class Mendable(Struct, frozen=True):
-    """Some of what a repair works on: entries whose object is gone, objects that nobody indexed, hashes learned."""
-
-    missing: Sequence[Entry] = ()
-    unindexed: Sequence[str] = ()
-    hashed: Mapping[str, Entry] = field(default_factory=dict)
-
-
-class Unsafe(Struct, frozen=True):
-    """A row of the index, or of its `trash`, that nothing is done by (V25), and why.
-
-    `nameless`: its path or push makes no key of this store, so that no object can be meant.
-    """
-
-    path: str
-    reason: str
-    trash: bool = False
-    nameless: bool = False
-
-    @property
-    def told(self) -> Refusal:
-        """What a report says of it: a path that can be printed and typed, and why."""
-        where = "in the trash: " if self.trash else ""
-        return Refusal(paths.escape(self.path), f"{where}{self.reason}")
-
-
-def is_nameless(entry: Entry) -> bool:
-    """Whether an entry cannot name an object of this store."""
-    return paths.refusal(entry.path) is not None or not (entry.push is None or keys.is_push_id(entry.push))
-
-
-class Compared(Struct):
-    """What a comparison brought. Lists are sorted, and name the first; `totals` has the numbers of all."""
-
-    checked: int = 0
-    missing: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    unindexed: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    unsafe: list[Unsafe] = field(default_factory=list)
-    leftovers: int = 0
-    trash: int = 0
-    damaged: list[str] = field(default_factory=list)
-    totals: dict[str, int] = field(default_factory=dict)
-    mendable: Callable[[], Iterator[Mendable]] = lambda: iter(())
-    """Yields what a repair works on, in the order of paths, until `close` is called."""
-    close: Callable[[], None] = lambda: None
-    """Drops what `mendable` reads."""
-
-    @property
-    def cut(self) -> dict[str, int]:
-        """The numbers of those lists that do not name all."""
-        return {name: total for name, total in self.totals.items() if total > MOST_NAMED}
-
-
-def windows(rows: Iterable[tuple[str, Entry]]) -> Iterator[Mendable]:
-    """Put findings together to be mended, so many at a time."""
-    for some in batched(rows, WINDOW):
-        yield Mendable(
-            [entry for finding, entry in some if finding == MISSING],
-            [entry.path for finding, entry in some if finding == UNINDEXED],
-            {entry.path: entry for finding, entry in some if finding == LEARNED},
-        )
-
-
-CHECKED, REFUSED, UNSAFE, NAMELESS, UNSAFE_TRASH = "checked", "refused", "unsafe", "nameless", "unsafe-trash"
-DAMAGED, OCCUPIED = "damaged", "occupied"
-"""Kinds of rows besides the findings of `maintenance.verify_job`: how many entries were checked; a key that is no
-payload; a row
-of the index, or of the trash, that nothing is done by (V25); a node that cannot be used; a directory of payload."""
-
 _ENTRIES_PER_PART = 5000
-"""Fewer are not worth a part: dividing a store takes requests of its own."""
-
-_AT_ONCE = 2000
-"""Entries whose objects are asked for, or read, together."""
-
-
-class Finding(NamedTuple):
-    """A row: a finding about an entry or a name; or, without a path, how many there are of one kind."""
-
-    finding: str
-    number: int = 1
-    path: str | None = None
-    push: str | None = None
-    size: int | None = None
-    sha256: bytes | None = None
-    etag: str | None = None
-    version: str | None = None
-    modified: int | None = None
-    reason: str | None = None
-
-    @classmethod
-    def of(cls, finding: str, entry: Entry) -> Finding:
-        known = (entry.path, entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
-        return cls(finding, 1, *known)
-
-
-class Section(Struct, frozen=True):
-    """A part of the listing, the leaves of the index and of the trash that can hold its paths, and what is hidden."""
-
-    part: Part
-    leaves: Sequence[Ref]
-    trash: Sequence[Ref]
-    hidden: Sequence[KeyRange]
+"""Entries that a part has at least: dividing a store also takes requests."""
 
 
 class VerifyJob:
-    """Compares the index of a head with its store. An `engine.job.Job`; close what it returns (`Compared.close`)."""
+    """Compares the index of a head with its store. An `engine.job.Job`; the caller closes the result."""
 
     row = Finding
 
@@ -257,7 +80,7 @@ class VerifyJob:
         self._index, self._trash = outline(source, head.root), outline(source, head.trash)
 
     def __reduce__(self) -> tuple[Any, tuple[StoreHandle, bool]]:
-        return _VerifyKernel, (self._store, self._deep)  # the outlines stay with the driver
+        return _VerifyKernel, (self._store, self._deep)  # a worker does not need the outlines
 
     @property
     def stage(self) -> Stage:
@@ -270,7 +93,7 @@ class VerifyJob:
         return Needs((self._store,))
 
     def parts(self, wanted: int) -> Sequence[Sequence[Section]]:
-        """Divide the store by directories, and put sections together so that parts cost about the same."""
+        """Divide the store by directories, and group sections into parts of about the same cost."""
         root = self._head.root
         wanted = min(wanted, -(-root.entries // _ENTRIES_PER_PART) if root is not None else 1)
         hidden = [damage.span for damage in self._index.damage]
@@ -279,7 +102,7 @@ class VerifyJob:
             Section(part, index.of(part), trash.of(part), [span for span in hidden if _touches(part, span)])
             for part in divide(self._store.open(), wanted)
         )
-        return _balanced([one for one in found if _is_payload(one)], max(1, wanted), self._deep)
+        return _balanced([section for section in found if _is_payload(section)], max(1, wanted), self._deep)
 
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
         return _VerifyKernel(self._store, self._deep).run(part)
@@ -295,16 +118,16 @@ class VerifyJob:
             raise
 
     def _damaged(self, leaves: dict[str, str]) -> list[str]:
-        """Say what is wrong with nodes of the index, of the trash and of the log, in this order."""
-        told: list[str] = []
+        """Return the errors of nodes of the index, of the trash and of the log, in this order."""
+        messages: list[str] = []
         for tree in (self._index, self._trash):
-            told += [damage.error.message for damage in tree.damage]
-            told += [leaves[ref.node] for ref in tree.leaves if ref.node in leaves]
-        return told + chain(self._store.open(), self._head.older, self._head.log[0].seq)[1]
+            messages += [damage.error.message for damage in tree.damage]
+            messages += [leaves[ref.node] for ref in tree.leaves if ref.node in leaves]
+        return messages + read_log_pages(self._store.open(), self._head.older, self._head.log[0].seq)[1]
 
 
 class IndexCheckJob:
-    """Reads every node of the index of a head, and of its trash; says what is wrong with those that cannot be used."""
+    """Reads every node of a head's index and trash; its result lists the errors. An `engine.job.Job`."""
 
     row = Finding
 
@@ -338,7 +161,7 @@ class IndexCheckJob:
 
 
 class _IndexCheckKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Finding
 
@@ -353,7 +176,7 @@ class _IndexCheckKernel:
 
 
 class _VerifyKernel:
-    """What of the job goes to a worker."""
+    """The part of the job that a worker gets."""
 
     row = Finding
 
@@ -364,175 +187,18 @@ class _VerifyKernel:
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
         """Compare sections one after the other."""
         for section in part:
-            yield from _Comparison(self._store.open(), section, deep=self._deep).findings()
-
-
-class _Comparison:
-    """One section: its listing merged with what the index and the trash say of its paths."""
-
-    def __init__(self, store: Store, section: Section, *, deep: bool) -> None:
-        self._store = store
-        self._section = section
-        self._deep = deep
-        self._hidden = list(section.hidden)
-        self._rules = Rules(KeyRanges(self._hidden), deep)
-        self._others: set[str] = set()
-        self._counts = Counter[str]()
-        self._said: list[Finding] = []
-        """What the streams below met besides what they yield."""
-        self._missing: list[Entry] = []
-        self._unread: list[Entry] = []
-        self._waiting: list[tuple[bytes, Entry]] = []
-        """Unindexed objects, until the merge has passed everything that could lie below their paths."""
-        self._occupied = False
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield what is worth a row, and at the end how many are not."""
-        with closing(SortedSpool(2)) as spool:
-            self._list(spool)
-            streams = (self._entries(self._section.leaves), self._wasted(self._section.trash), self._objects(spool))
-            for path, group in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
-                # Whoever has taken the whole group has met every node that comes before the next entry, and so every
-                # damaged one that may hide this path.
-                yield from self._at(path, [one for _, one in group])
-                yield from self._take_said()
-        yield from self._settle(None)
-        yield from self._take_said()
-        yield from self._by_name()
-        yield from self._read()
-        yield from (Finding(finding, number) for finding, number in self._counts.items())
-        if self._occupied and self._section.part.directory is not None:
-            yield Finding(OCCUPIED, path=self._section.part.directory)
-
-    def _at(self, path: bytes, known: Sequence[Entry | ObjectMeta | None]) -> Iterator[Finding]:
-        """Judge all that is known of one path: an entry, objects, and whether the trash names it (None)."""
-        entry = next((one for one in known if isinstance(one, Entry)), None)
-        found: dict[str, ObjectMeta] = {}
-        for one in known:
-            # Of an object and a "folder" that a listing calls by one key, the object is the one with bytes.
-            if isinstance(one, ObjectMeta) and (one.key not in found or one.size > found[one.key].size):
-                found[one.key] = one
-        plain = next((key for key in found if keys.parse_payload(key).push is None), None)
-        yield from self._settle(path, occupied=entry is not None or plain is not None)
-        if entry is not None:
-            yield from self._entry(entry, found.pop(entry.key, None))
-        for meta in found.values():
-            finding = self._rules.stray(meta, wasted=None in known and meta.key == plain)
-            if finding == UNINDEXED:
-                self._waiting.append((path, entry_of(meta)))
-            else:
-                self._counts[finding] += 1
-
-    def _entry(self, entry: Entry, at: ObjectMeta | None) -> Iterator[Finding]:
-        self._counts[CHECKED] += 1
-        finding = self._rules.entry(entry, at)
-        if finding == CHANGED:
-            yield Finding.of(CHANGED, entry)
-        elif finding == MISSING:
-            self._missing.append(entry)
-        elif finding == READ:
-            self._unread.append(entry)
-        if len(self._missing) == _AT_ONCE:
-            yield from self._by_name()
-        if len(self._unread) >= _AT_ONCE:
-            yield from self._read()
-
-    def _by_name(self) -> Iterator[Finding]:
-        """Ask for objects that the listing lacks (V4)."""
-        missing, self._missing = self._missing, []
-        for finding, entry in self._rules.by_name(self._store, missing):
-            if finding == MISSING:
-                yield Finding.of(MISSING, entry)
-            elif finding == READ:
-                self._unread.append(entry)
-
-    def _read(self) -> Iterator[Finding]:
-        """Read objects back."""
-        unread, self._unread = self._unread, []
-        judged = read_back(self._store, unread)
-        yield from (Finding.of(finding, entry) for finding, entry in judged if finding != WELL)
-
-    def _settle(self, path: bytes | None, *, occupied: bool = False) -> Iterator[Finding]:
-        """Tell of unindexed objects that the merge, now at `path` (None: at its end), has passed everything below."""
-        self._occupied = self._occupied or occupied
-        waiting, self._waiting = self._waiting, []
-        for at, entry in waiting:
-            if path is not None and occupied and path.startswith(at + b"/"):
-                yield Finding(REFUSED, path=entry.path, reason=IN_THE_WAY)
-            elif path is None or path >= at + b"0":  # the character after "/"
-                yield Finding.of(UNINDEXED, entry)
-            else:
-                self._waiting.append((at, entry))
-
-    def _take_said(self) -> list[Finding]:
-        said, self._said = self._said, []
-        return said
-
-    def _list(self, spool: SortedSpool) -> None:
-        """List the section, and learn which directories in it are other stores."""
-        for page in objects(self._store, self._section.part):
-            found = [meta for meta in page if in_payload(meta.key) is not None]
-            self._others.update(outside for meta in found if (outside := other_store(meta.key)) is not None)
-            spool.add(_spooled(meta) for meta in found if in_payload(meta.key))
-
-    def _objects(self, spool: SortedSpool) -> Iterator[tuple[bytes, ObjectMeta]]:
-        """Yield the payload of the listing with its paths, in their order; what is refused is said."""
-        rows = iter(spool)
-        while some := list(islice(rows, _AT_ONCE)):
-            listed = [(row[0], ObjectMeta(_text(row[2]), *row[3:])) for row in some]
-            listed = [(path, meta) for path, meta in listed if self._others.isdisjoint(parents(meta.key))]
-            folders = markers(self._store, [meta for _, meta in listed])
-            for path, meta in listed:
-                why = refusal(meta.key) if meta.key not in folders else OF_ANOTHER_SYSTEM
-                if why is None:
-                    yield path, meta
-                elif why != OF_ANOTHER_SYSTEM:
-                    self._said.append(Finding(REFUSED, path=meta.key, reason=why))
-
-    def _entries(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, Entry]]:
-        """Yield the entries of the section; what of its index cannot be read hides what lies there."""
-        for ref, leaf in self._load(refs):
-            if isinstance(leaf, NodeMissing | NodeDamaged):
-                self._hidden.append(damage_of(ref, 0, leaf).span)
-                self._rules = Rules(KeyRanges(self._hidden), self._deep)
-                continue
-            for entry in leaf:
-                why = entry.refusal()
-                if why is None:
-                    yield _bytes(entry.path), entry
-                else:
-                    self._said.append(Finding(NAMELESS if is_nameless(entry) else UNSAFE, path=entry.path, reason=why))
-
-    def _wasted(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, None]]:
-        """Yield the paths that the trash names."""
-        for _, leaf in self._load(refs):
-            for entry in leaf if not isinstance(leaf, NodeMissing | NodeDamaged) else ():
-                why = trash_refusal(entry)
-                if why is None:
-                    yield _bytes(entry.path), None
-                else:
-                    self._said.append(Finding(UNSAFE_TRASH, path=entry.path, reason=why))
-
-    def _load(self, refs: Sequence[Ref]) -> Iterator[tuple[Ref, list[Entry] | NodeMissing | NodeDamaged]]:
-        """Yield the rows of leaves that belong to the section; failures of the store itself are raised (V4)."""
-        source = StoreNodes(self._store)
-        for ref, node in zip(refs, source.map(partial(try_load, source, 0), refs), strict=True):
-            if isinstance(node, Leaf):
-                yield ref, [row for row in node.rows if self._section.part.holds(row.path)]
-            elif isinstance(node, NodeMissing | NodeDamaged):
-                self._said.append(Finding(DAMAGED, path=ref.node, reason=node.message))
-                yield ref, node
+            yield from SectionComparison(self._store.open(), section, deep=self._deep).findings()
 
 
 class _Fold:
-    """Rows of all parts, put together: numbers, the first names of each kind, and a file of what can be repaired."""
+    """Folds the rows of all parts: counts, the first names of each kind, and a file of findings for a repair."""
 
     def __init__(self) -> None:
         self.spool = SortedSpool(2)
         self.damaged: dict[str, str] = {}
         self._counts = Counter[str]()
-        self._changed = _First()
-        self._refused = _First()
+        self._changed = _FirstRows()
+        self._refused = _FirstRows()
         self._unsafe: list[Unsafe] = []
         self._occupied: set[str] = set()
 
@@ -541,8 +207,8 @@ class _Fold:
         self._counts[finding] += row.number
         if path is None:
             return
-        if finding in MENDABLE:
-            self.spool.add([(_bytes(path), MENDABLE.index(finding), *row[3:9])])
+        if finding in REPAIRABLE:
+            self.spool.add([(key_bytes(path), REPAIRABLE.index(finding), *row[3:9])])
         elif finding == CHANGED:
             self._changed.add((path,))
         elif finding == REFUSED:
@@ -556,12 +222,12 @@ class _Fold:
             self._unsafe.append(Unsafe(path, reason, trash=trash, nameless=nameless))
 
     def result(self, damaged: list[str]) -> Compared:
-        """Return what was found; its rows for a repair are read from the file, which goes with `close`."""
+        """Return the result; it reads the findings for a repair from the file, until it is closed."""
         names: dict[str, list[str]] = {MISSING: [], UNINDEXED: []}
-        crowded = 0
+        blocked = 0
         for finding, entry in self._rows():
             if finding == UNINDEXED and entry.path in self._occupied:
-                crowded += 1
+                blocked += 1
                 self._refused.add((entry.path, IN_THE_WAY))
             elif finding != LEARNED and len(names[finding]) < MOST_NAMED:
                 names[finding].append(entry.path)
@@ -579,25 +245,25 @@ class _Fold:
             totals={
                 MISSING: counts[MISSING],
                 CHANGED: counts[CHANGED],
-                UNINDEXED: counts[UNINDEXED] - crowded,
-                REFUSED: counts[REFUSED] + crowded,
+                UNINDEXED: counts[UNINDEXED] - blocked,
+                REFUSED: counts[REFUSED] + blocked,
                 "unsafe": len(self._unsafe),
             },
-            mendable=lambda: windows(self._mendable()),
+            repairable=lambda: repair_batches(self._repairable()),
             close=self.spool.close,
         )
 
-    def _mendable(self) -> Iterator[tuple[str, Entry]]:
+    def _repairable(self) -> Iterator[tuple[str, Entry]]:
         for finding, entry in self._rows():
             if finding != UNINDEXED or entry.path not in self._occupied:
                 yield finding, entry
 
     def _rows(self) -> Iterator[tuple[str, Entry]]:
-        return ((MENDABLE[kind], Entry(_text(path), *rest)) for path, kind, *rest in self.spool)
+        return ((REPAIRABLE[kind], Entry(key_text(path), *rest)) for path, kind, *rest in self.spool)
 
 
-class _First:
-    """The first `MOST_NAMED` of many rows, in order."""
+class _FirstRows:
+    """Keeps the first `MOST_NAMED` of many rows, in order."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, ...]] = []
@@ -612,11 +278,11 @@ class _First:
 
 
 class _Leaves:
-    """The leaves of a tree that can be reached, by the paths that they hold."""
+    """The readable leaves of a tree, by the paths that they hold."""
 
     def __init__(self, tree: Outline) -> None:
         self._leaves = tree.leaves
-        # A leaf that is the root itself says nothing of its paths: every part looks.
+        # The range of a leaf that is the root itself is unknown: every part reads it.
         children = [ref for ref in tree.leaves if isinstance(ref, Child)]
         self._first, self._last = [ref.first for ref in children], [ref.last for ref in children]
 
@@ -624,7 +290,7 @@ class _Leaves:
         """Return the leaves that may hold a path of a part."""
         if not self._first:
             return self._leaves
-        span = _span(part)
+        span = _key_range(part)
         start = bisect_left(self._last, span.start)
         end = len(self._first) if span.end is None else bisect_left(self._first, span.end)
         found = range(start, end)
@@ -632,7 +298,7 @@ class _Leaves:
 
 
 def _lies_inside(part: Part, first: str, last: str) -> bool:
-    """Whether a range of paths lies in one of the directories that a part was divided into."""
+    """Whether a range of paths lies in a directory that was split off from a part."""
     if part.deep or part.holds(first):
         return False
     start = 0 if part.directory is None else len(part.directory) + 1
@@ -640,45 +306,32 @@ def _lies_inside(part: Part, first: str, last: str) -> bool:
     return first.startswith("" if part.directory is None else f"{part.directory}/") and last.startswith(child)
 
 
-def _span(part: Part) -> KeyRange:
+def _key_range(part: Part) -> KeyRange:
     return EVERYTHING if part.directory is None else KeyRange.under(f"{part.directory}/")
 
 
 def _touches(part: Part, span: KeyRange) -> bool:
-    both = _span(part) & span
+    both = _key_range(part) & span
     return both.end is None or both.start < both.end
 
 
 def _is_payload(section: Section) -> bool:
-    """Whether anything of a section can be ours: other programs' directories need not be listed."""
+    """Whether a section can hold payload or entries; directories of other programs are not listed."""
     root, _, _ = (section.part.directory or "").partition("/")
     return bool(section.part.directory is None or root in paths.PAYLOAD_ROOTS or section.leaves or section.trash)
 
 
 def _balanced(sections: Sequence[Section], wanted: int, deep: bool) -> list[list[Section]]:
-    """Put sections together into at most `wanted` parts of about the same cost, the costliest first."""
+    """Group sections into at most `wanted` parts of about the same cost, the costliest first."""
     load: list[tuple[int, int, list[Section]]] = [(0, number, []) for number in range(min(wanted, len(sections)))]
-    for section in sorted(sections, key=lambda one: -_cost(one, deep)):
-        cost, number, some = load[0]
-        some.append(section)
-        heapq.heapreplace(load, (cost + _cost(section, deep), number, some))
-    return [some for _, _, some in sorted(load, key=itemgetter(1))]
+    for section in sorted(sections, key=lambda section: -_cost(section, deep)):
+        cost, number, group = load[0]
+        group.append(section)
+        heapq.heapreplace(load, (cost + _cost(section, deep), number, group))
+    return [group for _, _, group in sorted(load, key=itemgetter(1))]
 
 
 def _cost(section: Section, deep: bool) -> int:
     leaves = [ref for ref in section.leaves if isinstance(ref, Child)]
     size = sum(ref.bytes for ref in leaves) if deep else 0
     return REQUEST * (1 + sum(ref.entries for ref in leaves)) + size
-
-
-def _spooled(meta: ObjectMeta) -> tuple[Any, ...]:
-    path, push = keys.parse_payload(meta.key)
-    return _bytes(path), push or "", _bytes(meta.key), meta.size, meta.etag, meta.version, meta.modified
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode(errors="surrogateescape")
-
-
-def _text(key: bytes) -> str:
-    return key.decode(errors="surrogateescape")

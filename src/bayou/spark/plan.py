@@ -113,14 +113,14 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
     The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
     """
     context.journal.settle()
-    exported = export(context.database, context.place, folder)
+    exported = export(context.database, context.remote_id, folder)
     marks = tuple(context.journal.marks())
     base = context.base.tree()
     same = (base.root.digest if base.root else None) == (remote.root.digest if remote.root else None)
     policy = context.policy
     kernel = LookAt(
         root=context.root,
-        place=context.place,
+        place=context.remote_id,
         policy=(policy.hydrate, policy.exclude),
         adopt=context.options.adopt,
         marks=marks,

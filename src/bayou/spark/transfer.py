@@ -30,7 +30,7 @@ from bayou.spark.session import interrupt_all, interrupt_at_deadline, log_of, se
 from bayou.spark.shared_fs import require_shared
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
-from bayou.sync.transfer.executor import Arrived, Upload
+from bayou.sync.transfer.executor import Downloaded, Upload
 from bayou.worktree.atomic_write import temporary_name
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Expected(Struct, frozen=True):
     """Downloads that have begun before anybody asked for them."""
 
     entries: Mapping[str, Entry]
-    results: Generator[Arrived | Failure, None, None] | None
+    results: Generator[Downloaded | Failure, None, None] | None
 
 
 class SparkMover:
@@ -96,9 +96,9 @@ class SparkMover:
         self._folders: list[Path] = []
         self._expected: deque[_Expected] = deque()
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> executor.Sending:
+    def upload(self, uploads: Iterable[Upload], count: int) -> executor.UploadResults:
         """Write objects; the first job runs from now on."""
-        return executor.unless_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
+        return executor.raise_if_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
 
     def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
@@ -111,10 +111,10 @@ class SparkMover:
         kernel = transfer.Uploads(self._recipe, self._root, seconds_left(self._deadline), reports)
         return self._run(window, transfer.to_batch, kernel, transfer.Sent({one.path: one for one in window}), reports)
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        return executor.unless_down(self._store, self._downloads(entries))
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
+        return executor.raise_if_down(self._store, self._downloads(entries))
 
-    def _downloads(self, entries: Iterable[Entry]) -> Iterator[Arrived | Failure]:
+    def _downloads(self, entries: Iterable[Entry]) -> Iterator[Downloaded | Failure]:
         wanted = {entry.path: entry for entry in entries}
         if self._expected:
             yield from self._arriving(self._expected.popleft(), wanted)
@@ -134,14 +134,14 @@ class SparkMover:
         for folder in self._folders:
             _remove(folder)
 
-    def _arriving(self, job: _Expected, wanted: dict[str, Entry]) -> Iterator[Arrived | Failure]:
+    def _arriving(self, job: _Expected, wanted: dict[str, Entry]) -> Iterator[Downloaded | Failure]:
         """Yield what was expected and is wanted as it was, and take that out of `wanted`."""
         for one in job.results or ():
             if wanted.get(one.path) == job.entries[one.path]:
                 del wanted[one.path]
                 yield one
 
-    def _fetch(self, window: Sequence[Entry]) -> Generator[Arrived | Failure, None, None]:
+    def _fetch(self, window: Sequence[Entry]) -> Generator[Downloaded | Failure, None, None]:
         folder = self._staging / temporary_name()
         folder.mkdir()
         self._folders.append(folder)

@@ -24,14 +24,14 @@ from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
 from bayou.sync.plan.decision_table import Action
 from bayou.sync.plan.local_scanner import LocalScanner, Observation
-from bayou.sync.plan.planner import distrust, guard, plan, tell_found
+from bayou.sync.plan.planner import forget_unconfirmed, guard, plan, report_discovery
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import MASS_COUNT, PathAction
 from bayou.sync.plan.windows import Looked, Planned, Window, cut
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
-from bayou.sync.run import record_in_sync, see_store, settle_pending, tell_looked
-from bayou.sync.transfer.apply import Begun, begin, conflict_refused, finish
+from bayou.sync.run import read_remote, record_in_sync, report_scan, resolve_pending
+from bayou.sync.transfer.apply import StartedPlan, begin, finish, refuse_conflicts
 from bayou.sync.transfer.executor import BulkMover
 from bayou.sync.transfer.pull import IncomingFile, downloads
 
@@ -48,9 +48,9 @@ def large_pass(
     context.report.engine = "spark"
     if store_view is None:
         ours = context.options.adopt or context.journal.counts()[0] > 0
-        store_view = see_store(context, ours=ours, etag=None)
+        store_view = read_remote(context, ours=ours, etag=None)
     assert store_view is not None  # nobody asked whether it is modified
-    if settle_pending(context, store_view):
+    if resolve_pending(context, store_view):
         return True
     if not context.options.dry_run:
         context.base.fold(context.nodes)
@@ -79,13 +79,13 @@ def _folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _moving(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
-    before = context.mover
+    before = context.executor
     mover = executor.mover(recipe, context)
-    context.mover = mover
+    context.executor = mover
     try:
         yield mover
     finally:
-        context.mover = before
+        context.executor = before
         mover.close()
 
 
@@ -109,7 +109,7 @@ def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
     head, place = store_view.head, context.base.place
     if head is not None and remote_snapshot.rebuilt_since(place, head):
         mine = IndexTree(context.nodes, place.root)
-        distrust(context, diff(mine, store_view.tree), head)
+        forget_unconfirmed(context, diff(mine, store_view.tree), head)
 
 
 class _Large:
@@ -135,10 +135,11 @@ class _Large:
                     found.temporaries.append(one.path)
                 case _:
                     found.failed.append(Failure(one.path, one.what, one.text))
-        tell_looked(self._context.report, found)
-        tell_found(self._context, self._view)
+        report_scan(self._context.report, found)
+        report_discovery(self._context, self._view)
         if not self._context.options.dry_run:
-            sweep_tree(self._context, found.temporaries)
+            context = self._context
+            sweep_tree(context.root, context.repo.state, context.journal, found.temporaries)
 
     def rehearse(self) -> None:
         """Say what would be done."""
@@ -168,7 +169,7 @@ class _Large:
                 conflicts += [one.path for one in todo if one.action is Action.CONFLICT][: _NAMED - len(conflicts)]
         guard(context, counts, self._view)
         if fails and conflicts:
-            raise conflict_refused(conflicts)
+            raise refuse_conflicts(conflicts)
 
     def act(self) -> bool:
         """Carry out every window; return whether another pass is needed.
@@ -178,7 +179,7 @@ class _Large:
         process. To decide a window nobody needs the commit of the one before, which is of other paths.
         """
         again = False
-        before = begun = Begun()
+        before = begun = StartedPlan()
         try:
             with self._told_as_one():
                 for window, todo in self._under_way():
@@ -192,12 +193,12 @@ class _Large:
         record_in_sync(self._context, self._view.seen, self._planned.marks, clean=not again)
         return again
 
-    def _finish(self, begun: Begun) -> bool:
+    def _finish(self, begun: StartedPlan) -> bool:
         """Commit a window; return whether another pass is needed."""
         context = self._context
         again, seen = finish(context, begun, self._view.seen)
         if seen is not None:
-            self._view = remote_snapshot.later(self._view, context.store, context.cache, seen)
+            self._view = remote_snapshot.with_head(self._view, context.store, context.cache, seen)
         return again
 
     @contextmanager
@@ -227,7 +228,7 @@ class _Large:
         before: list[tuple[Window, list[PathAction]]] = []
         for window, todo in self._decided():
             arriving = [IncomingFile(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
-            self._mover.expect(downloads(context, arriving))
+            self._mover.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before
@@ -250,7 +251,7 @@ class _Large:
             observer = LocalScanner(
                 context.root,
                 context.database,
-                context.place,
+                context.remote_id,
                 context.policy,
                 adopt=context.options.adopt,
                 absent=context.absent(window.span),

@@ -1,4 +1,8 @@
-"""What one sync works with: one place where everything that has a lifetime is made and closed."""
+"""The open state of one sync: store, database, base, journal, staging area, options and report.
+
+`open_context` opens everything that must be closed again, under the repo's sync lock, and yields a `SyncContext`.
+Functions that need only two or three of its fields take those instead of the context.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
 from bayou.state.journal import Journal
 from bayou.sync.bulk import Bulk, store_handle
+from bayou.sync.commit.commit import Committer
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
@@ -36,8 +41,8 @@ from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import SafeRoot
 from bayou.worktree.staging import StagingArea
 
-_TURN_S = 0.01
-"""How soon to look again whether whoever syncs this repo is done: another process, or another step of a workflow."""
+_LOCK_POLL_S = 0.01
+"""How often a sync tries to take the lock that another process, or another step of a workflow, holds."""
 
 
 class SyncContext(Struct):
@@ -54,45 +59,51 @@ class SyncContext(Struct):
     journal: Journal
     policy: Policy
     incoming: StagingArea
-    mover: TransferExecutor
+    executor: TransferExecutor
     options: SyncOptions
     report: SyncReport
     progress: Progress
     mass_delete: bool = False
-    """Whether what is committed is part of deletes that, taken together, were allowed as a mass delete."""
+    """Whether the commits of this sync are parts of a mass delete that the user allowed."""
 
     @property
-    def place(self) -> int:
+    def remote_id(self) -> int:
+        """The number of the synced remote in `sync.db`, which keeps the state of each remote apart."""
         return self.base.place_id
 
     @property
+    def committer(self) -> Committer:
+        return Committer(self.store, self.cache, self.database, self.remote_id, self.by, self.deadline)
+
+    @property
     def by(self) -> str:
-        """Who writes, for the log."""
+        """The author of commits, for the log."""
         return identity()
 
     @property
     def bulk(self) -> Bulk | None:
-        """How to use Spark for what is too much for this process; None if nothing is."""
+        """How to use Spark for more paths than this process takes on; None if this process does everything."""
         return Bulk.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
 
     @property
     def engines(self) -> Engines:
-        """How jobs over the whole store are run."""
+        """How jobs over the whole store run."""
         return Engines.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
 
     @property
     def handle(self) -> StoreHandle:
-        """The store, as a job holds it."""
+        """The store as a job holds it: picklable, and opened again in a worker."""
         return store_handle(self.repo.config, self.store, self.deadline)
 
     def stat(self, path: str) -> FileStat | None:
-        """Return the stat of a file in the tree; None if there is none, or something that is no file."""
+        """Return the stat of a regular file in the tree; None if the path is missing or is not a regular file."""
         return file_stat(self.root, path)
 
-    def unmoved(self, observed: Observed) -> bool:
-        """Whether the file is still the one that was looked at, or still missing; something that is no file is none.
+    def is_unchanged(self, observed: Observed) -> bool:
+        """Whether the file is the one that the scanner saw, or is still missing.
 
-        Hot, and safe with a plain look: a file that a link leads to has another inode than the one that was seen.
+        Anything but a regular file counts as missing. This is called often, and a plain `lstat` is safe: a file that a
+        link leads to has another inode.
         """
         seen = observed.stat
         try:
@@ -104,13 +115,16 @@ class SyncContext(Struct):
         return seen == (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
     def absent(self, within: KeyRange = EVERYTHING) -> set[str]:
-        """Return what is not here on purpose, under today's policy; what something stood in the way of may come now."""
+        """Return the paths that are absent on purpose under the current policy.
+
+        A path that was refused because something blocked it is no longer among them once the obstacle is gone.
+        """
         found = self.base.absent(within).items()
-        return {path for path, why in found if stays_away(self.root, self.policy, path, why)}
+        return {path for path, why in found if still_absent(self.root, self.policy, path, why)}
 
 
-def stays_away(root: Path, policy: Policy, path: str, why: Why) -> bool:
-    """Whether what was left out for a reason is to be left out still: by policy, or since it cannot be there (V21)."""
+def still_absent(root: Path, policy: Policy, path: str, why: Why) -> bool:
+    """Whether a path that was left out for a reason stays absent: by policy, or because it cannot exist here (V21)."""
     if why != "refused":
         return policy.still(path, why)
     if paths.refusal(path) is not None:
@@ -133,14 +147,17 @@ def open_context(
     policy: Policy | None = None,
     connection: Connection | None = None,
 ) -> Iterator[SyncContext]:
-    """Prepare one sync of a repo with its store, or with `store`; one process at a time. The connection stays open."""
+    """Open one sync of a repo with its store, or with `store`. Only one process at a time can sync a repo.
+
+    `AlreadySyncing` if another process still syncs at the deadline. A `connection` that the caller passes stays open.
+    """
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     with ExitStack() as held:
         opened = held.enter_context(connected(repo, connection))
         bounded = opened.store(deadline) if store is None else store.within(deadline)
         repo.tree_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         database = opened.database
-        held.enter_context(_alone(repo.state / "sync.lock", deadline))
+        held.enter_context(_sync_lock(repo.state / "sync.lock", deadline))
         cache = NodeFiles(repo.state / "nodes")
         nodes = BaseNodes(cache, ulid())
         base = SyncBase(database, repo_place(repo, bounded), bounded.namespace, nodes)
@@ -159,7 +176,7 @@ def open_context(
             journal=journal,
             policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
             incoming=incoming,
-            mover=ThreadTransfer(bounded, repo.tree_root, incoming),
+            executor=ThreadTransfer(bounded, repo.tree_root, incoming),
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=progress or NoProgress(),
@@ -167,11 +184,11 @@ def open_context(
 
 
 @contextmanager
-def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
+def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
     lock = FileLock(path)
     while not lock.acquire():
         try:
-            deadline.sleep(_TURN_S)  # V12: whoever waits for its turn can be told to stop
+            deadline.sleep(_LOCK_POLL_S)  # V12: the wait can be cancelled
         except DeadlinePassed:
             raise AlreadySyncing(
                 "another process is syncing this repo", hint="wait for it: it works on the same tree"
@@ -183,8 +200,8 @@ def _alone(path: Path, deadline: Deadline) -> Iterator[None]:
 
 
 def identity() -> str:
-    """Who writes, for the log: user and host."""
-    import getpass  # noqa: PLC0415  (whoever commits nothing does without)
+    """Return user and host, as the author of commits in the log."""
+    import getpass  # noqa: PLC0415  (only a commit needs it)
     import socket  # noqa: PLC0415
 
     return f"{getpass.getuser()}@{socket.gethostname()}"

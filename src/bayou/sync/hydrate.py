@@ -1,4 +1,4 @@
-"""Fetch what a lazy tree does without."""
+"""`datastore hydrate`: fetch content that a lazy tree has left in the store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
-from bayou.sync.transfer.pull import IncomingFile, settle_intents
-from bayou.sync.transfer.pull import pull as bring
+from bayou.sync.transfer.intents import recover_intents
+from bayou.sync.transfer.pull import IncomingFile, pull
 
 
 def hydrate(
@@ -28,36 +28,36 @@ def hydrate(
     timeout: float | None = None,
     connection: Connection | None = None,
 ) -> Moved:
-    """Fetch one path, what lies below a directory or belongs to a model, or (None) everything that is absent as lazy.
+    """Fetch one path, all below a directory, all of a model, or (None) everything that is absent by the lazy policy.
 
-    A path may be spelled in any way, as in `paths.relative`. `SyncError` names what could not be fetched.
+    A path may have any spelling that `paths.relative` accepts. `SyncError` names a file that could not be fetched.
     """
-    meant = None if target is None else paths.relative(repo.tree_root, target) or None
+    path = None if target is None else paths.relative(repo.tree_root, target) or None
     if repo.config.datastore.url is None:
         return Moved()
-    with _with_everything(repo, timeout, connection) as context:
-        settle_intents(context)
-        fetch(context, meant)
-    return _whole(context.report).pulled
+    with _open_full(repo, timeout, connection) as context:
+        recover_intents(context)
+        fetch(context, path)
+    return _require_complete(context.report).pulled
 
 
 def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
-    """Bring the tree up to the store, with everything in it; `SyncError` names what could not be fetched."""
-    with _with_everything(repo, timeout) as context:
+    """Pull the whole store, lazy content included; `SyncError` names a file that could not be fetched."""
+    with _open_full(repo, timeout) as context:
         run(context)
-    return _whole(context.report)
+    return _require_complete(context.report)
 
 
-def _with_everything(
+def _open_full(
     repo: Repo, timeout: float | None, connection: Connection | None = None
 ) -> AbstractContextManager[SyncContext]:
     policy = Policy.of("full", repo.config.datastore.exclude)
     return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy, connection=connection)
 
 
-def _whole(report: SyncReport) -> SyncReport:
+def _require_complete(report: SyncReport) -> SyncReport:
     if report.failed or report.missing:
-        names = [*report.missing, *(one.path for one in report.failed)]
+        names = [*report.missing, *(failure.path for failure in report.failed)]
         raise SyncError(
             f"{len(names)} files could not be fetched, as {names[0]}",
             hint="bayou datastore verify shows what is damaged",
@@ -66,15 +66,15 @@ def _whole(report: SyncReport) -> SyncReport:
 
 
 def fetch(context: SyncContext, target: str | None) -> None:
-    """Fetch absent entries of base into the tree; base itself does not change."""
-    wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _belongs(path, target)]
+    """Fetch absent entries of base into the tree; base does not change."""
+    wanted = [path for path, why in context.base.absent().items() if why == "lazy" and _is_wanted(path, target)]
     if not wanted and target is not None and _is_lost(context, target):
         wanted = [target]
     if not wanted and not _is_here(context, target):
         raise NotFound(f"there is nothing at {target}", hint="bayou datastore sync --pull brings what is new")
     entries = context.base.lookup(wanted)
     through = context.journal.newest()
-    bring(
+    pull(
         context,
         [IncomingFile(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
     )
@@ -82,21 +82,21 @@ def fetch(context: SyncContext, target: str | None) -> None:
 
 
 def _is_lost(context: SyncContext, path: str) -> bool:
-    """Whether base has a file that is neither here nor deleted by anybody: it may come back (V5)."""
+    """Whether base has a file that is missing here without a journaled delete: fetching it is safe (V5)."""
     if context.stat(path) is not None or not context.base.lookup([path]):
         return False
     return not JournalSnapshot.of(context.journal.rows()).deleted(path)
 
 
 def _is_here(context: SyncContext, target: str | None) -> bool:
-    """Whether what is asked for is known, so that having nothing to fetch means that it is all here."""
+    """Whether base or the tree has the target, so that having nothing to fetch means that it is complete."""
     if target is None or context.stat(target) is not None:
         return True
     context.base.fold(context.nodes)
-    return any(_belongs(entry.path, target) for entry in scan(context.base.tree()))
+    return any(_is_wanted(entry.path, target) for entry in scan(context.base.tree()))
 
 
-def _belongs(path: str, target: str | None) -> bool:
+def _is_wanted(path: str, target: str | None) -> bool:
     if target is None or path == target or path.startswith(f"{target}/"):
         return True
     return "/" not in target and target in path.split("/")[1:-3]

@@ -1,4 +1,4 @@
-"""Keep `.bayou/state` as small as what it describes (F129), and the tree free of what killed writers left (V14)."""
+"""Remove what earlier syncs left behind: cached index nodes (F129), and temporary files of killed writers (V14)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from bayou.core.clock import now_ms
 from bayou.index.node import digest_of
+from bayou.index.node_store import LocalNodes
 from bayou.index.tree import IndexTree, names
 from bayou.state.base import load_root
-from bayou.sync.context import SyncContext
+from bayou.state.database import Database
+from bayou.state.journal import Journal
 from bayou.worktree.staging import made_before, sweep
 
 LARGE = "large"
-"""Where a large pass keeps what it has found, below the local state; gone when it ends, unless it is killed."""
+"""The directory, below the local state, where a pass on Spark keeps its findings; only a killed pass leaves it."""
 
 _SPARE = 512
 _ENTRIES_PER_FILE = 64
@@ -23,29 +26,29 @@ _DAY_MS = 86_400_000
 _NODE_FILE = re.compile(r"[0-9a-f]{64}(-[0-9A-Za-z-]+)?\.parquet|\.bayou-[0-9A-Z]{26}\.tmp")
 
 
-def prune_cache(context: SyncContext) -> None:
-    """Remove cached nodes that no base names, once there are many more of them than the bases need.
+def prune_cache(state: Path, database: Database, nodes: LocalNodes) -> None:
+    """Remove cached nodes that no base refers to, once there are many more of them than the bases need.
 
-    Everything else in the cache can be fetched again. One process at a time syncs a repo, so nobody is reading them.
-    What a large pass that was killed has left goes too.
+    The client can fetch every other cached node again. The caller holds the sync lock, so no other process reads the
+    cache. The function also removes what a killed pass on Spark left.
     """
-    large = context.repo.state / LARGE
+    large = state / LARGE
     if large.exists():
-        import shutil  # noqa: PLC0415
+        import shutil  # noqa: PLC0415  (rarely needed, and slow to import)
 
         shutil.rmtree(large, ignore_errors=True)
-    folder = context.repo.state / "nodes"
+    folder = state / "nodes"
     if folder.is_symlink():
-        return  # none of ours is one, and what it leads to is not ours either
+        return  # Bayou makes no link here, and the files behind it are not Bayou's
     try:
         files = [name for name in os.listdir(folder) if _NODE_FILE.fullmatch(name)]
     except FileNotFoundError:
         return
-    roots = [load_root(str(text)) for (text,) in context.database.rows("SELECT root FROM place WHERE root IS NOT NULL")]
+    roots = [load_root(str(text)) for (text,) in database.rows("SELECT root FROM place WHERE root IS NOT NULL")]
     entries = sum(root.entries for root in roots if root is not None)
     if len(files) <= _SPARE + entries // _ENTRIES_PER_FILE:
         return
-    keep = {name for root in roots for name in names(IndexTree(context.nodes, root))}
+    keep = {name for root in roots for name in names(IndexTree(nodes, root))}
     keep |= {digest_of(name).hex() for name in keep}
     for file in files:
         if file.removesuffix(".parquet") not in keep:
@@ -53,12 +56,13 @@ def prune_cache(context: SyncContext) -> None:
                 os.unlink(folder / file)
 
 
-def sweep_tree(context: SyncContext, temporaries: Sequence[str]) -> None:
-    """Remove temporaries in the tree whose writers are gone.
+def sweep_tree(root: Path, state: Path, journal: Journal, temporaries: Sequence[str]) -> None:
+    """Remove temporary files in the tree whose writers are gone.
 
-    Who writes is present before, and as long as a temporary of its own is to get its name (`Journal.appear`): one that
-    is older than everybody who is here has no writer any more. The day is for machines that do not see each other's
-    locks, or disagree about the time. What a change set names waits for that change to be carried out.
+    A writer announces itself in the journal (`Journal.appear`) before it makes a temporary file, so a temporary file
+    that is older than every announced writer belongs to none of them. It must also be a day old, for machines that do
+    not see each other's locks or whose clocks differ. A temporary file that a change set names is kept until that
+    change is carried out.
     """
     if not temporaries:
         return
@@ -66,16 +70,16 @@ def sweep_tree(context: SyncContext, temporaries: Sequence[str]) -> None:
     old = made_before(temporaries, yesterday)
     if not old:
         return
-    oldest = context.journal.oldest_living(yesterday)
+    oldest = journal.oldest_living(yesterday)
     orphans = made_before(old, yesterday if oldest is None else oldest)
-    awaited = _change_sets(context)
-    sweep(context.root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
+    awaited = _change_sets(state)
+    sweep(root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
 
 
-def _change_sets(context: SyncContext) -> str:
-    """Return what the change sets of the records say that nobody has carried out yet."""
-    said = ""
-    for change in (context.repo.state / "changes").glob("*.json"):
+def _change_sets(state: Path) -> str:
+    """Return the text of all pending change sets."""
+    text = ""
+    for change in (state / "changes").glob("*.json"):
         with suppress(FileNotFoundError):  # carried out meanwhile
-            said += change.read_text()
-    return said
+            text += change.read_text()
+    return text

@@ -1,6 +1,6 @@
-"""What a sync did, for people and for scripts (V17): counts of work really done, and everything worth a word.
+"""Options and reports of sync and of the commands around it (V17): setup, status, verify, gc, replicate.
 
-What the commands around a sync did or found (V17); a sync itself needs none of it.
+Reports count work that was really done, and name each path that failed, was refused or is in conflict.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Engine = Literal["fast", "point", "spark"]
 Resolution = Literal["keep", "ours", "theirs", "fail"]
 
 Renumber = Callable[[bytes, int], bytes | None]
-"""Given the metadata of a version and its new number, return its new metadata, or None if it cannot have another."""
+"""Given a version's metadata and its new number, return the new metadata; None if it cannot be renumbered."""
 
 
 class Conflict(Struct, frozen=True):
-    """Two sides changed one path. `kept` says whose bytes have the path now, `copy` where the others are."""
+    """A path that both sides changed. `kept` says which side has the path now, `copy` where the other's bytes are."""
 
     path: str
     kept: Literal["remote", "local"]
@@ -31,7 +31,7 @@ class Conflict(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """One path that could not be moved; it stays journaled."""
+    """A path that could not be transferred, and why; its journal row stays."""
 
     path: str
     code: str
@@ -39,14 +39,14 @@ class Failure(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A name that has no safe or no allowed place, and why."""
+    """A name that cannot be a path of the tree or a key of the store, and why."""
 
     path: str
     reason: str
 
 
 class PlannedAction(Struct, frozen=True):
-    """What a dry run would do to one path."""
+    """The action that a dry run would take for one path."""
 
     path: str
     action: str
@@ -58,7 +58,7 @@ class CommitId(Struct, frozen=True):
 
 
 class Moved(Struct):
-    """Work done in one direction."""
+    """Counts of what was transferred in one direction."""
 
     files: int = 0
     bytes: int = 0
@@ -67,7 +67,7 @@ class Moved(Struct):
 
 
 class SyncReport(Struct):
-    """The outcome of one sync. `exit_code` follows from it: 1 failed, 3 conflicts kept, else 0."""
+    """The result of one sync."""
 
     mode: Mode = "sync"
     engine: Engine = "fast"
@@ -86,19 +86,20 @@ class SyncReport(Struct):
     seconds: float = 0.0
 
     def warn(self, text: str) -> None:
-        """Add a warning; a later pass over the same finding adds nothing."""
+        """Add a warning, unless an earlier pass has added the same."""
         if text not in self.warnings:
             self.warnings.append(text)
 
     @property
     def exit_code(self) -> int:
+        """1 if a path failed or its object is missing, 3 if conflicts were kept, else 0."""
         if self.failed or self.missing:
             return 1
         return 3 if self.conflicts else 0
 
 
 class SyncOptions(SelectiveStruct, frozen=True):
-    """What a caller may ask of one sync."""
+    """The options of one sync."""
 
     uncompared: ClassVar[tuple[str, ...]] = ("renumber",)
 
@@ -109,15 +110,15 @@ class SyncOptions(SelectiveStruct, frozen=True):
     allow_mass_delete: bool = False
     engine: Literal["auto", "point", "spark"] = "auto"
     walk: bool = True
-    """Look at the whole tree by stat; the implicit syncs around other commands do not."""
+    """Whether to stat the whole tree; the implicit syncs around other commands rely on the journal alone."""
     scope: ModelScope | None = None
-    """Pull only what lies in here (None: everything); only for a pull that does not walk."""
+    """Pull only these models (None: everything); only for a pull without a walk."""
     renumber: Renumber | None = None
-    """The rule by which a version of ours gets another number than the store's; without one they are in conflict."""
+    """Gives a local version another number than the store's version; without it the two are in conflict."""
 
 
 class SetupReport(Struct, frozen=True):
-    """The outcome of `datastore setup`."""
+    """The result of `datastore setup`."""
 
     url: str
     namespace: str | None
@@ -131,7 +132,7 @@ class SetupReport(Struct, frozen=True):
     conflicts: list[Conflict]
     warnings: list[str]
     unfinished: str | None = None
-    """Why the push or the hydration did not end in time, if so; the configuration is written all the same."""
+    """Why the push or the hydration did not finish in time, if so; the configuration is switched all the same."""
 
 
 class IndexStatus(Struct, frozen=True):
@@ -143,9 +144,9 @@ class IndexStatus(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """What `datastore status` tells. `index` is None where there is no head, or no store at all.
+    """The result of `datastore status`. `index` is None if the store has no head, or there is no store.
 
-    `healthy` is None where nobody has asked the store: offline.
+    `healthy` is None offline, where the client sends no request.
     """
 
     url: str
@@ -163,7 +164,7 @@ class Status(Struct, frozen=True):
 
 
 class VerifyReport(Struct, frozen=True):
-    """What `datastore verify` found. Leftovers of unfinished pushes and trash are no damage."""
+    """The findings of `datastore verify`. Leftovers of unfinished pushes, and trash, are not damage."""
 
     checked: int
     missing: list[str]
@@ -174,14 +175,14 @@ class VerifyReport(Struct, frozen=True):
     repaired: int
     refused: list[Refusal] = field(default_factory=list)
     unsafe: list[Refusal] = field(default_factory=list)
-    """Rows of the index or its trash that nothing is done by, and why; `--forget` takes a path as this has it."""
+    """Rows of the index or its trash that clients ignore (V25), and why; `--forget` accepts these paths as printed."""
     damaged: list[str] = field(default_factory=list)
-    """Pieces of the index itself: nodes, and pages of the log."""
+    """Damaged objects of the index itself: nodes, and pages of the log."""
     unrecovered: list[str] = field(default_factory=list)
-    """What a rebuilding of the index could not bring back: paths, or how many of a range."""
+    """What a rebuild of the index could not recover: paths, or numbers of entries in a range."""
     warnings: list[str] = field(default_factory=list)
     totals: Mapping[str, int] = field(default_factory=dict)
-    """How many there are of what a list names only the first of: `missing`, `changed`, `unindexed`, `refused`,
+    """The full number of each list that names only its first items: `missing`, `changed`, `unindexed`, `refused`,
     `unsafe`."""
 
     @property
@@ -190,7 +191,7 @@ class VerifyReport(Struct, frozen=True):
 
 
 class CollectReport(Struct, frozen=True):
-    """What `datastore gc` removed from the store, or, dry, would."""
+    """What `datastore gc` deleted from the store, or would delete in a dry run."""
 
     objects_deleted: int
     leftovers_deleted: int
@@ -202,7 +203,7 @@ class CollectReport(Struct, frozen=True):
 
 
 class ReplicateReport(Struct):
-    """What `datastore replicate` copied to another store, or, dry, would. `skipped`: what that had already."""
+    """What `datastore replicate` copied, or would copy in a dry run. `skipped`: what the target already had."""
 
     url: str
     namespace: str | None = None
@@ -212,18 +213,18 @@ class ReplicateReport(Struct):
     deleted: int = 0
     failed: list[Failure] = field(default_factory=list)
     failures: int = 0
-    """How many paths failed; `failed` names the first of them."""
+    """The number of failed paths; `failed` names the first of them."""
     warnings: list[str] = field(default_factory=list)
     dry_run: bool = False
 
     def warn(self, text: str) -> None:
-        """Add a warning; a later attempt at the same adds nothing."""
+        """Add a warning, unless an earlier attempt has added the same."""
         if text not in self.warnings:
             self.warnings.append(text)
 
 
 class KeptCopy(Struct, frozen=True):
-    """A conflict's copy that waits for somebody to look at it. `at` is ms since 1970."""
+    """A kept copy of the losing side of a conflict. `at` is ms since 1970."""
 
     path: str
     copy: str

@@ -1,7 +1,8 @@
-"""One sync, from the first look to the proof at its end.
+"""One sync: passes of scan, plan, transfer and commit, until nothing is left to do.
 
-A pass looks at both sides, decides, moves data and commits. What moved under it, here or there, is decided again in
-another pass. "In sync" is recorded only where base's root is the head's root (V3).
+A pass scans the tree, reads the store's head, plans every path that differs, transfers files and commits. Paths that
+changed during the pass, in the tree or in the store, are planned again by another pass. The client records "in sync"
+only if base's root is the head's root (V3).
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
-from bayou.sync.transfer.pull import ProofLost, settle_intents
+from bayou.sync.transfer.intents import ProofLost, recover_intents
 
 if TYPE_CHECKING:
     from bayou.sync.bulk import BulkExecutor
 
 _PASSES = 5
+"""Passes of one sync, at most; the next sync goes on with files that keep changing."""
 
 
 def run(context: SyncContext) -> SyncReport:
@@ -40,23 +42,23 @@ def run(context: SyncContext) -> SyncReport:
     report = context.report
     try:
         if not context.options.dry_run:
-            settle_intents(context)
+            recover_intents(context)
         for _ in range(_PASSES):
-            if not _whole_pass(context):
+            if not _pass_or_forget_base(context):
                 break
         else:
             report.warn("some files kept changing meanwhile, here or in the store; the next sync goes on with them")
     except ProofLost as error:
         report.warn(f"what was pulled is here, but the proof could not be kept: {error}")
     finally:
-        report.refused = list({one.path: one for one in report.refused}.values())
+        report.refused = list({refusal.path: refusal for refusal in report.refused}.values())
         report.requests = context.store.requests - before
         report.seconds = round(time.monotonic() - begin, 3)
     return report
 
 
-def _whole_pass(context: SyncContext) -> bool:
-    """Make a pass; if base turns out to be damaged, forget it, so that the next one compares everything anew (V3)."""
+def _pass_or_forget_base(context: SyncContext) -> bool:
+    """Make a pass; if base turns out to be damaged, forget it, so that the next pass compares everything (V3)."""
     try:
         return _pass(context)
     except BaseLost as lost:
@@ -68,46 +70,46 @@ def _whole_pass(context: SyncContext) -> bool:
 
 
 def _pass(context: SyncContext) -> bool:
-    """Look, decide and act once; return whether something moved meanwhile and must be decided again.
+    """Make one pass; return whether something changed meanwhile and another pass is needed.
 
-    The look starts in this process; if more than `point_limit` paths turn out to need a decision, all of it is done by
-    Spark. What is narrowed to some models is always done here.
+    The scan starts in this process; if it finds more paths than the engine's limit, Spark makes the pass. A pull of
+    some models always runs in this process.
     """
     bulk = context.bulk if context.options.scope is None else None
     if bulk is None:
         return _pass_here(context, None)
-    seen: list[RemoteSnapshot] = []
+    snapshots: list[RemoteSnapshot] = []
     if not bulk.must:
         try:
-            return _pass_here(context, bulk.limit, seen)
+            return _pass_here(context, bulk.limit, snapshots)
         except TooMany:
             pass
-    again = bulk.run("tree and store were compared", partial(_pass_there, context, seen))
+    again = bulk.run("tree and store were compared", partial(_pass_on_spark, context, snapshots))
     if again is not None:
         return again
     context.report.engine = "fast"
     return _pass_here(context, None)
 
 
-def _pass_there(
-    context: SyncContext, seen: Sequence[RemoteSnapshot], executor: BulkExecutor, recipe: StoreSpec
+def _pass_on_spark(
+    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, recipe: StoreSpec
 ) -> bool:
     from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
-    return large_pass(context, executor, recipe, seen[0] if seen else None)
+    return large_pass(context, executor, recipe, snapshots[0] if snapshots else None)
 
 
-def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnapshot] | None = None) -> bool:
-    """Make a pass in this process; `TooMany` if it is about more than `limit` paths: then nothing was changed yet.
+def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSnapshot] | None = None) -> bool:
+    """Make a pass in this process; `TooMany`, before anything is changed, if it has more than `limit` paths.
 
-    `looked` is given the view of the store, once there is one: a discovery need not be made again.
+    The function appends the snapshot of the store to `snapshots`, so that a pass on Spark need not read it again.
     """
     report = context.report
-    place = context.base.place
-    observer = LocalScanner(
+    remote_state = context.base.place
+    scanner = LocalScanner(
         context.root,
         context.database,
-        context.place,
+        context.remote_id,
         context.policy,
         adopt=context.options.adopt,
         absent=context.absent(),
@@ -117,64 +119,72 @@ def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnaps
     )
     scope = context.options.scope
     walk = scope is None and (context.options.walk or not context.base.known)
-    observation = observer.look(context.journal.rows(), walk=walk, scope=scope, limit=limit)
+    observation = scanner.scan(context.journal.rows(), walk=walk, scope=scope, limit=limit)
     if not context.options.dry_run:
-        sweep_tree(context, observation.temporaries)
-    quiet = _quiet(context, observation)
-    ours = any(one.state.ours or one.state.deleted for one in observation.paths.values())
-    store_view = see_store(context, ours=ours, etag=place.etag if quiet and _proved(context) else None)
-    tell_looked(report, observation)
-    if store_view is None:
+        sweep_tree(context.root, context.repo.state, context.journal, observation.temporaries)
+    nothing_to_plan = _nothing_to_plan(context, observation)
+    ours = any(observed.state.ours or observed.state.deleted for observed in observation.paths.values())
+    snapshot = read_remote(context, ours=ours, etag=remote_state.etag if nothing_to_plan and _proved(context) else None)
+    report_scan(report, observation)
+    if snapshot is None:
         report.untracked = sorted(observation.paths)
         return False
-    if settle_pending(context, store_view):
+    if resolve_pending(context, snapshot):
         return True
-    if looked is not None:
-        looked.append(store_view)
+    if snapshots is not None:
+        snapshots.append(snapshot)
     from bayou.sync.plan.planner import plan  # noqa: PLC0415
-    from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (with all that moves data: most syncs end above)
+    from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (most syncs end above, and transfer nothing)
 
-    todo = plan(context, observer, observation, store_view, limit=limit)
+    steps = plan(context, scanner, observation, snapshot, limit=limit)
     report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
-        report.actions = [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
+        report.actions = [
+            PlannedAction(step.path, step.action.value) for step in steps if step.action is not Action.NOTHING
+        ]
         return False
     walked = EVERYTHING if observation.walked else None
-    again, seen = apply_plan(context, todo, store_view, through=observation.journaled.through, walked=walked)
+    again, seen = apply_plan(context, steps, snapshot, through=observation.journaled.through, walked=walked)
     record_in_sync(context, seen, observation.journaled.marks, clean=not again)
     return again
 
 
-def _quiet(context: SyncContext, observation: Observation) -> bool:
-    """Whether nothing here asks for a decision: then a head that has not changed ends the matter."""
-    listed = {path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.place,))}
+def _nothing_to_plan(context: SyncContext, observation: Observation) -> bool:
+    """Whether the tree has nothing to plan: then an unchanged head ends the pass."""
+    listed = {
+        path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.remote_id,))
+    }
     untracked = all(
-        one.path in listed and one.content is not None and not one.state.ours for one in observation.paths.values()
+        observed.path in listed and observed.content is not None and not observed.state.ours
+        for observed in observation.paths.values()
     )
     return untracked and not observation.journaled.last and not observation.journaled.marks
 
 
 def _proved(context: SyncContext) -> bool:
-    """Whether base is known to be all of a head, under today's policy, with nothing unresolved (V3)."""
+    """Whether base equals a whole head under the current policy, and no commit is pending (V3)."""
     same_policy = context.base.place.policy == context.policy.text
-    return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
+    return same_policy and not context.base.dirty() and not commit.pending(context.database, context.remote_id)
 
 
-def see_store(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
-    """Look at the store; None if its head is the one with this ETag. `ours`: there is something that it shall get."""
-    place = context.base.place
+def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
+    """Read the store's index; None if its head has this ETag. `ours`: the tree has something to push.
+
+    A store without a head gets its first index if this sync may push; otherwise the client only discovers its objects.
+    """
+    remote_state = context.base.place
     try:
-        return remote_snapshot.look(context.store, context.cache, place, etag=etag)
+        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag)
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return remote_snapshot.find(context.store, context.nodes, context.cache, context.bulk)
-        return remote_snapshot.create(context.store, context.cache, context.by, bulk=context.bulk)
+            return remote_snapshot.discover_snapshot(context.store, context.nodes, context.cache, context.bulk)
+        return remote_snapshot.create_index(context.store, context.cache, context.by, bulk=context.bulk)
 
 
-def tell_looked(report: SyncReport, observation: Observation) -> None:
-    """Put into the report what the look at the tree brought; what failed is tried again by a later pass."""
+def report_scan(report: SyncReport, observation: Observation) -> None:
+    """Add the findings of a scan to the report; a later pass tries failed paths again."""
     report.refused += observation.refused
     report.failed = list(observation.failed)
     if observation.foreign:
@@ -182,52 +192,60 @@ def tell_looked(report: SyncReport, observation: Observation) -> None:
         report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
 
 
-def settle_pending(context: SyncContext, store_view: RemoteSnapshot) -> bool:
-    """Bring base up to a commit of ours whose answer was lost (T5)."""
-    if store_view.seen is None or context.options.dry_run:
+def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
+    """Update base to an own commit whose response was lost (T5); return whether there was one."""
+    if snapshot.seen is None or context.options.dry_run:
         return False
-    done = commit.resolve(context.store, context.database, context.place, store_view.seen)
+    done = commit.resolve(context.store, context.database, context.remote_id, snapshot.seen)
     if done is None:
         return False
-    commit.settle(context.database, context.place, done)
+    commit.apply_to_base(context.database, context.remote_id, done)
     context.report.commit = CommitId(done.seq, done.commit)
     return True
 
 
 def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
-    """Fold base, note the head that it was compared with, and end a pass that was clean: drop marks, since their files
-    are all settled, and tidy up."""
-    place = context.base.fold(context.nodes)
-    _settle_head(context, place, seen)
+    """Fold base and record the head that it was compared with.
+
+    A pass without leftovers (`clean`) also drops the journal's closed marks, whose files are all committed, and prunes
+    the node cache.
+    """
+    remote_state = context.base.fold(context.nodes)
+    _record_head(context, remote_state, seen)
     if clean and not context.report.failed and context.options.mode != "pull":
         with context.database.transaction() as db:
-            # What was open when we looked may have covered changes since, although it is closed by now (T7).
+            # A mark that was open during the scan may cover later changes, although it is closed by now (T7).
             closed = [row.id for row in marks if row.state != "open"]
-            journal.drop_marks(db, context.place, closed)
+            journal.drop_marks(db, context.remote_id, closed)
     if clean:
-        prune_cache(context)
+        prune_cache(context.repo.state, context.database, context.nodes)
 
 
-def _settle_head(context: SyncContext, place: base.RemoteState, seen: HeadSeen | None) -> None:
-    """Note a head; with its ETag only if base's root is that head's root: that is the proof (V3).
+def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: HeadSeen | None) -> None:
+    """Record a head, with its ETag only if base's root is that head's root: this proves "in sync" (V3).
 
-    Otherwise base stays behind an allowed mass delete: whoever pulls it must still find that it was allowed.
+    A base that differs from the head is not moved past an allowed mass delete: a later pull must still find that the
+    mass delete was allowed.
     """
     if seen is None:
         return
-    mine = place.root.digest if place.root else None
+    mine = remote_state.root.digest if remote_state.root else None
     theirs = seen.head.root.digest if seen.head.root else None
-    ahead = place.seq is not None and any(row.mass_delete and row.seq > place.seq for row in seen.head.log)
+    ahead = remote_state.seq is not None and any(
+        row.mass_delete and row.seq > remote_state.seq for row in seen.head.log
+    )
     if mine != theirs and ahead:
         return
-    from bayou.sync.plan.planner import returning  # noqa: PLC0415
+    from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
 
-    # What was left out under another policy may still have to come (F015).
-    policy = place.policy if returning(context, place.policy) else context.policy.text
+    # Paths that were absent under the old policy may still have to be pulled (F015).
+    policy = (
+        remote_state.policy if newly_wanted(context.base, context.policy, remote_state.policy) else context.policy.text
+    )
     with context.database.transaction() as db:
         base.settle_head(
             db,
-            context.place,
+            context.remote_id,
             seen.head.store,
             seen.head.seq,
             seen.head.commit,

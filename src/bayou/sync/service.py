@@ -1,7 +1,8 @@
-"""What the rest of the program sees of sync: a datastore, open for work.
+"""The sync service, as the rest of the program uses it, and the open `Datastore` of a repo.
 
-Programs write through `tree`, which journals; `mark_dirty` and `mark_deleted` are for those that write by themselves.
-A datastore that is a directory has the same face, and does nothing where there is nothing to do.
+Programs write through `Datastore.tree`, which journals each change; `mark_dirty` and `mark_deleted` are for programs
+that write into the tree by themselves. A datastore that is a directory has the same interface; its operations have
+nothing to transfer.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ StrPath = str | os.PathLike[str]
 
 
 class Marked(Protocol):
-    """A program's word that it is writing; `done()` ends it."""
+    """An open mark in the journal: a program writes below a path until it calls `done()`."""
 
     def done(self) -> None: ...
 
 
 class SyncService(Protocol):
-    """Sync, as commands and repositories use it."""
+    """Sync of one repo, for commands and for programs."""
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport: ...
 
@@ -84,42 +85,42 @@ class StoreSync:
         self._renumber = renumber
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
-        """Bring the tree, or what belongs to some models, up to the store; writes nothing to it (V15)."""
+        """Pull the store's changes into the tree, or only those of some models; write nothing to the store (V15)."""
         scope = ModelScope.of(models) if models is not None else None
         return sync(self._repo, self._options("pull", scope), connection=self._connection)
 
     def push_changed(self) -> SyncReport:
-        """Give the store what the journal names."""
+        """Push the changes that the journal names."""
         return sync(self._repo, self._options("push"), connection=self._connection)
 
     def mark_dirty(self, path: StrPath | None = None) -> Mark:
-        """Say that a file, a directory, or (None, or the tree's root) anything is about to be written by the caller.
+        """Journal that the caller is about to write a file, a directory, or (None, or the tree's root) anything.
 
-        `PathRefused` if the path lies outside of the tree, or cannot be payload.
+        `PathRefused` if the path lies outside the tree, or cannot be payload.
         """
-        return self._journal.mark(_payload(self._repo, path) if path is not None else EVERYTHING)
+        return self._journal.mark(_payload_path(self._repo, path) if path is not None else EVERYTHING)
 
     def mark_deleted(self, path: StrPath) -> None:
-        """Say that the caller has deleted, or is deleting, a file by itself, or all files below a directory.
+        """Journal that the caller deletes, or has deleted, a file or all files below a directory by itself.
 
-        A path is a directory if it ends with a slash, or if base has no such file: then each file that base has below
-        it is journaled (V7). `PathRefused` as for `mark_dirty`.
+        The path is a directory if it ends with a slash, or if base has no such file: then the journal gets a row for
+        each file that base has below it (V7). `PathRefused` as for `mark_dirty`.
         """
-        meant = _payload(self._repo, path)
-        known = self.known(meant)
-        below = sorted(one for one in known if not meant or one.startswith(f"{meant}/"))
-        is_file = meant in known and not os.fspath(path).endswith("/")
-        deleted = [meant] if meant and (is_file or not below) else below
+        target = _payload_path(self._repo, path)
+        known = self.known(target)
+        below = sorted(path for path in known if not target or path.startswith(f"{target}/"))
+        is_file = target in known and not os.fspath(path).endswith("/")
+        deleted = [target] if target and (is_file or not below) else below
         self._journal.close(self._journal.open("delete", deleted))
 
     def hydrate(self, path: StrPath | None = None) -> Moved:
-        """Fetch what a lazy tree does without: a file, what lies below a directory, or everything."""
+        """Fetch content that a lazy tree leaves in the store: one file, all below a directory, or everything."""
         from bayou.sync.hydrate import hydrate  # noqa: PLC0415
 
         return hydrate(self._repo, path, connection=self._connection)
 
     def known(self, prefix: str) -> set[str]:
-        """Return the paths that begin with `prefix` and that base has, whether or not they are here."""
+        """Return the paths of base that begin with `prefix`, whether or not the tree has the files."""
         from bayou.state.base import known  # noqa: PLC0415
 
         return known(self._repo, self._journal.database, self._journal.place, prefix)
@@ -136,7 +137,7 @@ class StoreSync:
 
 
 class DirectorySync:
-    """Sync of a datastore that is a directory: everything is where it belongs already."""
+    """Sync of a datastore that is a directory: there is nothing to transfer."""
 
     def __init__(self, repo: Repo, journal: NoJournal) -> None:
         self._repo = repo
@@ -149,12 +150,12 @@ class DirectorySync:
         return self._report("push")
 
     def mark_dirty(self, path: StrPath | None = None) -> Marked:
-        _payload(self._repo, path or ".")
+        _payload_path(self._repo, path or ".")
         self._journal.open("write", ())
         return self._journal
 
     def mark_deleted(self, path: StrPath) -> None:
-        self._journal.open("delete", (_payload(self._repo, path),))
+        self._journal.open("delete", (_payload_path(self._repo, path),))
 
     def hydrate(self, path: StrPath | None = None) -> Moved:
         paths.relative(self._repo.tree_root, path or ".")
@@ -175,17 +176,17 @@ class DirectorySync:
         return SyncReport(mode=mode)
 
 
-def _payload(repo: Repo, spelling: StrPath) -> str:
-    """Return the path that a caller means; a payload root, and the empty path for the whole tree, are fine too."""
+def _payload_path(repo: Repo, spelling: StrPath) -> str:
+    """Return the tree path of any spelling; a payload root, and the empty path for the whole tree, are allowed."""
     path = paths.relative(repo.tree_root, spelling)
     return path if not path or path in paths.PAYLOAD_ROOTS else paths.check(path)
 
 
 class Datastore:
-    """A repo's datastore, open for work: its tree, and its sync. Use it as a context manager.
+    """A repo's open datastore: its tree and its sync service. Use it as a context manager.
 
-    `renumber` is the rule by which versions of ours get another number than those of others (`bayou.data.allocate`);
-    `guard` is asked before every change of the tree. A `connection` stays open when the datastore is closed.
+    `renumber` gives a local version another number if another client has used its number (`bayou.data.allocate`);
+    `guard` checks every change of the tree. A `connection` that the caller passes stays open after `close`.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class Datastore:
         )
 
     def close(self) -> None:
-        """Give up this process's presence in the journal, and the state."""
+        """Remove this process from the journal's list of writers, and close the local state."""
         self._open.close()
 
     def __enter__(self) -> Datastore:

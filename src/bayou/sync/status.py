@@ -1,6 +1,6 @@
-"""`datastore status`: how things stand, here and there.
+"""`datastore status` and `datastore log`: the state of the cache and of the store, and the newest commits.
 
-`datastore log`: who has changed the store.
+Both only read: they take no lease and change nothing (V15).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATUS_TIMEOUT_S = 10.0
 
 
 def status(repo: Repo, *, timeout: float | None = None, connection: Connection | None = None) -> Status:
-    """Tell how things stand, with one request to the store (offline: none) and no change anywhere (V15)."""
+    """Return the status of a repo's datastore, with one request to the store (offline: none)."""
     config = repo.config.datastore
     if config.url is None:
         return Status(
@@ -60,19 +60,19 @@ def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status
         healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
     latency = round((time.monotonic() - begin) * 1000)
     base = _base(repo, store, connection.database)
-    place = base.place
+    known = base.place
     paths, bulk = Journal(connection.database, base.place_id).counts()
     policy = Policy.of(config.hydrate, config.exclude)
-    proved = place.etag is not None and place.policy == policy.text and not base.dirty()
-    in_sync = proved and etag == place.etag and not paths
+    proved = known.etag is not None and known.policy == policy.text and not base.dirty()
+    in_sync = proved and etag == known.etag and not paths
     return Status(
-        store.url, config.namespace, healthy, latency, message or _how(in_sync, paths), index, in_sync, place.seq,
+        store.url, config.namespace, healthy, latency, message or _message(in_sync, paths), index, in_sync, known.seq,
         paths, bulk, config.hydrate, str(repo.tree_root),
     )  # fmt: skip
 
 
 def _offline(repo: Repo, database: Database) -> Status:
-    """Tell what is known here. Whether that is what the store has, nobody can say."""
+    """Return the status from local state alone."""
     config = repo.config.datastore
     assert config.url is not None
     nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
@@ -91,7 +91,7 @@ def _base(repo: Repo, store: Store, database: Database) -> SyncBase:
     )
 
 
-def _how(in_sync: bool, paths: int) -> str:
+def _message(in_sync: bool, paths: int) -> str:
     if in_sync:
         return "in sync"
     return f"{paths} changed paths wait to be pushed" if paths else "not compared with this index yet"
@@ -105,5 +105,5 @@ def log(repo: Repo, n: int) -> list[LogRow]:
     except NotFound:
         return []
     if seen is None:
-        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     return list(islice(iter_log(store, seen.head), n))

@@ -37,18 +37,18 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "V1 the head is swapped by its version": lambda: patch("bayou.sync.commit.commit.swap_head", swap_blindly),
     "T5 a commit whose answer was lost is found": lambda: patch("bayou.sync.commit.commit.resolve", lambda *_: None),
     "T5 a swap that may still arrive is reckoned with": lambda: patch(
-        "bayou.sync.commit.commit.doubtful", lambda *_: set()
+        "bayou.sync.commit.commit.uncertain_paths", lambda *_: set()
     ),
     "T7 what is open is not dropped": lambda: patch.object(
         JournalSnapshot, "closed_through", lambda self, _: self.through
     ),
-    "T8 a pull looks again before it renames": lambda: patch.object(SyncContext, "unmoved", lambda *_: True),
-    "T9 intents are settled first": lambda: patch("bayou.sync.run.settle_intents", lambda _: None),
+    "T8 a pull looks again before it renames": lambda: patch.object(SyncContext, "is_unchanged", lambda *_: True),
+    "T9 intents are settled first": lambda: patch("bayou.sync.run.recover_intents", lambda _: None),
     "T11 what nobody names is untracked": lambda: patch.object(FileScan, "_ours", lambda *_: True),
     "T13 a collection announces itself": lambda: patch("bayou.maintenance.gc._announce", lambda _, seen, __: seen),
     "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.transfer.push.recheck", lambda *_: set()),
     "a version that changed meanwhile is left": lambda: patch(
-        "bayou.sync.commit.publish._changed_units", lambda *_: set()
+        "bayou.sync.commit.publish._changed_versions", lambda *_: set()
     ),
     "a version that cannot be uploaded whole waits": lambda: patch(
         "bayou.sync.commit.publish.version_dir", lambda _: None

@@ -28,7 +28,7 @@ from bayou.state import file_stats
 from bayou.state.base import Why
 from bayou.state.file_stats import Known
 from bayou.state.journal import JournalRow, JournalSnapshot
-from bayou.sync.context import stays_away
+from bayou.sync.context import still_absent
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import LocalState
 from bayou.sync.plan.local_scanner import FileScan, Observed
@@ -146,14 +146,14 @@ class LookAt(Struct, frozen=True):
         self, said: _Said, base: Entry | None, remote: Entry | None, why: Why | None, policy: Policy, *, named: bool
     ) -> tuple[object, ...]:
         path = said.path
-        away = why is not None and stays_away(self.root, policy, path, why)
+        away = why is not None and still_absent(self.root, policy, path, why)
         listed = {path: cast("tuple[int, int]", said.of("listed"))} if said.has("listed") else {}
         look = FileScan(self.root, self.adopt, {path} if away else (), listed)
         before, now = said.known(), time.time_ns()
         seen = look.at(path, said.stat(), self._journaled(said), before, now)
         if isinstance(seen, Failure):
             return _note(path, seen.code, seen.message)
-        step = steps.step(seen, base, remote, said.hashes(base, remote), policy)
+        step = steps.decide_path(seen, base, remote, said.hashes(base, remote), policy)
         content, state = seen.content, seen.state
         fresh = content is not None and (before is None or before.stat != content.stat)
         moves = remote.size if remote is not None and step.action.pulls else 0

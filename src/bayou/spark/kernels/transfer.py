@@ -42,7 +42,7 @@ from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches
 from bayou.spark.arrow import rows as values
 from bayou.spark.shared_fs import store_of
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Arrived, Upload, fetch_all, gathered, send_all
+from bayou.sync.transfer.executor import Downloaded, Upload, batch_results, fetch_all, send_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
 
@@ -295,18 +295,18 @@ class Downloads(Struct, frozen=True):
         came = told(self._durable(store, entries), download_row, store)
         yield from in_batches(reporting(came, self.reports))
 
-    def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Arrived | Failure]:
+    def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Downloaded | Failure]:
         """Yield what came, some at a time, once it is on the disk."""
         # In a directory of its own: tasks that make files in one directory wait for each other, and burn their time.
         incoming = StagingArea(self.root, self.staging / temporary_name())
         sizes = {entry.path: entry.size for entry in entries}
         came = fetch_all(store, incoming, entries, len(entries))
-        for some in gathered(came, _DURABLE, lambda one: sizes[one.path]):
-            incoming.sync(one.file for one in some if isinstance(one, Arrived) and one.file is not None)
+        for some in batch_results(came, _DURABLE, lambda one: sizes[one.path]):
+            incoming.sync(one.file for one in some if isinstance(one, Downloaded) and one.file is not None)
             yield from some
 
 
-def download_row(one: Arrived) -> TransferRow:
+def download_row(one: Downloaded) -> TransferRow:
     if one.file is None:
         return TransferRow("nothing", one.path)
     return TransferRow("done", one.path, sha256=one.sha256, file=f"{one.file.parent.name}/{one.file.name}")
@@ -317,8 +317,8 @@ class Came(Struct, frozen=True):
 
     staging: Path
 
-    def __call__(self, row: TransferRow) -> Arrived:
+    def __call__(self, row: TransferRow) -> Downloaded:
         assert row.path is not None
         if row.file is None:
-            return Arrived(row.path)
-        return Arrived(row.path, self.staging / row.file, row.sha256, durable=True)
+            return Downloaded(row.path)
+        return Downloaded(row.path, self.staging / row.file, row.sha256, durable=True)

@@ -1,0 +1,1 @@
+"""Publishing local changes: the push of a plan, and the compare-and-swap of the head."""

@@ -1,19 +1,19 @@
-"""Commit: merge our changes into the root that was read, write nodes, swap the head (V1, V11).
+"""Commit: merge local changes into the root that was read, write the new nodes, swap the head (V1, V11).
 
-Every attempt has an id of its own and is recorded before the swap. When the swap is refused, or no answer comes, the
-head is read again: if its log has one of our ids, that attempt was the one; else we merge again.
+Every attempt has its own commit id, which the client records in `sync.db` before the swap. When the store refuses the
+swap, or its response is lost, the client reads the head again: if the head's log has one of the recorded ids, that
+attempt succeeded (T5); otherwise the client merges into the new head and tries again.
 
-Going first: a committer that loses one race after the other asks the others to wait, out of politeness (V13).
-
-A store may allow no more than one write a second to the head, and a slow writer must not starve. Nothing depends on
-it: who cannot have the lease in time commits without it, by compare-and-swap like everybody.
+A store may allow only one write a second to the head, and a slow client must not starve. So a client that has lost
+several races takes the `commit` lease for a while, and the others let it go first (V13). Correctness does not depend on
+the lease: a client that cannot get it in time commits without it, by compare-and-swap as always.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from typing import cast
 
@@ -38,37 +38,36 @@ from bayou.state import database as rows
 from bayou.state.database import Database
 
 _WAIT_S = 10.0
-
-
-@contextmanager
-def commit_lease(store: Store, deadline: Deadline) -> Iterator[bool]:
-    """Take the `commit` lease for a while, if it can be had; say whether that came about."""
-    from bayou.leases import COMMIT, Leases  # noqa: PLC0415  (hardly ever needed)
-
-    try:
-        lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=_WAIT_S, deadline=deadline)
-    except (LeaseError, StoreError):
-        yield False
-        return
-    with lease:
-        yield True
-
-
-Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
-"""Given a head and its entries for our paths, say what to change in it; called anew for every head that is met."""
-
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
-_OVERTAKEN = ""
-"""Beside the paths of a commit, and no path itself."""
 
 _LOSSES = 3
-"""After so many lost races a committer asks the others to let it go first."""
+"""Lost races after which a client takes the `commit` lease."""
+
+_OVERTAKEN = ""
+"""The key of `Pending.overtaken` among the paths of a recorded commit; no path is empty."""
+
+FORGET_PENDING = "DELETE FROM pending WHERE place = ?"
+"""Run this in the transaction that updates base to a commit: no other recorded attempt can succeed any more."""
+
+Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
+"""Given a head and its entries for our paths, return what to change in it; called again for every newer head."""
+
+
+class Committer(Struct, frozen=True):
+    """What every commit of one sync needs: the store, the local state of this remote, and the author for the log."""
+
+    store: Store
+    cache: NodeFiles
+    database: Database
+    remote_id: int
+    by: str
+    deadline: Deadline
 
 
 class Pending(Struct, frozen=True):
-    """A commit whose outcome is not known yet: its id, the head it was to replace, and what it makes of base.
+    """A commit whose outcome is not known yet: its id, the seq of the head it replaces, and its changes to base.
 
-    `overtaken` are paths that a pull has put in place since: base says of them what that brought.
+    `overtaken` are paths that a pull has written since: base already has a newer entry for them.
     """
 
     commit: str
@@ -78,9 +77,9 @@ class Pending(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """A commit that is in the log, and the newest head that we know since.
+    """A commit that is in the log, and the newest head that is known since.
 
-    `replaced` is the head that it was merged into, if `seen` is the very one that it made.
+    `replaced` is the head that the commit was merged into, if `seen` is the head that this commit made.
     """
 
     commit: str
@@ -92,85 +91,95 @@ class Committed(Struct, frozen=True):
 
 
 def commit(
-    store: Store,
-    cache: NodeFiles,
-    database: Database,
-    place: int,
+    committer: Committer,
     seen: HeadSeen,
     paths: Sequence[str],
     choose: Choose,
     *,
-    by: str,
-    deadline: Deadline,
     mass_delete: bool = False,
-    here: Container[str] | None = None,
+    base_paths: Container[str] | None = None,
 ) -> Committed | None:
-    """Commit what `choose` makes of the head for `paths`, until it is in or time is up; None if there is nothing left.
+    """Commit what `choose` returns for `paths`, and retry until it succeeds; None if there is nothing left to commit.
 
-    `choose` may drop paths that turn out to be in conflict with a head that came in between. `here` are the paths
-    whose files base is about (None: all of them).
+    `choose` may leave out paths that conflict with a newer head. `base_paths` are the paths whose entries the commit
+    also changes in base (None: all of them). `DeadlinePassed` if the deadline passes first.
     """
-    mine: dict[str, Mapping[str, Entry | None]] = {}
-    first = False
-    with ExitStack() as polite:
+    store, database, remote_id = committer.store, committer.database, committer.remote_id
+    attempts: dict[str, Mapping[str, Entry | None]] = {}
+    has_lease = False
+    with ExitStack() as lease:
         while True:
-            tree = IndexTree(StoreNodes(store, cache), seen.head.root)
+            tree = IndexTree(StoreNodes(store, committer.cache), seen.head.root)
             changes = choose(seen, find_many(tree, paths))
             if not changes:
                 return None
             number = ulid()
-            mine[number] = changes
-            base_takes = {path: entry for path, entry in changes.items() if here is None or path in here}
-            intended = Pending(number, seen.head.seq, base_takes)
-            made = _attempt(
-                store, cache, database, place, seen, tree, changes, intended, by=by, mass_delete=mass_delete
-            )
-            if isinstance(made, Committed):
+            attempts[number] = changes
+            base_changes = {path: entry for path, entry in changes.items() if base_paths is None or path in base_paths}
+            pending_commit = Pending(number, seen.head.seq, base_changes)
+            made = _attempt(committer, seen, tree, changes, pending_commit, mass_delete=mass_delete)
+            if made is not None:
                 return made
-            if len(mine) == _LOSSES:
-                first = polite.enter_context(commit_lease(store, deadline))
-            again = read_head(store)
-            if again is None:
-                raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
-            done = resolve(store, database, place, again)
-            if done is not None and done.commit in mine:
-                return replace(done, changes=mine[done.commit])
+            if len(attempts) == _LOSSES:
+                has_lease = lease.enter_context(commit_lease(store, committer.deadline))
+            newer = read_head(store)
+            if newer is None:
+                raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
+            done = resolve(store, database, remote_id, newer)
+            if done is not None and done.commit in attempts:
+                return replace(done, changes=attempts[done.commit])
             if done is not None:
-                # Of an earlier run: it is part of what we merge into, and not what we made.
-                settle(database, place, done)
-            seen = again
-            deadline.sleep(_BACKOFF.backoff(1 if first else len(mine)))
+                # A commit of an earlier run: it is part of the head that this one is merged into.
+                apply_to_base(database, remote_id, done)
+            seen = newer
+            committer.deadline.sleep(_BACKOFF.backoff(1 if has_lease else len(attempts)))
+
+
+@contextmanager
+def commit_lease(store: Store, deadline: Deadline) -> Iterator[bool]:
+    """Hold the `commit` lease if it can be acquired in time; yield whether it is held."""
+    from bayou.leases import COMMIT, Leases  # noqa: PLC0415  (rarely needed)
+
+    try:
+        lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=_WAIT_S, deadline=deadline)
+    except (LeaseError, StoreError):
+        yield False
+        return
+    with lease:
+        yield True
 
 
 def _attempt(
-    store: Store,
-    cache: NodeFiles,
-    database: Database,
-    place: int,
+    committer: Committer,
     seen: HeadSeen,
     tree: IndexTree,
     changes: Mapping[str, Entry | None],
-    intended: Pending,
+    pending_commit: Pending,
     *,
-    by: str,
     mass_delete: bool,
 ) -> Committed | None:
-    """Try once. None: somebody else was faster, or the answer was lost."""
-    head, number = seen.head, intended.commit
+    """Try once. None: another client was faster, or the response was lost."""
+    head, number, store = seen.head, pending_commit.commit, committer.store
     old = find_many(tree, changes)
-    sink = StoreSink(store, number, cache, durable=True)  # base may consist of these nodes soon
+    sink = StoreSink(store, number, committer.cache, durable=True)  # base may soon consist of these nodes
     root = merge(tree, changes, sink)
     trash = trash_changes(Change(path, old.get(path), entry) for path, entry in changes.items())
     trash_tree = IndexTree(tree.source, head.trash)
-    wasted = find_many(trash_tree, trash) if head.trash is not None else {}
-    trash = {path: entry for path, entry in trash.items() if entry is not None or path in wasted}
+    trashed = find_many(trash_tree, trash) if head.trash is not None else {}
+    trash = {path: entry for path, entry in trash.items() if entry is not None or path in trashed}
     trash_root = merge(trash_tree, trash, sink) if trash else head.trash
     sink.flush()
-    tally = _tally(old, changes)
     new, page = advance(
-        head, commit=number, at=now(), by=by, root=root, trash=trash_root, tally=tally, mass_delete=mass_delete
+        head,
+        commit=number,
+        at=now(),
+        by=committer.by,
+        root=root,
+        trash=trash_root,
+        tally=_tally(old, changes),
+        mass_delete=mass_delete,
     )
-    _record(database, place, intended)
+    _record(committer.database, committer.remote_id, pending_commit)
     try:
         stored = swap_head(store, new, seen.match, page)
     except PreconditionFailed:
@@ -182,91 +191,80 @@ def _attempt(
     return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version), replaced=head)
 
 
-def resolve(store: Store, database: Database, place: int, seen: HeadSeen) -> Committed | None:
-    """Find out, from a head, what became of the commits that we intended (T5); forget those that can never land.
+def resolve(store: Store, database: Database, remote_id: int, seen: HeadSeen) -> Committed | None:
+    """Return the recorded commit that the log of a head contains, if there is one (T5); forget those that failed.
 
-    The one that did is returned; the caller brings base up to it (`settle`) before it plans anything.
+    The caller updates base to the returned commit (`apply_to_base`) before it plans anything.
     """
-    waiting = {one.commit: one for one in pending(database, place)}
+    waiting = {attempt.commit: attempt for attempt in pending(database, remote_id)}
     if not waiting:
         return None
-    oldest = min(one.parent_seq for one in waiting.values())
-    done: Committed | None = None
+    oldest = min(attempt.parent_seq for attempt in waiting.values())
     for row in iter_log(store, seen.head):
         if row.seq <= oldest:
             break
         if row.commit in waiting:
             found = waiting[row.commit]
-            done = Committed(row.commit, row.seq, found.changes, seen, found.overtaken)
-            break
-    if done is None:
-        # A swap that is still on its way can only succeed while the head is the one that it was to replace.
-        lost = [one.commit for one in waiting.values() if seen.head.seq > one.parent_seq]
-        with database.transaction() as db:
-            db.executemany("DELETE FROM pending WHERE commit_id = ?", [(number,) for number in lost])
-    return done
+            return Committed(row.commit, row.seq, found.changes, seen, found.overtaken)
+    # A swap that is still on its way can only succeed while the head is the one that it replaces.
+    failed = [attempt.commit for attempt in waiting.values() if seen.head.seq > attempt.parent_seq]
+    with database.transaction() as db:
+        db.executemany("DELETE FROM pending WHERE commit_id = ?", [(number,) for number in failed])
+    return None
 
 
-def settle(database: Database, place: int, done: Committed) -> None:
-    """Bring base up to a commit of ours whose answer was lost; what the files are by now is for the next look.
+def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
+    """Update base to a commit whose response was lost; the next scan learns what the files are by now.
 
-    A file that a pull has put in place since is behind this commit, and no change of ours on top of it.
+    A path that a pull has written since keeps its newer entry.
     """
     with database.transaction() as db:
         for path, entry in done.changes.items():
             if path not in done.overtaken:
-                base.take(db, place, path, entry)
-                file_stats.expect(db, path, place) if entry is not None else file_stats.forget(db, path)
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
-        db.execute(FORGET, (place,))
+                base.take(db, remote_id, path, entry)
+                file_stats.expect(db, path, remote_id) if entry is not None else file_stats.forget(db, path)
+            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (remote_id, path))
+        db.execute(FORGET_PENDING, (remote_id,))
 
 
-def pending(database: Database, place: int) -> list[Pending]:
+def pending(database: Database, remote_id: int) -> list[Pending]:
     """Return the commits whose outcome is not known."""
-    found = database.rows("SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (place,))
     waiting: list[Pending] = []
-    for number, parent, kept in found:
-        told = json.loads(str(kept))
-        overtaken = frozenset(told.pop(_OVERTAKEN, ()))
-        changes = {path: rows.load_entry(path, text) for path, text in told.items()}
+    for number, parent, text in database.rows(
+        "SELECT commit_id, parent_seq, rows FROM pending WHERE place = ?", (remote_id,)
+    ):
+        kept = json.loads(str(text))
+        overtaken = frozenset(kept.pop(_OVERTAKEN, ()))
+        changes = {path: rows.load_entry(path, entry) for path, entry in kept.items()}
         waiting.append(Pending(str(number), cast("int", parent), changes, overtaken))
     return waiting
 
 
-def overtake(db: sqlite3.Connection, place: int, paths: Set[str]) -> None:
-    """Note that a pull has put files in place that commits of unknown outcome name, in the transaction that does."""
-    for number, kept in db.execute("SELECT commit_id, rows FROM pending WHERE place = ?", (place,)).fetchall():
-        told = json.loads(kept)
-        if met := paths & told.keys():
-            told[_OVERTAKEN] = sorted(met.union(told.get(_OVERTAKEN, ())))
-            db.execute("UPDATE pending SET rows = ? WHERE commit_id = ?", (json.dumps(told), number))
+def mark_overtaken(db: sqlite3.Connection, remote_id: int, paths: Set[str]) -> None:
+    """Record that a pull has written paths of pending commits; call this in the transaction that updates base."""
+    for number, text in db.execute("SELECT commit_id, rows FROM pending WHERE place = ?", (remote_id,)).fetchall():
+        kept = json.loads(text)
+        if met := paths & kept.keys():
+            kept[_OVERTAKEN] = sorted(met.union(kept.get(_OVERTAKEN, ())))
+            db.execute("UPDATE pending SET rows = ? WHERE commit_id = ?", (json.dumps(kept), number))
 
 
-def doubtful(database: Database, place: int) -> set[str]:
-    """Return the paths that commits of unknown outcome name: what base and the head say of them may be over soon.
+def uncertain_paths(database: Database, remote_id: int) -> set[str]:
+    """Return the paths of pending commits: a late swap may still change what the head has for them.
 
-    V7: no journal row of such a path is dropped for being equal to base; a late swap would undo it unseen.
+    V7: no journal row of such a path is dropped for being equal to base; a late swap would undo the change unnoticed.
     """
-    return {path for one in pending(database, place) for path in one.changes}
+    return {path for attempt in pending(database, remote_id) for path in attempt.changes}
 
 
-FORGET = "DELETE FROM pending WHERE place = ?"
-"""Run this in the transaction that brings base up to a commit: then no other attempt can land any more."""
-
-
-def _record(database: Database, place: int, one: Pending) -> None:
-    kept = json.dumps({path: rows.dump_entry(entry) for path, entry in one.changes.items()})
+def _record(database: Database, remote_id: int, attempt: Pending) -> None:
+    text = json.dumps({path: rows.dump_entry(entry) for path, entry in attempt.changes.items()})
     with database.transaction() as db:
-        db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (one.commit, place, one.parent_seq, kept))
+        db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (attempt.commit, remote_id, attempt.parent_seq, text))
 
 
 def _tally(old: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> Tally:
     new = [entry for path, entry in changes.items() if entry is not None and entry != old.get(path)]
     added = sum(entry.path not in old for entry in new)
-    return Tally(
-        added, len(new) - added, sum(path in old for path, entry in changes.items() if entry is None), _size(new)
-    )
-
-
-def _size(entries: Iterable[Entry]) -> int:
-    return sum(entry.size for entry in entries)
+    deleted = sum(path in old for path, entry in changes.items() if entry is None)
+    return Tally(added, len(new) - added, deleted, sum(entry.size for entry in new))

@@ -1,4 +1,9 @@
-"""Upload and commit what this machine has to give."""
+"""Push: upload the files that the plan wants in the store, then commit their entries.
+
+`begin` starts the uploads and `finish` waits for them and commits, so that a sync of many windows can plan the next
+window in between. The commit is merged into whatever head the store has by then: a path, or a version directory, that
+another client has changed since the plan was made is left out and planned again.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +33,9 @@ _UPLOADED = (Action.PUSH, Action.PUSH_BACK)
 
 
 class PushBatch(Struct):
-    """What a push carries: each path's step, and the entry that it gets (None: it is deleted).
+    """The paths of one push: each path's planned step, and its new entry (None: the path is deleted).
 
-    `files` are those that were uploaded, as they were when they were read.
+    `files` are the uploaded files as the scanner read them; `gc` is the store's count of collections at that time.
     """
 
     steps: dict[str, PathAction]
@@ -42,60 +47,61 @@ class PushBatch(Struct):
         return self.files.get(path) or self.steps[path].observed
 
     def hold_back(self, lost: Iterable[str]) -> None:
-        """Leave out files that could not be uploaded, and with each the version that it belongs to."""
+        """Leave out paths that could not be uploaded, and with each path the whole version that it belongs to."""
         lost = set(lost)
-        units = {version_dir(path) for path in lost} - {None}
+        versions = {version_dir(path) for path in lost} - {None}
         self.entries = {
             path: entry
             for path, entry in self.entries.items()
-            if path not in lost and (not units or version_dir(path) not in units)
+            if path not in lost and (not versions or version_dir(path) not in versions)
         }
 
     @property
-    def units(self) -> set[str]:
-        return {unit for path in self.entries if (unit := version_dir(path)) is not None}
+    def versions(self) -> set[str]:
+        return {version for path in self.entries if (version := version_dir(path)) is not None}
 
 
-class Publishing(Struct, frozen=True):
-    """What is on its way to the store: steps that were decided for the head `planned`, and their uploads."""
+class StartedPush(Struct, frozen=True):
+    """A push whose uploads have started: the steps, the head that they were `planned` for, and the uploads."""
 
     pushes: Sequence[PathAction]
     planned: HeadSeen
-    uploads: push.Underway
+    uploads: push.StartedUploads
 
 
-def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> Publishing:
-    """Begin to upload."""
-    uploads = [one.observed for one in pushes if one.action in _UPLOADED]
-    return Publishing(pushes, planned, push.begin(context, uploads, planned.head.gc))
+def begin(context: SyncContext, pushes: Sequence[PathAction], planned: HeadSeen) -> StartedPush:
+    """Start the uploads of a push."""
+    uploads = [step.observed for step in pushes if step.action in _UPLOADED]
+    return StartedPush(pushes, planned, push.begin(context, uploads, planned.head.gc))
 
 
-def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
-    """Wait for the uploads and commit them, on top of the newest head that is known; return the paths that
-    turned out to need another decision, and the newest head since.
+def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tuple[set[str], HeadSeen]:
+    """Wait for the uploads and commit them on top of the newest known head; return the paths that must be planned
+    again, and the newest head since.
 
-    A step that pushes nothing is committed as the store has it: whatever was on its way there comes too late then.
+    A step that pushes nothing is committed with the store's own entry: a pending commit to that path then fails.
     """
-    pushes, seen = publishing.pushes, publishing.planned
-    uploaded = push.finish(context, publishing.uploads)
-    carry = PushBatch({one.path: one for one in pushes}, dict(uploaded), publishing.uploads.files, seen.head.gc.count)
-    carry.entries.update({one.path: None for one in pushes if one.action is Action.DELETE_REMOTE})
-    carry.entries.update({one.path: one.remote for one in pushes if not one.action.pushes})
-    lost = {one.path for one in pushes if one.action in _UPLOADED} - uploaded.keys()
-    carry.hold_back(lost)
-    deletes = sum(one.action is Action.DELETE_REMOTE for one in pushes)
+    pushes, seen = started.pushes, started.planned
+    uploaded = push.finish(context, started.uploads)
+    files = started.uploads.files
+    batch = PushBatch({step.path: step for step in pushes}, dict(uploaded), files, seen.head.gc.count)
+    batch.entries.update({step.path: None for step in pushes if step.action is Action.DELETE_REMOTE})
+    batch.entries.update({step.path: step.remote for step in pushes if not step.action.pushes})
+    lost = {step.path for step in pushes if step.action in _UPLOADED} - uploaded.keys()
+    batch.hold_back(lost)
+    deletes = sum(step.action is Action.DELETE_REMOTE for step in pushes)
     entries = seen.head.root.entries if seen.head.root else 0
     leftover: set[str] = set()
 
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         leftover.clear()
-        if head.head.gc.count != carry.gc:
-            lost.update(_make_again(context, carry, head))
-        torn = _changed_units(context, carry, seen, head)
+        if head.head.gc.count != batch.gc:
+            lost.update(_renew_uploads(context, batch, head))
+        torn = _changed_versions(context, batch, seen, head)
         changes: dict[str, Entry | None] = {}
-        for path, entry in carry.entries.items():
-            one, there = carry.steps[path], remote.get(path)
-            same = there == one.remote or decide(one.base, carry.observed(path).state, there).pushes
+        for path, entry in batch.entries.items():
+            step, there = batch.steps[path], remote.get(path)
+            same = there == step.remote or decide(step.base, batch.observed(path).state, there).pushes
             if same and not (torn and version_dir(path) in torn):
                 changes[path] = entry
             else:
@@ -103,75 +109,70 @@ def finish(context: SyncContext, publishing: Publishing, newest: HeadSeen) -> tu
         return changes
 
     done = commit.commit(
-        context.store,
-        context.cache,
-        context.database,
-        context.place,
+        context.committer,
         newest,
-        list(carry.entries),
+        list(batch.entries),
         choose,
-        by=context.by,
-        deadline=context.deadline,
         mass_delete=context.options.allow_mass_delete
         and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
     )
-    # What failed is told; what changed while it was read is looked at again.
-    leftover |= lost - {one.path for one in context.report.failed}
+    # The report names what failed; what changed while it was read is planned again.
+    leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
         return leftover, newest
-    _finish(context, done, carry)
+    _record_commit(context, done, batch)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
 
 
-def _make_again(context: SyncContext, carry: PushBatch, head: HeadSeen) -> set[str]:
-    """A collection ran since: what it may have taken is uploaded again, under a new id (T13). Return what could not."""
+def _renew_uploads(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[str]:
+    """Upload again, under a new id, what a later collection may have deleted (T13); return the paths that failed."""
     gc = head.head.gc
-    ours = {path: entry for path, entry in carry.entries.items() if entry != carry.steps[path].remote}
+    ours = {path: entry for path, entry in batch.entries.items() if entry != batch.steps[path].remote}
     uploads = {path: entry for path, entry in ours.items() if entry is not None}
-    files_of = {path: carry.observed(path) for path in uploads}
+    files_of = {path: batch.observed(path) for path in uploads}
     renewed = push.renew(context, uploads, files_of, gc)
-    carry.entries.update(renewed)
-    carry.gc = gc.count
+    batch.entries.update(renewed)
+    batch.gc = gc.count
     lost = uploads.keys() - renewed.keys()
-    carry.hold_back(lost)
+    batch.hold_back(lost)
     return lost
 
 
-def _changed_units(context: SyncContext, carry: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
-    """Return the versions of which any file has changed since the head that was planned for: they must not be torn."""
-    units = carry.units if planned.head.commit != head.head.commit else set()
-    if not units:
+def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen, head: HeadSeen) -> set[str]:
+    """Return the versions that another client has changed since the planned head: they must not be mixed."""
+    versions = batch.versions if planned.head.commit != head.head.commit else set()
+    if not versions:
         return set()
     source = StoreNodes(context.store, context.cache)
     try:
-        within = KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
+        within = KeyRanges(KeyRange.under(f"{version}/") for version in versions)
         changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
-        return units & {unit for change in changes if (unit := version_dir(change.path)) is not None}
+        return versions & {version for change in changes if (version := version_dir(change.path)) is not None}
     except NodeMissing:
-        return units  # the older root was collected: nobody can tell
+        return versions  # gc deleted the older root, so what changed since is unknown
 
 
-def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
-    """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
+def _update_base(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
+    """Update base to the commit: as a whole if base was equal to the replaced head, otherwise row by row."""
     old, new = done.replaced, done.seen.head
     if old is not None and context.base.can_follow(old.root, new.root):
-        base.follow(db, context.place, new.root, done.changes)
+        base.follow(db, context.remote_id, new.root, done.changes)
     else:
-        base.take_many(db, context.place, done.changes)
+        base.take_many(db, context.remote_id, done.changes)
 
 
-def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> None:
-    """Make base what was committed, whatever the disk holds by now (T6), and drop the journal rows it carried."""
+def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
+    """Update base to the commit, whatever the disk holds by now (T6), and drop the journal rows that it covers."""
     report = context.report
     expected: list[str] = []
-    kept: list[file_stats.Row] = []
-    still: dict[str, int] = {}
+    stats: list[file_stats.Row] = []
+    unchanged_through: dict[str, int] = {}
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            one = carry.observed(path) if path in carry.steps else None
-            unmoved = one is not None and context.unmoved(one)
-            changed = one is None or entry != carry.steps[path].remote
+            observed = batch.observed(path) if path in batch.steps else None
+            unchanged = observed is not None and context.is_unchanged(observed)
+            changed = observed is None or entry != batch.steps[path].remote
             if entry is None:
                 file_stats.forget(db, path)
                 report.pushed.deleted += changed
@@ -179,19 +180,19 @@ def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> N
                 # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
-                if unmoved and one is not None and one.content is not None:
-                    kept.append(file_stats.row(path, one.content, one.looked, context.place))
+                if unchanged and observed is not None and observed.content is not None:
+                    stats.append(file_stats.row(path, observed.content, observed.scanned_at, context.remote_id))
                 else:
                     expected.append(path)
-            if unmoved and one is not None:
-                still[path] = one.through
-        _take(context, db, done)
-        file_stats.remember_many(db, kept)
+            if unchanged and observed is not None:
+                unchanged_through[path] = observed.through
+        _update_base(context, db, done)
+        file_stats.remember_many(db, stats)
         for path in expected:
-            file_stats.expect(db, path, context.place)
-        push.forget(db, context.place, done.changes.keys())
-        if not journal.silent(db, context.place):
-            # Closed when the bytes were read, the newest still, and the disk has those bytes still.
-            for path, through in still.items():
-                journal.drop(db, context.place, path, through)
-        db.execute(commit.FORGET, (context.place,))
+            file_stats.expect(db, path, context.remote_id)
+        push.forget(db, context.remote_id, done.changes.keys())
+        if not journal.silent(db, context.remote_id):
+            # V7: the row was closed when the bytes were read, is still the newest, and the disk still has those bytes.
+            for path, through in unchanged_through.items():
+                journal.drop(db, context.remote_id, path, through)
+        db.execute(commit.FORGET_PENDING, (context.remote_id,))

@@ -1,0 +1,1 @@
+"""Paths and versions that both sides changed: kept copies, and renumbered versions."""

@@ -1,9 +1,8 @@
-"""Conflicts: two sides changed one path, and no byte of either is lost.
+"""Kept copies of conflicts, and `datastore conflicts`, which lists, takes and drops them.
 
-The store's side takes the path; ours is kept under `.bayou/conflicts/<time>/<path>`, on disk before anything replaces
-it. `ours`, `theirs` and `fail` decide otherwise.
-
-`datastore conflicts`: the copies that conflicts left behind, to be taken or dropped.
+In a conflict both sides changed one path. By default the store's side gets the path, and the local file is kept under
+`.bayou/conflicts/<time>/<path>`, durably, before anything replaces it. `--on-conflict ours`, `theirs` and `fail` decide
+otherwise.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class Conflicts:
         self._stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
     def keep(self, source: Path, path: str) -> Path:
-        """Copy a file aside, durably, and return where. Copies of one sync share a directory."""
+        """Copy a file durably and return the copy's path. Copies of one sync share a directory."""
         target = self._directory / self._stamp / path
-        for one in reversed((target.parent, *target.parent.parents)):
-            if self._directory in (one, *one.parents):
-                one.mkdir(mode=0o700, exist_ok=True)
+        for directory in reversed((target.parent, *target.parent.parents)):
+            if self._directory in (directory, *directory.parents):
+                directory.mkdir(mode=0o700, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
         target.chmod(0o600)
         fsync_file(target)
@@ -45,7 +44,7 @@ class Conflicts:
         return target
 
     def list(self) -> list[KeptCopy]:
-        """Return the copies that wait, newest first."""
+        """Return the kept copies, newest first."""
         return sorted(self._copies(), key=lambda kept: (-kept.at, kept.path))
 
     def find(self, path: str) -> KeptCopy:
@@ -69,7 +68,7 @@ class Conflicts:
     def _copies(self) -> Iterator[KeptCopy]:
         for stamp in self._directory.iterdir() if self._directory.is_dir() else ():
             if stamp.is_symlink():
-                continue  # a clone can have links, and none of ours is one (V23)
+                continue  # a cloned repo can have links; Bayou makes none here (V23)
             for file in stamp.rglob("*"):
                 path = file.relative_to(stamp).as_posix()
                 if file.is_symlink() or not file.is_file():
@@ -79,10 +78,10 @@ class Conflicts:
                 except PathRefused:
                     continue
                 status = file.stat()
-                yield KeptCopy(path, str(file), _moment(stamp.name, status.st_mtime), status.st_size)
+                yield KeptCopy(path, str(file), _kept_at(stamp.name, status.st_mtime), status.st_size)
 
 
-def _moment(stamp: str, fallback: float) -> int:
+def _kept_at(stamp: str, fallback: float) -> int:
     try:
         return to_ms(datetime.strptime(stamp, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC))
     except ValueError:
@@ -90,12 +89,12 @@ def _moment(stamp: str, fallback: float) -> int:
 
 
 def conflicts(repo: Repo) -> list[KeptCopy]:
-    """List the copies that conflicts left behind."""
+    """Return the kept copies of a repo, newest first."""
     return Conflicts(repo.conflicts).list()
 
 
 def take_conflict(repo: Repo, path: str) -> KeptCopy:
-    """Give a path the bytes of its kept copy, as a change of ours, and drop the copy."""
+    """Write the kept copy to its path, as a journaled local change, and drop the copy."""
     folder = Conflicts(repo.conflicts)
     kept = folder.find(path)
     with open_journal(repo) as journal, open(kept.copy, "rb") as source:
@@ -105,7 +104,7 @@ def take_conflict(repo: Repo, path: str) -> KeptCopy:
 
 
 def drop_conflict(repo: Repo, path: str) -> KeptCopy:
-    """Drop a kept copy: the store's side was right."""
+    """Drop a kept copy, so that the store's side stays."""
     folder = Conflicts(repo.conflicts)
     kept = folder.find(path)
     folder.drop(Path(kept.copy))

@@ -1,7 +1,8 @@
-"""Two machines made the same version: the later committer gives its own another number, and both survive.
+"""Renumbering: two machines created the same version number, and both versions survive.
 
-The copy under the new number appears in one step, journaled like every change of ours; then the store's side takes
-the old number, as a pull does. A crash in between leaves a copy that the next sync knows again by its metadata.
+The client that commits later copies its version to a free number. The copy appears in one rename and is journaled like
+every local change; then the store's version is pulled under the old number. After a crash in between, the next sync
+recognises the copy by its metadata.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import BinaryIO
 
 from bayou.core import limits
 from bayou.index.key_range import KeyRange
-from bayou.index.tree import IndexTree as Index
-from bayou.index.tree import scan
+from bayou.index.tree import IndexTree, scan
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observation
 from bayou.sync.plan.policy import version_dir
@@ -29,110 +29,116 @@ _CHUNK = 1 << 20
 
 
 def renumberable(
-    context: SyncContext, observation: Observation, steps: Iterable[PathAction], units: Iterable[str]
+    context: SyncContext, observation: Observation, steps: Iterable[PathAction], versions: Iterable[str]
 ) -> frozenset[str]:
-    """Return those of the contested version directories that this machine made anew and may number otherwise.
+    """Return the version directories that this machine created and may renumber.
 
-    Not one that base knows any file of, that is still being written to, or that nobody journaled: whether such a file
-    is a version of ours, nobody can tell.
+    Not a version of which base has any file, that a program is still writing, or that has unjournaled files: such a
+    version may not be this machine's own.
     """
-    wanted, rule = set(units), context.options.renumber
+    wanted, rule = set(versions), context.options.renumber
     if rule is None or not wanted:
         return frozenset()
-    told, tree = observation.journaled, Worktree(context.root, context.journal)
+    journaled, tree = observation.journaled, Worktree(context.root, context.journal)
     found: set[str] = set()
-    for unit, members in _by_unit(steps, wanted).items():
-        present = [one for one in members if one.observed.state.present]
+    for version, members in _by_version(steps, wanted).items():
+        present = [step for step in members if step.observed.state.present]
         if (
-            all(one.base is None and one.absent is None and not one.observed.state.absent for one in members)
-            and all(told.written(one.path) or told.marked(one.path) for one in present)
-            and {one.path.rpartition("/")[0] for one in present} == {unit}
-            and any(one.path == f"{unit}/{_METADATA}" for one in present)
-            and not told.open_in(unit, [one.path for one in members])
-            and (metadata := _read(tree, f"{unit}/{_METADATA}")) is not None
-            and rule(metadata, _parts(unit)[1] + 1) is not None
+            all(step.base is None and step.absent is None and not step.observed.state.absent for step in members)
+            and all(journaled.written(step.path) or journaled.marked(step.path) for step in present)
+            and {step.path.rpartition("/")[0] for step in present} == {version}
+            and any(step.path == f"{version}/{_METADATA}" for step in present)
+            and not journaled.open_in(version, [step.path for step in members])
+            and (metadata := _read(tree, f"{version}/{_METADATA}")) is not None
+            and rule(metadata, _item_and_number(version)[1] + 1) is not None
         ):
-            found.add(unit)
+            found.add(version)
     return frozenset(found)
 
 
 class Renumbering:
-    """The version directories that one pass numbers anew."""
+    """The version directories that one pass renumbers."""
 
-    def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: Index) -> None:
+    def __init__(self, context: SyncContext, steps: Sequence[PathAction], remote: IndexTree) -> None:
         self._context = context
         self._remote = remote
-        self._units = _by_unit(steps)
+        self._versions = _by_version(steps)
         self._tree = Worktree(context.root, context.journal)
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
 
     def copy(self) -> tuple[list[IncomingFile], set[str]]:
-        """Give each version a copy under a number that nobody has; return what is to take the old numbers, and the
-        paths that moved meanwhile and must be decided again."""
+        """Copy each version to a free number; return the files to pull under the old numbers, and the paths that
+        changed meanwhile and must be planned again."""
         incoming: list[IncomingFile] = []
         moved: set[str] = set()
-        for unit, members in sorted(self._units.items(), key=lambda one: _parts(one[0])):
-            copy = self._made_before(unit, members) or self._make(unit, members)
+        for version, members in sorted(self._versions.items(), key=lambda step: _item_and_number(step[0])):
+            copy = self._earlier_copy(version, members) or self._make_copy(version, members)
             if copy is None:
-                moved.update(one.path for one in members)
+                moved.update(step.path for step in members)
                 continue
-            self._copies[unit] = copy
-            incoming += [IncomingFile(one.path, one.remote, one.observed) for one in members]
+            self._copies[version] = copy
+            incoming += [IncomingFile(step.path, step.remote, step.observed) for step in members]
         return incoming, moved
 
-    def settle(self, moved: set[str]) -> None:
-        """Tell of those whose old number the store's side has now; where it has not, take the copy back: nobody has
-        seen it yet, and ours is as it was."""
+    def finish(self, moved: set[str]) -> None:
+        """Report each version whose old number the store's version has now; delete the copies of the others.
+
+        Such a copy was not pushed yet, and the local version is still under its old number.
+        """
         report = self._context.report
-        for unit, copy in self._copies.items():
-            members = self._units[unit]
-            if any(one.path in moved for one in members):
-                self._tree.delete_many([_moved(one.path, copy) for one in members if one.observed.state.present])
+        for version, copy in self._copies.items():
+            members = self._versions[version]
+            if any(step.path in moved for step in members):
+                self._tree.delete_many(
+                    [_path_in_copy(step.path, copy) for step in members if step.observed.state.present]
+                )
             else:
                 report.pushed.renumbered += 1
-                report.warn(f"{unit} was made by two machines: the one of this machine is {copy} now")
+                report.warn(f"{version} was made by two machines: the one of this machine is {copy} now")
 
-    def _made_before(self, unit: str, members: Sequence[PathAction]) -> str | None:
-        """Return the copy that an earlier sync made and did not live to tell of."""
-        item, number = _parts(unit)
-        # What base or the store has is a version of its own, and so is what is still to be renumbered.
-        others = {at for whose, at in map(_parts, self._units) if whose == item} | self._numbers(item)
-        for other in sorted(self._here(item) - others):
-            if other > number and self._is_copy(unit, members, f"{item}/{other}", other):
+    def _earlier_copy(self, version: str, members: Sequence[PathAction]) -> str | None:
+        """Return the copy that an earlier sync made before it was killed, if there is one."""
+        item, number = _item_and_number(version)
+        # A number that base or the store has is another version, and so is a version that is yet to be renumbered.
+        others = {at for whose, at in map(_item_and_number, self._versions) if whose == item} | self._known_numbers(
+            item
+        )
+        for other in sorted(self._local_numbers(item) - others):
+            if other > number and self._is_copy(version, members, f"{item}/{other}", other):
                 return f"{item}/{other}"
         return None
 
-    def _is_copy(self, unit: str, members: Sequence[PathAction], copy: str, number: int) -> bool:
-        metadata = self._metadata(unit, number)
+    def _is_copy(self, version: str, members: Sequence[PathAction], copy: str, number: int) -> bool:
+        metadata = self._metadata(version, number)
         if metadata is None or _read(self._tree, f"{copy}/{_METADATA}") != metadata:
             return False
         with suppress(FileNotFoundError):
             return all(
-                read_content(self._tree.place(_moved(one.path, copy)), self._context.deadline).sha256
-                == one.observed.state.sha256
-                for one in members
-                if one.observed.state.present and one.path != f"{unit}/{_METADATA}"
+                read_content(self._tree.place(_path_in_copy(step.path, copy)), self._context.deadline).sha256
+                == step.observed.state.sha256
+                for step in members
+                if step.observed.state.present and step.path != f"{version}/{_METADATA}"
             )
         return False
 
-    def _make(self, unit: str, members: Sequence[PathAction]) -> str | None:
-        """Copy a version to the first number that is free here and there; None if it changed meanwhile."""
-        item, own = _parts(unit)
-        taken = self._numbers(item) | self._here(item)
-        # V25: a peer that took the highest number that there is does not keep others from theirs.
-        number = max(taken) if max(taken) < limits.VERSION_MAX else own
-        files = [one for one in members if one.observed.state.present]
-        names = [one.path.rpartition("/")[2] for one in files]
+    def _make_copy(self, version: str, members: Sequence[PathAction]) -> str | None:
+        """Copy a version to the first number that is free locally and remotely; None if it changed meanwhile."""
+        item, own_number = _item_and_number(version)
+        taken = self._known_numbers(item) | self._local_numbers(item)
+        # V25: a client that used the highest possible number does not prevent others from getting one.
+        number = max(taken) if max(taken) < limits.VERSION_MAX else own_number
+        files = [step for step in members if step.observed.state.present]
+        names = [step.path.rpartition("/")[2] for step in files]
         with self._tree.assemble(item) as assembly:
-            for one, name in zip(files, names, strict=True):
-                if name != _METADATA and not self._copy_file(one, assembly.writing(name)):
+            for step, name in zip(files, names, strict=True):
+                if name != _METADATA and not self._copy_file(step, assembly.writing(name)):
                     return None
             while True:
                 number += 1
                 if number in taken:
                     continue
-                metadata = self._metadata(unit, number)
+                metadata = self._metadata(version, number)
                 if metadata is None:
                     return None
                 assembly.write(_METADATA, metadata)
@@ -140,54 +146,56 @@ class Renumbering:
                 if assembly.place(f"{item}/{number}", names):
                     return f"{item}/{number}"
 
-    def _copy_file(self, one: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
-        """Copy a file; say no if it is not any more what was looked at."""
+    def _copy_file(self, step: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:
+        """Copy a file; return False if it is no longer the file that was scanned."""
         digest = hashlib.sha256()
         try:
-            with self._tree.open(one.path) as source, target as file:
+            with self._tree.open(step.path) as source, target as file:
                 while chunk := source.read(_CHUNK):
                     self._context.deadline.remaining()
                     digest.update(chunk)
                     file.write(chunk)
         except FileNotFoundError:
             return False
-        return one.observed.content is not None and digest.digest() == one.observed.content.sha256
+        return step.observed.content is not None and digest.digest() == step.observed.content.sha256
 
-    def _metadata(self, unit: str, number: int) -> bytes | None:
-        rule, metadata = self._context.options.renumber, _read(self._tree, f"{unit}/{_METADATA}")
+    def _metadata(self, version: str, number: int) -> bytes | None:
+        rule, metadata = self._context.options.renumber, _read(self._tree, f"{version}/{_METADATA}")
         return rule(metadata, number) if rule is not None and metadata is not None else None
 
-    def _numbers(self, item: str) -> set[int]:
-        """Return the numbers that base or the store knows of an item; deleted ones too, whose metadata is left."""
+    def _known_numbers(self, item: str) -> set[int]:
+        """Return the version numbers that base or the store has for an item."""
         if item not in self._known:
             entries = (scan(tree, KeyRange.under(f"{item}/")) for tree in (self._remote, self._context.base.tree()))
-            units = {unit for rows in entries for entry in rows if (unit := version_dir(entry.path)) is not None}
-            numbers = {number for whose, number in map(_parts, units) if whose == item}
+            versions = {
+                version for rows in entries for entry in rows if (version := version_dir(entry.path)) is not None
+            }
+            numbers = {number for whose, number in map(_item_and_number, versions) if whose == item}
             self._known[item] = {number for number in numbers if number <= limits.VERSION_MAX}
         return self._known[item]
 
-    def _here(self, item: str) -> set[int]:
-        """Return the numbers that are taken in this tree, by versions or by those that are being made."""
+    def _local_numbers(self, item: str) -> set[int]:
+        """Return the numbers that are taken in this tree, also by versions that are still being written."""
         found = {int(name) for name in self._tree.names(item) if name.isascii() and name.isdigit()}
-        return {number for number in found if number <= limits.VERSION_MAX}  # V25: beyond that it is no version
+        return {number for number in found if number <= limits.VERSION_MAX}  # V25: a higher number is no version
 
 
-def _by_unit(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
+def _by_version(steps: Iterable[PathAction], wanted: set[str] | None = None) -> Mapping[str, list[PathAction]]:
     members: dict[str, list[PathAction]] = defaultdict(list)
-    for one in steps:
-        unit = version_dir(one.path)
-        if unit is not None and (wanted is None or unit in wanted):
-            members[unit].append(one)
+    for step in steps:
+        version = version_dir(step.path)
+        if version is not None and (wanted is None or version in wanted):
+            members[version].append(step)
     return members
 
 
-def _parts(unit: str) -> tuple[str, int]:
+def _item_and_number(version: str) -> tuple[str, int]:
     """Return the item that a version directory belongs to, and its number."""
-    item, _, number = unit.rpartition("/")
+    item, _, number = version.rpartition("/")
     return item, int(number)
 
 
-def _moved(path: str, copy: str) -> str:
+def _path_in_copy(path: str, copy: str) -> str:
     return f"{copy}/{path.rpartition('/')[2]}"
 
 

@@ -1,7 +1,7 @@
-"""The three-way table, as a pure function: base, local and remote say what to do with a path.
+"""The three-way decision table, as a pure function: what to do with a path, given base, local and remote.
 
-Nothing here touches a disk or a store. Equality is by content (V6); "the same remotely" means the same content and
-the same push, so that a new object over old bytes is recorded and not downloaded.
+Nothing here reads a disk or a store. Files are compared by content (V6). A remote entry with the content of base but
+another object is recorded in base and not downloaded.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from msgspec import Struct
 
 from bayou.index.entry import Entry
 
+UNREAD = b""
+"""The hash of a file that the scanner has not read yet."""
+
 
 class Action(Enum):
-    """What to do with one path."""
+    """What to do with a path."""
 
     NOTHING = "nothing"
     RECORD = "record"
@@ -43,12 +46,12 @@ _PULLS = frozenset({Action.PULL, Action.DELETE_LOCAL, Action.KEEP_REMOTE})
 
 
 class LocalState(Struct, frozen=True):
-    """What this machine has of a path.
+    """The state of a path in this tree.
 
-    `sha256` and `size` are None where there is no file; `sha256` is `UNREAD`, which is equal to no hash, where there is
-    one that nobody has read yet. `deleted`: the last journal row says so. `ours`: a journal
-    row names it (or it is adopted), so that a file unknown to base is meant to go up. `absent`: it is not here on
-    purpose (lazy, excluded, refused).
+    `sha256` and `size` are None if there is no file; `sha256` is `UNREAD`, which equals no hash, if the scanner has not
+    read the file yet. `deleted`: the newest journal row is a delete. `ours`: a journal row names the path (or the user
+    adopts it), so that a file which base does not have is pushed. `absent`: the file is missing on purpose (lazy,
+    excluded, refused).
     """
 
     sha256: bytes | None = None
@@ -60,9 +63,6 @@ class LocalState(Struct, frozen=True):
     @property
     def present(self) -> bool:
         return self.sha256 is not None
-
-
-UNREAD = b""
 
 
 class _Local(Enum):
@@ -89,37 +89,40 @@ _UNCHANGED_HERE = {
 
 
 def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Action:
-    """Return the action for one path. An entry whose hash this machine knows by other means must carry it."""
-    there = _compare_remote(base, remote)
+    """Return the action for one path.
+
+    The caller fills in the hash of a discovered entry if this machine knows it.
+    """
+    remote_change = _compare_remote(base, remote)
     match _compare_local(base, local):
         case _Local.SAME:
-            return _UNCHANGED_HERE[there]
+            return _UNCHANGED_HERE[remote_change]
         case _Local.CHANGED:
-            if there in (_Remote.SAME, _Remote.MOVED):
+            if remote_change in (_Remote.SAME, _Remote.MOVED):
                 return Action.PUSH
-            return Action.PUSH_BACK if there is _Remote.DELETED else _meet(local, remote)
+            return Action.PUSH_BACK if remote_change is _Remote.DELETED else _both_changed(local, remote)
         case _Local.DELETED:
             if remote is None:
                 return Action.RECORD if base is not None else Action.NOTHING
-            return Action.KEEP_REMOTE if there is _Remote.CHANGED else Action.DELETE_REMOTE
+            return Action.KEEP_REMOTE if remote_change is _Remote.CHANGED else Action.DELETE_REMOTE
         case _Local.MISSING:
             return Action.RECORD if remote is None else Action.PULL
         case _Local.UNTRACKED:
-            return Action.UNTRACKED if remote is None else _meet(local, remote)
+            return Action.UNTRACKED if remote is None else _both_changed(local, remote)
 
 
-def same_object(one: Entry, other: Entry) -> bool:
-    """Whether two entries name one object: the same push of the same bytes, or the same find of discovery."""
-    if one.push != other.push or one.size != other.size:
+def same_object(first: Entry, second: Entry) -> bool:
+    """Whether two entries name the same object: one push of the same bytes, or one discovered object."""
+    if first.push != second.push or first.size != second.size:
         return False
-    if one.push is None:
-        return (one.etag, one.version) == (other.etag, other.version)
-    # V11: a key stands for one hash; a rebuilt index may not know it.
-    return one.sha256 == other.sha256 or one.sha256 is None or other.sha256 is None
+    if first.push is None:
+        return (first.etag, first.version) == (second.etag, second.version)
+    # V11: an object is never overwritten, so its key implies its hash; a rebuilt index may not know the hash.
+    return first.sha256 == second.sha256 or first.sha256 is None or second.sha256 is None
 
 
 def unchanged(base: Entry, remote: Entry | None) -> bool:
-    """Whether the store still has what base says: the same object, or the same bytes in another one."""
+    """Whether the store still has the content of base: the same object, or another object with the same bytes."""
     return _compare_remote(base, remote) in (_Remote.SAME, _Remote.MOVED)
 
 
@@ -143,8 +146,8 @@ def _compare_remote(base: Entry | None, remote: Entry | None) -> _Remote:
     return _Remote.MOVED if base.sha256 is not None and base.sha256 == remote.sha256 else _Remote.CHANGED
 
 
-def _meet(local: LocalState, remote: Entry | None) -> Action:
-    """Both sides have a new content: equal, different, or, after discovery, not known yet."""
+def _both_changed(local: LocalState, remote: Entry | None) -> Action:
+    """Decide a path that is new or changed on both sides: equal, different, or of unknown hash after discovery."""
     if remote is None or remote.sha256 is None:
         return Action.COMPARE if remote is not None and remote.size == local.size else Action.CONFLICT
     return Action.RECORD if _same_content(local, remote) else Action.CONFLICT

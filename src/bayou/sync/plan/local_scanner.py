@@ -1,8 +1,8 @@
-"""What this machine has: the journal's word, a walk by stat, and hashes where those do not suffice (V6).
+"""The scan of the tree: the paths that the journal names, a walk by stat, and hashes where a stat is not enough (V6).
 
-Journaled paths are always hashed. Elsewhere a file whose stat has not changed since it was hashed is not read again;
-and a small one that is to go up, and was never hashed, is not read before it does, unless there is something to compare
-it with.
+The scanner always hashes journaled paths. It does not read another file again if the file's stat is unchanged since the
+last hash. A small new file that will be pushed is not read during the scan but with its upload, unless base or the
+store has something to compare it with.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from bayou.sync.report import Failure, Refusal
 from bayou.worktree.hashing import Content, FileStat, read_content
 from bayou.worktree.scan import Found, scan
 
-_HASHERS = 4
-_LARGE = 1 << 17
-_FEW = 32
-_KEPT_EACH = 1 << 16
-_KEPT = 64 << 20
-"""Bytes of small files that are kept from the look to the upload, so that they are opened, read and hashed once."""
+_HASH_THREADS = 4
+_LARGE_BYTES = 1 << 17
+_FEW_PATHS = 32
+_KEEP_FILE_BYTES = 1 << 16
+_KEEP_BYTES = 64 << 20
+"""Bytes of small files that stay in memory from the scan to the upload, so that each file is read once."""
 
 
 class TooMany(Exception):
-    """More paths need a decision than one process is to take on."""
+    """More paths need a decision than this process takes on."""
 
 
 def check_limit(paths: Sized, limit: int | None) -> None:
@@ -50,16 +50,19 @@ def check_limit(paths: Sized, limit: int | None) -> None:
 
 
 class Observed(Struct, frozen=True):
-    """One path as it was looked at. `through` is the newest journal row that was closed then; a later one means: look
-    again. `finish_delete`: a file is there, and is to be removed first. `unread`: the stat of a file that is there and
-    that nobody has read yet; whoever does must find it so."""
+    """One path as the scanner saw it.
+
+    `through` is the newest journal row that was closed then; a later row means that the path must be scanned again.
+    `finish_delete`: a journaled delete was not carried out, and the file is to be removed first. `unread`: the stat of
+    a file that was not read yet; it must be the same when the file is read.
+    """
 
     path: str
     state: LocalState
     content: Content | None
     through: int
-    looked: int = 0
-    """When, in ns since 1970: before the content was read, so that `FileStat.settled` can tell."""
+    scanned_at: int = 0
+    """The time before the content was read, in ns since 1970; `FileStat.settled` needs it."""
     finish_delete: bool = False
     unread: FileStat | None = None
 
@@ -68,13 +71,13 @@ class Observed(Struct, frozen=True):
         return self.content.stat if self.content is not None else self.unread
 
     def read(self, content: Content) -> Observed:
-        """Return what was looked at and not read, with what is in it."""
+        """Return this path with the content that was read now."""
         state = LocalState(content.sha256, content.size, ours=self.state.ours)
-        return Observed(self.path, state, content, self.through, self.looked)
+        return Observed(self.path, state, content, self.through, self.scanned_at)
 
 
 class Observation(Struct):
-    """What a look at the tree brought: paths worth a decision, and what could not be looked at."""
+    """The result of a scan: the paths that need a decision, and those that could not be scanned."""
 
     journaled: JournalSnapshot
     paths: dict[str, Observed] = field(default_factory=dict)
@@ -84,15 +87,15 @@ class Observation(Struct):
     unreadable: list[str] = field(default_factory=list)
     temporaries: list[str] = field(default_factory=list)
     walked: bool = False
-    """Whether the whole tree was looked at."""
+    """Whether the scan covered the whole tree."""
     within: KeyRange | None = None
-    """The window that this is about, if it is not about everything: the rest is looked at by itself."""
+    """The range of paths that was scanned, if not all paths: a window of a larger pass."""
 
 
 class FileScan(Struct, frozen=True):
-    """Looks at single paths; asks nothing but the file system, so that whoever knows the rest can do it anywhere.
+    """Scans single paths. It reads only the file system, so it also runs in a worker of Spark.
 
-    `absent` is what is not here on purpose, `listed` the stat of files that are known to be untracked.
+    `absent` are the paths that are missing on purpose; `listed` has size and mtime of files known to be untracked.
     """
 
     root: Path
@@ -110,18 +113,18 @@ class FileScan(Struct, frozen=True):
         now: int,
         keep: int = 0,
     ) -> Observed | Failure:
-        """Look at one path. `walked` is its stat if a walk has just come by, `before` what was known of it.
+        """Scan one path. `walked` is its stat if a walk has just found it, `before` its recorded stat and hash.
 
-        What is read of a file of up to `keep` bytes is kept.
+        The content of a file of up to `keep` bytes stays in memory.
         """
         if walked is None and paths.refusal(path) is not None:
-            # V21: the store's word alone has brought it here, and no file of the tree can have this name.
+            # V21: only the store has this name; no file of the tree can have it.
             return Observed(path, LocalState(absent=path in self.absent), None, journaled.closed_through(path), now)
         row = journaled.last.get(path)
         content = None
         unsettled = False
         try:
-            # A walk has come to the file without following links; whoever else names it must be checked.
+            # A walk follows no links; a path from elsewhere must be checked for them.
             stat = walked or file_stat(self.root, path)
             if stat is not None:
                 if row is None and before is not None and before.still(stat):
@@ -151,12 +154,13 @@ class FileScan(Struct, frozen=True):
         )
         return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def in_passing(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
-        """Look at a file that no row of the journal names, without reading it; None if it must be read now.
+    def stat_only(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
+        """Scan a file that no journal row names, without reading it; None if it must be read now.
 
-        It is ours, its stat will tell if it changes (`FileStat.settled`), and its bytes can be kept when they are read.
+        Reading can wait if the file is to be pushed, its stat will show any change (`FileStat.settled`), and it is
+        small enough to stay in memory.
         """
-        if walked.size > _KEPT_EACH or not walked.settled(now) or not self._ours(path, journaled, walked):
+        if walked.size > _KEEP_FILE_BYTES or not walked.settled(now) or not self._ours(path, journaled, walked):
             return None
         state = LocalState(UNREAD, walked.size, ours=True)
         return Observed(path, state, None, journaled.through, now, unread=walked)
@@ -166,22 +170,22 @@ class FileScan(Struct, frozen=True):
             return True
         if here is None or not journaled.marked(path):
             return False
-        # T11: what was listed as untracked and has not changed since is not covered by a row that names everything.
+        # T11: a mark of the whole tree does not cover a file that is listed as untracked and has not changed since.
         return not self.is_listed(path, here)
 
     def is_listed(self, path: str, stat: FileStat) -> bool:
-        """Whether a file is known to be untracked, and has not changed since that was found out."""
+        """Whether a file is known to be untracked, and has not changed since."""
         return self.listed.get(path) == (stat.size, stat.mtime_ns)
 
 
 class LocalScanner:
-    """Looks at the tree for one sync of one place."""
+    """Scans the tree for one sync with one remote."""
 
     def __init__(
         self,
         root: Path,
         database: Database,
-        place: int,
+        remote_id: int,
         policy: Policy,
         *,
         adopt: bool,
@@ -193,23 +197,25 @@ class LocalScanner:
     ) -> None:
         self._root = root
         self._database = database
-        self._place = place
+        self._remote_id = remote_id
         self._policy = policy
         self._within = within
         self._pushes = pushes
-        self._room = _KEPT if pushes else 0
+        self._keep_budget = _KEEP_BYTES if pushes else 0
         self._progress = progress or NoProgress()
         listed = database.rows(
-            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
+            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (remote_id, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
-        self._one = FileScan(root, adopt, absent, untracked, deadline)
+        self._file_scan = FileScan(root, adopt, absent, untracked, deadline)
 
-    def look(
+    def scan(
         self, rows: Iterable[JournalRow], *, walk: bool, scope: ModelScope | None = None, limit: int | None = None
     ) -> Observation:
-        """Return every path (of the scope) that the journal names, and, by a walk, every file that is not as base has
-        it. `TooMany` if these are more than `limit`: then nothing was read yet."""
+        """Return every path (of the scope) that the journal names and, with a walk, every file that differs from base.
+
+        `TooMany`, before any file is read, if these are more than `limit`.
+        """
         seen = Observation(JournalSnapshot.of(rows if scope is None else scope.rows(rows)))
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
         seen.walked = walk or (seen.journaled.everything and scope is None)
@@ -220,23 +226,23 @@ class LocalScanner:
                 for directory in (mark.path,) if scope is None else scope.below(mark.path):
                     limit = self._walk(directory, seen, candidates, limit)
         check_limit(candidates, limit)
-        self._examine(candidates, seen)
+        self._scan_candidates(candidates, seen)
         return seen
 
-    def read(self, paths: Iterable[str], seen: Observation) -> None:
-        """Read files that were only looked at in passing."""
-        self._examine({path: seen.paths.pop(path).unread for path in paths}, seen, in_passing=False)
+    def read_unread(self, paths: Iterable[str], seen: Observation) -> None:
+        """Read files that the scan has only statted."""
+        self._scan_candidates({path: seen.paths.pop(path).unread for path in paths}, seen, stat_only=False)
 
-    def look_at(self, paths: Iterable[str], seen: Observation) -> None:
-        """Add paths that the other side changed."""
-        self._examine(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
+    def add(self, paths: Iterable[str], seen: Observation) -> None:
+        """Scan more paths: those that the store has changed."""
+        self._scan_candidates(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
 
     def _walk(
         self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None], limit: int | None
     ) -> int | None:
-        """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
+        """Add the paths that a walk finds; return the limit, raised by the files already known to be untracked."""
         check_limit(candidates, limit)
-        equal, expected = file_stats.matching(self._database, self._place)
+        equal, expected = file_stats.matching(self._database, self._remote_id)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
@@ -244,7 +250,7 @@ class LocalScanner:
                 expected.discard(path)
                 if not self._policy.excluded(path):
                     candidates[path] = stat
-                    if limit is not None and self._one.is_listed(path, stat):
+                    if limit is not None and self._file_scan.is_listed(path, stat):
                         limit += 1
                     check_limit(candidates, limit)
             elif item.kind == "foreign":
@@ -257,44 +263,44 @@ class LocalScanner:
         for path in chain(equal, expected):
             if not _below(path, under) or self._policy.excluded(path):
                 continue
-            # V5: what lies below a directory that cannot be read is not known to be missing.
+            # V5: a path below an unreadable directory is not known to be missing.
             if not any(path == bad or path.startswith(f"{bad}/") for bad in seen.unreadable):
                 candidates.setdefault(path, None)
         return limit
 
-    def _examine(
-        self, candidates: Mapping[str, FileStat | None], seen: Observation, *, in_passing: bool = True
+    def _scan_candidates(
+        self, candidates: Mapping[str, FileStat | None], seen: Observation, *, stat_only: bool = True
     ) -> None:
-        few = len(candidates) < _FEW
+        few = len(candidates) < _FEW_PATHS
         known = (
             file_stats.known(self._database, candidates) if few else file_stats.all_known(self._database, self._within)
         )
         now = time.time_ns()
-        if in_passing and self._pushes:
-            candidates = self._pass_by(candidates, known, seen, now)
+        if stat_only and self._pushes:
+            candidates = self._scan_by_stat(candidates, known, seen, now)
 
-        def examine(some: Sequence[str]) -> list[Observed | Failure]:
-            return [self._look_at(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
+        def scan_some(some: Sequence[str]) -> list[Observed | Failure]:
+            return [self._scan_file(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
-        # Threads help where hashing takes time; for small files they only get in each other's way.
+        # Threads help where hashing takes time; for small files they only contend for the interpreter.
         large = [
             path
             for path, stat in candidates.items()
-            # What only the other side names is hardly ever here; whoever looks for it finds out soon enough.
+            # A path that only the store names rarely exists here, so it is not statted twice.
             if (stat is not None or path in known or path in seen.journaled.last) and self._is_large(path, stat)
         ]
         small = [path for path in candidates if path not in set(large)] if large else list(candidates)
         if large:
             self._progress.begin("hashing", len(large), None)
         if len(large) < 2:
-            results = examine([*small, *large])
+            results = scan_some([*small, *large])
         else:
-            with ThreadPoolExecutor(_HASHERS, thread_name_prefix="bayou-hash") as pool:
-                hashing = pool.map(examine, [[path] for path in large])
-                results = examine(small)
+            with ThreadPoolExecutor(_HASH_THREADS, thread_name_prefix="bayou-hash") as pool:
+                hashing = pool.map(scan_some, [[path] for path in large])
+                results = scan_some(small)
                 for part in hashing:
                     results += part
-                    self._progress.advance(files=1, bytes=sum(_size(one) for one in part))
+                    self._progress.advance(files=1, bytes=sum(_size(result) for result in part))
         if large:
             self._progress.end()
         fresh: list[Observed] = []
@@ -308,48 +314,52 @@ class LocalScanner:
                     fresh.append(result)
         self._cache(fresh, known, now)
 
-    def _pass_by(
+    def _scan_by_stat(
         self, candidates: Mapping[str, FileStat | None], known: Container[str], seen: Observation, now: int
     ) -> dict[str, FileStat | None]:
-        """Look at what need not be read yet; return the rest."""
+        """Scan by stat alone the files that need not be read yet; return the other candidates."""
         rest: dict[str, FileStat | None] = {}
         for path, stat in candidates.items():
-            one = None
+            observed = None
             if stat is not None and path not in known and path not in seen.journaled.last:
-                one = self._one.in_passing(path, stat, seen.journaled, now)
-            if one is None:
+                observed = self._file_scan.stat_only(path, stat, seen.journaled, now)
+            if observed is None:
                 rest[path] = stat
             else:
-                seen.paths[path] = one
+                seen.paths[path] = observed
         return rest
 
-    def _look_at(
+    def _scan_file(
         self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: Known | None, now: int
     ) -> Observed | Failure:
-        found = self._one.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
+        found = self._file_scan.at(path, walked, journaled, before, now, min(_KEEP_FILE_BYTES, self._keep_budget))
         if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
-            self._room -= found.content.size
+            self._keep_budget -= found.content.size
         return found
 
     def _is_large(self, path: str, stat: FileStat | None) -> bool:
         if stat is not None:
-            return stat.size > _LARGE
+            return stat.size > _LARGE_BYTES
         try:
-            return os.lstat(f"{self._root}/{path}").st_size > _LARGE
+            return os.lstat(f"{self._root}/{path}").st_size > _LARGE_BYTES
         except (OSError, ValueError):
             return False
 
     def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
-        """Keep new hashes, so that a file is read once although nothing was decided about it."""
+        """Record new hashes, so that the next scan does not read the file again."""
         if not fresh:
             return
-        kept = [file_stats.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
+        kept = [
+            file_stats.renewed(observed.path, observed.content, now, known.get(observed.path))
+            for observed in fresh
+            if observed.content
+        ]
         with self._database.transaction() as db:
             file_stats.remember_many(db, kept)
 
 
-def _size(one: Observed | Failure) -> int:
-    return one.content.size if isinstance(one, Observed) and one.content is not None else 0
+def _size(result: Observed | Failure) -> int:
+    return result.content.size if isinstance(result, Observed) and result.content is not None else 0
 
 
 def _below(path: str, under: str | None) -> bool:

@@ -1,4 +1,8 @@
-"""Decide every path that either side has touched."""
+"""The plan of a pass: one action for every path that differs between the tree, base and the store.
+
+The planner diffs base with the store's index, scans those paths in the tree, and applies the decision table to each
+path; `plan.steps` then decides version directories as a whole. Nothing is changed in the tree or in the store.
+"""
 
 from __future__ import annotations
 
@@ -13,188 +17,199 @@ from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
 from bayou.index.tree import Change, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
+from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
+from bayou.state.base import SyncBase
 from bayou.sync.conflicts.renumber import renumberable
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import Action, unchanged
 from bayou.sync.plan.local_scanner import LocalScanner, Observation, check_limit
-from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
-"""What base and the store say of each path that they differ in."""
+"""The entries that base and the store have for each path where they differ."""
 
 
 def plan(
     context: SyncContext,
-    observer: LocalScanner,
+    scanner: LocalScanner,
     observation: Observation,
-    store_view: RemoteSnapshot,
+    snapshot: RemoteSnapshot,
     *,
     limit: int | None = None,
 ) -> list[PathAction]:
-    """Decide every path that either side has touched; `TooMany` if the store has changed more than `limit`.
+    """Return the action for every path that changed in the tree or in the store.
 
-    Of a window, only the paths in it: how much is deleted in all is for those to judge who see it all.
+    `TooMany` if the store has changed more than `limit` paths. For a window, only its paths are planned, and the caller
+    checks the number of deletes of all windows (`guard`).
     """
     report = context.report
-    place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
-    mine, theirs = context.base.tree(), store_view.tree
+    remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
+    mine, theirs = context.base.tree(), snapshot.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
-    rebuilt = store_view.head if store_view.head is not None and rebuilt_since(place, store_view.head) else None
+    rebuilt = snapshot.head if snapshot.head is not None and rebuilt_since(remote_state, snapshot.head) else None
     window = observation.within
-    within = _within(context, observation) if rebuilt is None else window or EVERYTHING
+    within = _diff_ranges(context, observation) if rebuilt is None else window or EVERYTHING
     changed: Changed = {}
-    for one in () if same else diff(mine, theirs, within):
-        changed[one.path] = one.old, one.new
+    for change in () if same else diff(mine, theirs, within):
+        changed[change.path] = change.old, change.new
         check_limit(changed, limit)
     if rebuilt is not None:
         if window is None:
-            distrust(context, (Change(path, *pair) for path, pair in changed.items()), rebuilt)
+            forget_unconfirmed(context, (Change(path, *pair) for path, pair in changed.items()), rebuilt)
         changed = {path: (old if old and unchanged(old, new) else None, new) for path, (old, new) in changed.items()}
-    back = [path for path in returning(context, place.policy, window or EVERYTHING) if within.holds(path)]
-    observer.look_at([*changed, *back], observation)
+    wanted = [
+        path
+        for path in newly_wanted(context.base, context.policy, remote_state.policy, window or EVERYTHING)
+        if within.holds(path)
+    ]
+    scanner.add([*changed, *wanted], observation)
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
-    observer.read(_to_be_compared(observation, changed, bases, remotes), observation)
+    scanner.read_unread(_unread_to_compare(observation, changed, bases, remotes), observation)
     entries = [entry for pair in changed.values() for entry in pair if entry] + list(bases.values())
     hashes = context.base.hashes(entries, window or EVERYTHING)
     if window is None:
-        tell_found(context, store_view)
-    todo: list[PathAction] = []
+        report_discovery(context, snapshot)
+    planned: list[PathAction] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
-        if store_view.discovered and store_view.seen is None and new is None and old is not None:
-            report.missing.append(path)  # V5: a listing without it is no word that it was deleted
+        if snapshot.discovered and snapshot.seen is None and new is None and old is not None:
+            report.missing.append(path)  # V5: a listing without the path does not prove a delete
             continue
-        decided = steps.step(seen, old, new, hashes, context.policy)
+        decided = steps.decide_path(seen, old, new, hashes, context.policy)
         if decided.absent == "refused" and new is not None and old != new:
             report.refused.append(Refusal(path, new.refusal() or ""))
-        todo.append(decided)
-    todo = [_compared(context, one) for one in todo]
-    todo = _whole_units(context, observer, observation, store_view, todo, hashes)
+        planned.append(decided)
+    planned = [_compared(context.store, step) for step in planned]
+    planned = _decide_contested_versions(context, scanner, observation, snapshot, planned, hashes)
     if window is None:
-        guard(context, Counter(one.action for one in todo), store_view)
-    return todo
+        guard(context, Counter(step.action for step in planned), snapshot)
+    return planned
 
 
-def _to_be_compared(
+def _unread_to_compare(
     observation: Observation, changed: Changed, bases: Mapping[str, Entry], remotes: Mapping[str, Entry]
 ) -> list[str]:
-    """Return the paths of files that were not read yet and must be: base or the store has something there, or has
-    changed the version that they belong to."""
-    units = {version_dir(path) for path in changed} - {None}
+    """Return the paths of files that the scanner has not read yet and must read.
+
+    Base or the store has an entry for the path, or the store has changed the version that the path belongs to.
+    """
+    versions = {version_dir(path) for path in changed} - {None}
     return [
         path
-        for path, one in observation.paths.items()
-        if one.unread is not None
-        and (path in changed or path in bases or path in remotes or (units and version_dir(path) in units))
+        for path, observed in observation.paths.items()
+        if observed.unread is not None
+        and (path in changed or path in bases or path in remotes or (versions and version_dir(path) in versions))
     ]
 
 
-def guard(context: SyncContext, counts: Mapping[Action, int], store_view: RemoteSnapshot) -> None:
-    """Stop before more is deleted than anybody means without saying so (F033)."""
-    place, head = context.base.place, store_view.head
-    roots = (place.root, store_view.tree.root)
+def guard(context: SyncContext, counts: Mapping[Action, int], snapshot: RemoteSnapshot) -> None:
+    """Raise `MassDelete` if the plan deletes more than the user is likely to intend (F033)."""
+    remote_state, head = context.base.place, snapshot.head
+    roots = (remote_state.root, snapshot.tree.root)
     entries = max(root.entries if root else 0 for root in roots)
-    followed = head is not None and any(row.mass_delete and row.seq > (place.seq or 0) for row in head.log)
+    followed = head is not None and any(row.mass_delete and row.seq > (remote_state.seq or 0) for row in head.log)
     steps.guard(counts, entries, allowed=context.options.allow_mass_delete, followed=followed)
     context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
 
 
-def tell_found(context: SyncContext, store_view: RemoteSnapshot) -> None:
-    """Put into the report what a discovery left aside."""
-    context.report.refused += [Refusal(one.key, one.reason) for one in store_view.refused]
-    if store_view.ignored:
-        context.report.warn(f"{store_view.ignored} keys in the store are not payload and were left alone")
+def report_discovery(context: SyncContext, snapshot: RemoteSnapshot) -> None:
+    """Add the keys that discovery refused or ignored to the report."""
+    context.report.refused += [Refusal(key.key, key.reason) for key in snapshot.refused]
+    if snapshot.ignored:
+        context.report.warn(f"{snapshot.ignored} keys in the store are not payload and were left alone")
 
 
-def distrust(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
-    """Forget what base says and a rebuilt index does not: that may be lost there, or older than what we have.
+def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
+    """Forget the entries of base that a rebuilt index does not confirm: it may have lost them, or has older ones.
 
-    Such files are met as if nobody had ever synced them: none is deleted, and none replaced without a copy of it (V5).
+    The client then treats these files as never synced: it deletes none, and replaces none without a copy (V5).
     """
-    doubtful = [one.path for one in changes if one.old is not None and not unchanged(one.old, one.new)]
+    doubtful = [change.path for change in changes if change.old is not None and not unchanged(change.old, change.new)]
     if not context.options.dry_run and head.rebuilt is not None:
         with context.database.transaction() as db:
             for path in doubtful:
-                base.take(db, context.place, path, None)
+                base.take(db, context.remote_id, path, None)
                 file_stats.doubt(db, path)
-            base.settle_rebuilt(db, context.place, head.rebuilt)
+            base.settle_rebuilt(db, context.remote_id, head.rebuilt)
     if doubtful:
         context.report.warnings.append(
             f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"
         )
 
 
-def _compared(context: SyncContext, one: PathAction) -> PathAction:
-    """Settle a file that meets an object of unknown hash, by reading that: they are the same, or in conflict."""
-    content = one.observed.content
-    if one.action is not Action.COMPARE or one.remote is None or content is None:
-        return one
-    came = context.store.download(one.remote.key, NullSink(), one.remote.size, if_match=one.remote.etag)
-    return replace(one, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
+def _compared(store: Store, step: PathAction) -> PathAction:
+    """Decide a COMPARE, of a file and an object whose hash is unknown, by reading the object: same, or in conflict."""
+    content = step.observed.content
+    if step.action is not Action.COMPARE or step.remote is None or content is None:
+        return step
+    came = store.download(step.remote.key, NullSink(), step.remote.size, if_match=step.remote.etag)
+    return replace(step, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _within(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
-    """Return where to look for what the store has changed.
+def _diff_ranges(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
+    """Return the key ranges in which to diff base with the store.
 
-    Cost follows the change (V16), also where this tree is far behind the store: a scoped pull looks at its scope, and a
-    push that has not walked at the versions that it is about to touch, which must not be torn.
+    Cost follows the change (V16), also where this tree is far behind the store: a scoped pull diffs its scope, and a
+    push without a walk diffs the versions that it changes, because a version must not be mixed from two clients.
     """
     if observation.within is not None:
         return observation.within
     if context.options.scope is not None:
         return context.options.scope.spans
     if context.options.mode == "push" and not observation.walked:
-        units = {version_dir(path) for path in observation.paths} - {None}
-        return KeyRanges(KeyRange.under(f"{unit}/") for unit in units)
+        versions = {version_dir(path) for path in observation.paths} - {None}
+        return KeyRanges(KeyRange.under(f"{version}/") for version in versions)
     return EVERYTHING
 
 
-def returning(context: SyncContext, policy: str, within: KeyRange = EVERYTHING) -> list[str]:
-    """Return what was absent under another policy and must be here under today's (F015)."""
-    if policy == context.policy.text:
+def newly_wanted(base: SyncBase, policy: Policy, old_policy: str, within: KeyRange = EVERYTHING) -> list[str]:
+    """Return the paths that were absent under the old policy and must be present under the current one (F015)."""
+    if old_policy == policy.text:
         return []
-    return [path for path, why in context.base.absent(within).items() if not context.policy.still(path, why)]
+    return [path for path, why in base.absent(within).items() if not policy.still(path, why)]
 
 
-def _whole_units(
+def _decide_contested_versions(
     context: SyncContext,
-    observer: LocalScanner,
+    scanner: LocalScanner,
     observation: Observation,
-    store_view: RemoteSnapshot,
-    todo: list[PathAction],
+    snapshot: RemoteSnapshot,
+    planned: list[PathAction],
     hashes: Mapping[str, Entry],
 ) -> list[PathAction]:
-    """Bring every file of a version directory that both sides changed into the plan, and decide it whole."""
-    units = steps.conflicting_versions(todo)
-    if not units:
-        return todo
-    known = {one.path for one in todo}
+    """Add every file of the version directories that both sides changed to the plan, and decide each as a whole."""
+    versions = steps.conflicting_versions(planned)
+    if not versions:
+        return planned
+    known = {step.path for step in planned}
     extra: dict[str, Entry | None] = {}
-    for unit in units:
+    for version in versions:
         extra.update(
             {
                 entry.path: entry
-                for entry in scan(store_view.tree, KeyRange.under(f"{unit}/"))
+                for entry in scan(snapshot.tree, KeyRange.under(f"{version}/"))
                 if entry.path not in known
             }
         )
-        for file in (context.root / unit).rglob("*"):
+        for file in (context.root / version).rglob("*"):
             path = file.relative_to(context.root).as_posix()
             if path not in known and file.is_file() and not file.is_symlink():
                 extra.setdefault(path, None)
-    observer.look_at(extra, observation)
+    scanner.add(extra, observation)
     bases = context.base.lookup(extra)
     more = [
-        _compared(context, steps.step(observation.paths[path], bases.get(path), entry, hashes, context.policy))
+        _compared(
+            context.store, steps.decide_path(observation.paths[path], bases.get(path), entry, hashes, context.policy)
+        )
         for path, entry in extra.items()
         if path in observation.paths
     ]
-    whole = [*todo, *more]
-    return steps.settle_units(whole, units, renumberable(context, observation, whole, units))
+    all_steps = [*planned, *more]
+    return steps.decide_versions(all_steps, versions, renumberable(context, observation, all_steps, versions))

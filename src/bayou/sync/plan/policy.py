@@ -1,11 +1,8 @@
-"""Version directories are units: they move, conflict and are deleted whole.
+"""Rules about paths: version directories, the paths that are absent on purpose, and the scope of a sync.
 
-`data/<type…>/<model>/<name>/<n>/<file…>`: what lies below one `<n>` belongs together. Where any path of a unit is in
-conflict the whole unit is, so that a version is never torn between two writers.
-
-What is absent here on purpose: raw content under the lazy policy, and what the configuration excludes.
-
-What a sync may be narrowed to: the paths that belong to some models.
+All files below one `<n>` of `data/<type…>/<model>/<name>/<n>/<file…>` are one version. If one path of a version is in
+conflict, the whole version is, so that no version is ever mixed from two writers. A tree is without raw content under
+the lazy policy, and without what the configuration excludes. A pull can be limited to the paths of some models.
 """
 
 from __future__ import annotations
@@ -26,26 +23,26 @@ if TYPE_CHECKING:
     from bayou.state.base import Why
     from bayou.state.journal import JournalRow
 
-_SHORTEST = 5
+_VERSION_DEPTH = 5
 """`data`, a type, a model, a name, a number, and then at least a file."""
 
 
 def version_dir(path: str) -> str | None:
-    """Return the version directory that a path lies in, or None. Hot: asked several times of every path that moves."""
+    """Return the innermost version directory around a path, or None. Hot: called several times for each moved path."""
     if not path.startswith("data/"):
         return None
     directory = path.rpartition("/")[0]
-    if _is_number(directory.rpartition("/")[2]) and directory.count("/") >= _SHORTEST - 1:
+    if _is_number(directory.rpartition("/")[2]) and directory.count("/") >= _VERSION_DEPTH - 1:
         return directory
     return next(version_dirs_around(path), None)
 
 
 def version_dirs_around(path: str) -> Iterator[str]:
-    """Yield the directories around a path that can be versions, the innermost first: it is in that one's unit."""
+    """Yield the directories around a path that can be versions, innermost first; the path belongs to the first."""
     if not path.startswith("data/"):
         return
     segments = path.split("/")
-    for at in range(len(segments) - 2, _SHORTEST - 2, -1):
+    for at in range(len(segments) - 2, _VERSION_DEPTH - 2, -1):
         if _is_number(segments[at]):
             yield "/".join(segments[: at + 1])
 
@@ -55,7 +52,7 @@ def _is_number(segment: str) -> bool:
 
 
 class Policy(SelectiveStruct, frozen=True):
-    """Which entries this tree does without. `text` identifies it: absence was decided under one policy (V3)."""
+    """Which entries are absent from this tree on purpose. Base records its `text` with each absence (V3)."""
 
     uncompared: ClassVar[tuple[str, ...]] = ("_spec",)
     unshown: ClassVar[tuple[str, ...]] = ("_spec",)
@@ -81,28 +78,28 @@ class Policy(SelectiveStruct, frozen=True):
         return self._spec is not None and self._spec.match_file(path)
 
     def absent(self, path: str) -> Why | None:
-        """Say why an entry need not be here, or None if it must."""
+        """Return why an entry is absent on purpose; None if it must be present."""
         if self.excluded(path):
             return "excluded"
         return "lazy" if self.hydrate == "lazy" and is_raw(path) else None
 
     def still(self, path: str, why: Why) -> bool:
-        """Whether an entry that was left out for this reason, maybe under another policy, stays away under this one."""
+        """Whether an entry that was left out for this reason, maybe by another policy, stays absent by this one."""
         return why == "refused" or self.absent(path) is not None
 
 
 def is_raw(path: str) -> bool:
-    """Whether a path is the content of a version, which a lazy tree fetches when it is read."""
-    unit = version_dir(path)
-    return unit is not None and path == f"{unit}/raw"
+    """Whether a path is the raw content of a version, which a lazy tree fetches when a program reads it."""
+    version = version_dir(path)
+    return version is not None and path == f"{version}/raw"
 
 
-_OWNED = ("data", "outputs", "definitions-evaluated")
+_MODEL_ROOTS = ("data", "outputs", "definitions-evaluated")
 """The payload roots in which a model has a directory of its own."""
 
 
 class ModelRef(Struct, frozen=True):
-    """A model, as its files name it: `type` may have several segments; `name` is for people."""
+    """A model: its type, of one or more path segments, its id, and its name for people."""
 
     type: str
     id: str
@@ -110,11 +107,11 @@ class ModelRef(Struct, frozen=True):
 
     def prefixes(self) -> tuple[str, ...]:
         """Return the directories of everything that belongs to the model, each ending in `/` (F110)."""
-        return tuple(f"{root}/{self.type}/{self.id}/" for root in _OWNED)
+        return tuple(f"{root}/{self.type}/{self.id}/" for root in _MODEL_ROOTS)
 
 
 class ModelScope(Struct, frozen=True):
-    """Directories of the tree, each ending in `/`; a sync that is narrowed to them says nothing about the rest (V3)."""
+    """Directories of the tree, each ending in `/`. A sync within a scope records nothing about the rest (V3)."""
 
     prefixes: tuple[str, ...]
 
@@ -124,18 +121,18 @@ class ModelScope(Struct, frozen=True):
 
     @property
     def spans(self) -> KeyRanges:
-        from bayou.index.key_range import KeyRange, KeyRanges  # noqa: PLC0415  (who lists data names models, and asks no index)
+        from bayou.index.key_range import KeyRange, KeyRanges  # noqa: PLC0415  (listing data needs no index)
 
         return KeyRanges(KeyRange.under(prefix) for prefix in self.prefixes)
 
     def rows(self, rows: Iterable[JournalRow]) -> Iterator[JournalRow]:
-        """Yield the journal's rows that can tell of a path in here."""
+        """Yield the journal rows that concern a path of the scope."""
         for row in rows:
             if any(True for _ in self.below(row.path)) if row.kind == "tree" else row.path.startswith(self.prefixes):
                 yield row
 
     def below(self, directory: str) -> Iterator[str]:
-        """Yield the parts of a directory (the empty path: of the whole tree) that lie in here."""
+        """Yield the parts of a directory (the empty path: of the whole tree) that lie in the scope."""
         if f"{directory}/".startswith(self.prefixes):
             yield directory
         else:

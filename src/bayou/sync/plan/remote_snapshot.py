@@ -1,4 +1,8 @@
-"""The store as one sync sees it: a head that belongs to what we know, or a discovery."""
+"""The store's index as one sync sees it: a head that continues what base knows, or a discovery.
+
+The client checks that the head belongs to the store that base knows and continues its history: a store that was swapped
+or restored from a backup must never cause deletes here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from bayou.sync.bulk import Bulk
 
 
 class RemoteSnapshot(Struct, frozen=True):
-    """One version of the store's index. `seen` is None where there is no head and a pull keeps its find to itself."""
+    """One version of the store's index. `seen` is None if the store has no head and a pull has only discovered it."""
 
     tree: IndexTree
     seen: HeadSeen | None
@@ -35,88 +39,85 @@ class RemoteSnapshot(Struct, frozen=True):
         return self.seen.head if self.seen is not None else None
 
 
-def look(store: Store, cache: NodeFiles, place: RemoteState, *, etag: str | None) -> RemoteSnapshot | None:
-    """Read the head, and prove that it goes on from what base knows; None if it is the one with this ETag.
+def read_snapshot(store: Store, cache: NodeFiles, known: RemoteState, *, etag: str | None) -> RemoteSnapshot | None:
+    """Read the head and check that it continues what base knows; None if the head has this ETag.
 
-    `NotFound` if there is none and base knows of none either.
+    `NotFound` if the store has no head and base knows of none; `StoreEmptied` if base knows one.
     """
     try:
         seen = read_head(store, if_none_match=etag)
     except NotFound:
-        if place.commit is not None:
-            raise emptied(store, place) from None
+        if known.commit is not None:
+            raise store_emptied(store, known) from None
         raise
     if seen is None:
         return None
-    check_history(store, place, seen.head)
+    check_history(store, known, seen.head)
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def emptied(store: Store, place: RemoteState) -> StoreEmptied:
-    """Say that a store which base knows has no head."""
+def store_emptied(store: Store, known: RemoteState) -> StoreEmptied:
+    """Return the error for a store that base knows and that has no head."""
     return StoreEmptied(
-        f"{store.url} had commit {place.commit} and has no index any more",
+        f"{store.url} had commit {known.commit} and has no index any more",
         hint="if its head was lost: bayou datastore verify --repair; "
-        f"if it was emptied on purpose, join it anew: bayou datastore setup {place.url}",
+        f"if it was emptied on purpose, join it anew: bayou datastore setup {known.url}",
     )
 
 
-def check_history(store: Store, place: RemoteState, head: Head) -> None:
-    """Raise unless the head is of the store that base knows, and its log has base's commit where base saw it.
-
-    A store that was swapped or came back from a backup must never turn into deletes here.
-    """
-    again = f"if that is what you want, join it anew: bayou datastore setup {place.url}"
-    if place.store is not None and head.store != place.store:
-        raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {place.store})", hint=again)
-    if place.commit is None or place.seq is None or rebuilt_since(place, head):
+def check_history(store: Store, known: RemoteState, head: Head) -> None:
+    """Raise unless the head is of the store that base knows, and its log has base's commit at base's seq."""
+    again = f"if that is what you want, join it anew: bayou datastore setup {known.url}"
+    if known.store is not None and head.store != known.store:
+        raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {known.store})", hint=again)
+    if known.commit is None or known.seq is None or rebuilt_since(known, head):
         return
-    if head.seq >= place.seq:
+    if head.seq >= known.seq:
         for row in iter_log(store, head):
-            if row.seq == place.seq:
-                if row.commit == place.commit:
+            if row.seq == known.seq:
+                if row.commit == known.commit:
                     return
                 break
-            if row.seq < place.seq:
+            if row.seq < known.seq:
                 break
     raise StoreRestored(
-        f"the history of {store.url} (at {head.seq}) does not have commit {place.commit} at {place.seq}: "
+        f"the history of {store.url} (at {head.seq}) does not have commit {known.commit} at {known.seq}: "
         "it seems to be an older copy",
         hint=again,
     )
 
 
-def rebuilt_since(place: RemoteState, head: Head) -> bool:
-    """Whether the index was rebuilt since base: then it need not go on from what base knows, nor have all of it."""
-    return head.rebuilt is not None and head.rebuilt != place.rebuilt
+def rebuilt_since(known: RemoteState, head: Head) -> bool:
+    """Whether the index was rebuilt since base: then it need not continue what base knows, nor have all entries."""
+    return head.rebuilt is not None and head.rebuilt != known.rebuilt
 
 
-def find(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
-    """Discover what a store without a head holds, and keep that to ourselves (V15)."""
+def discover_snapshot(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
+    """Discover the objects of a store without a head, and write nothing to it (V15)."""
     try:
-        found = _discovered(store, nodes, bulk, carry=True)
+        found = _discover(store, nodes, bulk, carry=True)
     except AlreadyExists:
-        return _published(store, cache)
+        return _read_published(store, cache)
     return RemoteSnapshot(
         IndexTree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored
     )
 
 
-def create(
+def create_index(
     store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None
 ) -> RemoteSnapshot:
-    """Prove that the store can do what we need, discover what it holds, and publish that as its first head.
+    """Probe the store, discover its objects, and publish them as its first head.
 
-    Before anything is uploaded: so objects of pushes without a head always mean that a head was lost. Whoever loses
-    the race goes on from the winner's head (V1). `proved`: the caller has just done the proof.
+    This happens before any upload, so objects of pushes without a head always mean that a head was lost. A client that
+    loses the race continues from the winner's head (V1). `proved`: the caller has just probed the store.
     """
     if not proved:
         probe(store)
     commit = ulid()
     try:
-        found = _discovered(store, StoreSink(store, commit, cache), bulk, carry=False)
+        found = _discover(store, StoreSink(store, commit, cache), bulk, carry=False)
     except AlreadyExists:
-        return _published(store, cache)
+        return _read_published(store, cache)
     seen = publish(store, found.root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
     return RemoteSnapshot(
         IndexTree(StoreNodes(store, cache), seen.head.root),
@@ -127,8 +128,8 @@ def create(
     )
 
 
-def _discovered(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) -> Discovered:
-    """Discover a store and build its tree in `sink`: the listing starts here, and goes to Spark once it is too long."""
+def _discover(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) -> Discovered:
+    """Discover a store and build its tree in `sink`: the listing starts here, and a long one moves to Spark."""
     try:
         found = discover(store, limit=bulk.limit if bulk is not None else None)
     except TooMany:
@@ -141,13 +142,13 @@ def _discovered(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) 
     return Discovered(root, found.refused, len(found.refused), found.ignored)
 
 
-def _published(store: Store, cache: NodeFiles) -> RemoteSnapshot:
-    """Return the view of a head that came to be while we listed: its writer's word decides, and not our listing."""
+def _read_published(store: Store, cache: NodeFiles) -> RemoteSnapshot:
+    """Return the snapshot of a head that another client published during the listing: it replaces the listing."""
     seen = read_head(store)
-    assert seen is not None  # nobody asked whether it is modified
+    assert seen is not None  # the request had no ETag
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def later(view: RemoteSnapshot, store: Store, cache: NodeFiles, seen: HeadSeen) -> RemoteSnapshot:
-    """Return the view of a head that was read or written after `view`."""
+def with_head(view: RemoteSnapshot, store: Store, cache: NodeFiles, seen: HeadSeen) -> RemoteSnapshot:
+    """Return the snapshot of a head that was read or written after `view`."""
     return replace(view, tree=IndexTree(StoreNodes(store, cache), seen.head.root), seen=seen)

@@ -1,4 +1,8 @@
-"""From what was seen to what is to be done: one step for each path, and version directories as units."""
+"""The steps of a plan: the action for each path, the decision for whole version directories, the mass-delete guard.
+
+All functions are pure. `decide_path` applies the decision table and the policy to one path; `decide_versions` then
+makes one decision for all files of a version that both sides changed.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,15 @@ from bayou.sync.plan.policy import Policy, version_dir
 
 MASS_SHARE = 0.5
 MASS_COUNT = 200
+"""A plan that deletes more than this number and this share of all entries is a mass delete."""
+
+_CHANGED_HERE = {Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE, Action.KEEP_REMOTE, Action.CONFLICT}
+_CHANGED_THERE = {Action.DELETE_LOCAL, Action.PUSH_BACK, Action.KEEP_REMOTE, Action.CONFLICT}
+_AGREED = {Action.NOTHING, Action.RECORD}
 
 
 class PathAction(Struct, frozen=True):
-    """What to do with one path. `base` and `remote` are verbatim; `absent` says why it stays away on purpose."""
+    """The planned action for one path. `base` and `remote` are its entries; `absent` says why it stays absent."""
 
     path: str
     action: Action
@@ -31,19 +40,19 @@ class PathAction(Struct, frozen=True):
     absent: Why | None = None
 
 
-def step(
+def decide_path(
     observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
 ) -> PathAction:
-    """Decide one path. `hashes` has entries of discovery whose hash this machine knows."""
+    """Decide one path. `hashes` has discovered entries whose hash this machine knows."""
     path = observed.path
-    bad = (paths.refusal(path) if remote is None else remote.refusal()) is not None
-    refused = bad and not (paths.refusal(path) is None and _changed_here(observed))
+    unsafe = (paths.refusal(path) if remote is None else remote.refusal()) is not None
+    refused = unsafe and not (paths.refusal(path) is None and _changed_here(observed))
     if refused or policy.excluded(path):
-        # V8: it never crosses, in either direction; base follows the remote, and says that it is not here.
+        # V8: it is transferred in neither direction; base follows the remote, and records that the file is absent.
         action = Action.NOTHING if base == remote else Action.RECORD
         return PathAction(path, action, base, remote, observed, "refused" if refused else "excluded")
-    if bad:
-        # V25: a row that nothing can be done by is replaced, or deleted, by the first change that is made here.
+    if unsafe:
+        # V25: the first local change replaces, or deletes, an unsafe row of the index.
         return PathAction(path, Action.DELETE_REMOTE if observed.state.deleted else Action.PUSH, base, remote, observed)
     action = decide(_with_hash(base, hashes), observed.state, _with_hash(remote, hashes))
     if action is Action.NOTHING and base != remote:
@@ -52,92 +61,92 @@ def step(
 
 
 def _changed_here(observed: Observed) -> bool:
-    """Whether the journal says that this path was written or deleted here."""
+    """Whether the journal has a write or a delete of this path."""
     state = observed.state
     return state.deleted or (state.present and state.ours)
 
 
 def conflicting_versions(steps: Sequence[PathAction]) -> set[str]:
-    """Return the version directories that both sides have changed, be it in different files."""
-    known = [one for one in steps if one.absent is None]
+    """Return the version directories that both sides have changed, even in different files."""
+    known = [step for step in steps if step.absent is None]
     there = {
-        version_dir(one.path)
-        for one in known
-        if one.action in _CHANGED_THERE or (one.action is Action.PULL and not _lost_here(one))
+        version_dir(step.path)
+        for step in known
+        if step.action in _CHANGED_THERE or (step.action is Action.PULL and not _lost_here(step))
     }
-    # Hot: a push of many files is mostly about a store that has changed nothing.
-    here = {version_dir(one.path) for one in known if one.action in _CHANGED_HERE} if there else set()
-    return {unit for unit in here & there if unit is not None}
+    # Hot: in most large pushes the store has changed nothing.
+    here = {version_dir(step.path) for step in known if step.action in _CHANGED_HERE} if there else set()
+    return {version for version in here & there if version is not None}
 
 
-def settle_units(steps: Iterable[PathAction], units: Container[str], renumbered: Container[str]) -> list[PathAction]:
-    """Decide contested version directories whole, by the rows of the table that hold for single files.
+def decide_versions(
+    steps: Iterable[PathAction], versions: Container[str], renumbered: Container[str]
+) -> list[PathAction]:
+    """Decide each of these version directories as a whole, by the rules that the table has for single files.
 
-    `steps` must have every file of each, here and there: deleted there and changed here, it is pushed back; deleted
-    here and changed there, it is kept; else ours is `renumbered`, or the two are in conflict, and no file of one gets
-    into the other. Files that are untracked stay, unless nobody can tell them from those that are in conflict.
+    `steps` must have every file of each version, local and remote. A version that was deleted remotely and changed
+    locally is pushed back; one that was deleted locally and changed remotely is kept. Otherwise the local version is
+    renumbered if it is in `renumbered`, or the two are in conflict, and no file of one gets into the other. Untracked
+    files stay, unless they cannot be told apart from the files in conflict (`_is_unclaimed`).
     """
-    alone: list[PathAction] = []
+    decided_all: list[PathAction] = []
     members: dict[str, list[PathAction]] = defaultdict(list)
-    for one in steps:
-        unit = version_dir(one.path) if one.absent is None else None
-        if unit is not None and unit in units:
-            members[unit].append(one)
+    for step in steps:
+        version = version_dir(step.path) if step.absent is None else None
+        if version is not None and version in versions:
+            members[version].append(step)
         else:
-            alone.append(one)
-    for unit, unit_steps in members.items():
-        known = [one for one in unit_steps if one.action is not Action.UNTRACKED]
-        untracked = [one for one in unit_steps if one.action is Action.UNTRACKED]
-        if unit in renumbered:
-            decided = [replace(one, action=Action.RENUMBER) for one in known]
+            decided_all.append(step)
+    for version, actions in members.items():
+        known = [step for step in actions if step.action is not Action.UNTRACKED]
+        untracked = [step for step in actions if step.action is Action.UNTRACKED]
+        if version in renumbered:
+            decided = [replace(step, action=Action.RENUMBER) for step in known]
         else:
-            decided = list(_one_unit(known))
-        alone.extend(decided)
-        alone.extend(replace(one, action=Action.CONFLICT) if _is_nobodys(decided) else one for one in untracked)
-    return alone
+            decided = list(_decide_version(known))
+        decided_all.extend(decided)
+        decided_all.extend(
+            replace(step, action=Action.CONFLICT) if _is_unclaimed(decided) else step for step in untracked
+        )
+    return decided_all
 
 
-def _is_nobodys(decided: Sequence[PathAction]) -> bool:
-    """Whether a version is in conflict of which neither base nor a row of the journal names anything here.
+def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
+    """Whether a version is in conflict and neither base nor the journal names any local file of it.
 
-    Then its untracked files are as much of it as those that are in conflict, and go aside with them. Left where they
-    are, they would lie in the store's version, and be pushed into it with the next mark that names everything.
+    Then its untracked files belong to it as much as the files in conflict, and are kept aside with them. If they
+    stayed, they would lie in the store's version, and the next mark of the whole tree would push them into it.
     """
-    named = any(one.base is not None or one.observed.state.ours or one.observed.state.deleted for one in decided)
-    return not named and any(one.action is Action.CONFLICT for one in decided)
+    named = any(step.base is not None or step.observed.state.ours or step.observed.state.deleted for step in decided)
+    return not named and any(step.action is Action.CONFLICT for step in decided)
 
 
-_CHANGED_HERE = {Action.PUSH, Action.PUSH_BACK, Action.DELETE_REMOTE, Action.KEEP_REMOTE, Action.CONFLICT}
-_CHANGED_THERE = {Action.DELETE_LOCAL, Action.PUSH_BACK, Action.KEEP_REMOTE, Action.CONFLICT}
-_AGREED = {Action.NOTHING, Action.RECORD}
+def _lost_here(step: PathAction) -> bool:
+    """Whether a pull only restores a file that this tree has lost."""
+    return step.base is not None and unchanged(step.base, step.remote)
 
 
-def _lost_here(one: PathAction) -> bool:
-    """Whether a pull only brings back what this tree has lost."""
-    return one.base is not None and unchanged(one.base, one.remote)
-
-
-def _one_unit(members: list[PathAction]) -> Iterator[PathAction]:
-    present = [one for one in members if one.observed.state.present]
-    elsewhere = [one for one in members if one.observed.state.absent and not one.observed.state.present]
-    if not elsewhere and not any(one.remote is not None for one in members):
-        return (replace(one, action=Action.PUSH_BACK) if one in present else one for one in members)
+def _decide_version(members: list[PathAction]) -> Iterator[PathAction]:
+    present = [step for step in members if step.observed.state.present]
+    elsewhere = [step for step in members if step.observed.state.absent and not step.observed.state.present]
+    if not elsewhere and not any(step.remote is not None for step in members):
+        return (replace(step, action=Action.PUSH_BACK) if step in present else step for step in members)
     if not elsewhere and not present:
-        return (replace(one, action=Action.KEEP_REMOTE) if one.action in _CHANGED_HERE else one for one in members)
-    return (one if one.action in _AGREED else replace(one, action=Action.CONFLICT) for one in members)
+        return (replace(step, action=Action.KEEP_REMOTE) if step.action in _CHANGED_HERE else step for step in members)
+    return (step if step.action in _AGREED else replace(step, action=Action.CONFLICT) for step in members)
 
 
 def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed: bool) -> None:
-    """Stop before more is deleted than anybody means without saying so (F033).
+    """Raise `MassDelete` if a plan deletes more than the user is likely to intend (F033).
 
-    `followed`: a commit since base says that its mass delete was allowed, so what it deletes is deleted here too.
+    `followed`: a commit since base is an allowed mass delete, so its deletes are also allowed here.
     """
-    for what, action, waved in (
+    for what, action, permitted in (
         ("in the store", Action.DELETE_REMOTE, allowed),
         ("here", Action.DELETE_LOCAL, allowed or followed),
     ):
         count = counts.get(action, 0)
-        if not waved and is_mass(count, entries):
+        if not permitted and is_mass(count, entries):
             raise MassDelete(
                 f"this would delete {count} of {entries} entries {what}; nothing was changed",
                 hint="if that is meant: bayou datastore sync --allow-mass-delete",
@@ -145,7 +154,7 @@ def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed
 
 
 def is_mass(deletes: int, entries: int) -> bool:
-    """Whether so many deletes are more than routine."""
+    """Whether so many deletes of so many entries need the user's permission."""
     return deletes > MASS_COUNT and deletes > entries * MASS_SHARE
 
 

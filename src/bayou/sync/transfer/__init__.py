@@ -1,0 +1,1 @@
+"""Carrying out a plan: uploads, downloads, and the changes of the tree."""

@@ -1,4 +1,9 @@
-"""Carry out a plan: record, list, keep copies, pull, push."""
+"""Carry out a plan: record what both sides agree on, keep conflict copies, pull, and push.
+
+The order matters. Unfinished deletes and renumbered versions come first, then base records the paths that are equal on
+both sides, then files are pulled, and at last uploads start and are committed. A path that changed since the scan is
+left alone, and the caller makes another pass.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from bayou.index.key_range import KeyRange
 from bayou.state import base, file_stats, journal
 from bayou.state.database import IN_SPAN
 from bayou.sync.commit import commit, publish
-from bayou.sync.commit.publish import Publishing
+from bayou.sync.commit.publish import StartedPush
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.conflicts.renumber import Renumbering
 from bayou.sync.context import SyncContext
@@ -29,275 +34,286 @@ from bayou.sync.report import Conflict
 from bayou.sync.transfer.pull import IncomingFile, SiblingFiles, journal_unchanged, pull
 
 
-class Begun(Struct, frozen=True):
-    """A plan that is carried out, but for what goes to the store: that is on its way. `again`: make another pass."""
+class StartedPlan(Struct, frozen=True):
+    """A plan that is carried out except for its push, which has started. `again`: another pass is needed."""
 
     again: bool = False
-    publishing: Publishing | None = None
+    push: StartedPush | None = None
 
     def abandon(self) -> None:
-        """End what is on its way and not finished; what has arrived by then is found by the next push."""
-        if self.publishing is not None:
-            self.publishing.uploads.results.close()
+        """Stop unfinished uploads; the next push finds those that have arrived."""
+        if self.push is not None:
+            self.push.uploads.results.close()
 
 
 def apply_plan(
     context: SyncContext,
-    todo: Sequence[PathAction],
-    store_view: RemoteSnapshot,
+    steps: Sequence[PathAction],
+    snapshot: RemoteSnapshot,
     *,
     through: int,
     walked: KeyRange | None,
 ) -> tuple[bool, HeadSeen | None]:
-    """Carry out a plan, as `begin` says; return what `finish` does."""
-    return finish(context, begin(context, todo, store_view, through=through, walked=walked), store_view.seen)
+    """Carry out a plan (`begin`), wait for its push and commit it (`finish`)."""
+    return finish(context, begin(context, steps, snapshot, through=through, walked=walked), snapshot.seen)
 
 
-def finish(context: SyncContext, begun: Begun, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
-    """Commit what is on its way, on top of the newest head that is known; return whether another pass is needed, and
-    the newest head since, which base can be compared with."""
-    if begun.publishing is None or newest is None:
-        return begun.again, newest
-    leftover, seen = publish.finish(context, begun.publishing, newest)
-    return bool(begun.again or leftover), seen
+def finish(context: SyncContext, started: StartedPlan, newest: HeadSeen | None) -> tuple[bool, HeadSeen | None]:
+    """Commit the push of a plan on top of the newest known head; return whether another pass is needed, and the newest
+    head since, with which base can be compared."""
+    if started.push is None or newest is None:
+        return started.again, newest
+    leftover, seen = publish.finish(context, started.push, newest)
+    return bool(started.again or leftover), seen
 
 
 def begin(
     context: SyncContext,
-    todo: Sequence[PathAction],
-    store_view: RemoteSnapshot,
+    steps: Sequence[PathAction],
+    snapshot: RemoteSnapshot,
     *,
     through: int,
     walked: KeyRange | None,
-) -> Begun:
-    """Carry out a plan as far as this machine is concerned, and begin to upload.
+) -> StartedPlan:
+    """Carry out the local part of a plan, and start its uploads.
 
-    `through` is the newest row of the journal that the plan is made of, `walked` the range of paths in which everything
-    was looked at, if there is one.
+    `through` is the newest journal row that the scan has read; `walked` is the range of paths that the scan has walked,
+    if any.
     """
     report, mode = context.report, context.options.mode
-    conflicts = [one for one in todo if one.action is Action.CONFLICT]
+    conflicts = [step for step in steps if step.action is Action.CONFLICT]
     if context.options.on_conflict == "fail" and conflicts:
-        raise conflict_refused([one.path for one in conflicts[:3]])
-    todo, touched = _finish_deletes(context, todo)
-    renumbering = Renumbering(context, [one for one in todo if one.action is Action.RENUMBER], store_view.tree)
-    replacing, changed = renumbering.copy()
-    doubt = commit.doubtful(context.database, context.place)
-    settled = [one for one in todo if one.action in (Action.NOTHING, Action.RECORD)]
-    _record(context, settled, doubt)
-    _list_untracked(context, todo, walked=walked)
-    pushes = [one for one in todo if one.action.pushes] if mode != "pull" else []
-    wanted = _returning(todo) if mode == "push" else {one.path for one in todo}
-    pulls = [one for one in todo if one.action.pulls and one.path in wanted]
-    incoming = [IncomingFile(one.path, one.remote, one.observed) for one in pulls]
-    kept, ours, vanished = _meet(context, conflicts) if conflicts else ([], [], set())
+        raise refuse_conflicts([step.path for step in conflicts[:3]])
+    steps, touched = _finish_deletes(context, steps)
+    to_renumber = [step for step in steps if step.action is Action.RENUMBER]
+    renumbering = Renumbering(context, to_renumber, snapshot.tree) if to_renumber else None
+    replacing, changed = renumbering.copy() if renumbering is not None else ([], set())
+    uncertain = commit.uncertain_paths(context.database, context.remote_id)
+    agreed = [step for step in steps if step.action in (Action.NOTHING, Action.RECORD)]
+    _record(context, agreed, uncertain)
+    _list_untracked(context, steps, walked=walked)
+    pushes = [step for step in steps if step.action.pushes] if mode != "pull" else []
+    wanted = _restored_by_push(steps) if mode == "push" else {step.path for step in steps}
+    pulls = [step for step in steps if step.action.pulls and step.path in wanted]
+    incoming = [IncomingFile(step.path, step.remote, step.observed) for step in pulls]
+    kept, ours, vanished = _resolve_conflicts(context, conflicts) if conflicts else ([], [], set())
     pushes += ours if mode != "pull" else []
-    torn = _torn(context, todo, pushes, through)
+    torn = _torn_versions(context, steps, pushes, through)
     if mode != "pull":
-        # To commit what the head says anyway ends the doubt: an earlier swap that is still on its way comes too late.
-        pushes += [one for one in settled if one.path in doubt]
-    pushes = [one for one in pushes if version_dir(one.path) not in torn] if torn else pushes
-    for one in todo:
-        if one.action is Action.KEEP_REMOTE:
-            report.warn(f"{one.path} was deleted here and changed in the store: it was kept")
-        elif one.action is Action.PUSH_BACK and mode != "pull":
-            report.warn(f"{one.path} was deleted in the store and changed here: it was pushed back")
+        # Committing the store's own entry resolves a pending commit: its late swap then fails.
+        pushes += [step for step in agreed if step.path in uncertain]
+    pushes = [step for step in pushes if version_dir(step.path) not in torn] if torn else pushes
+    for step in steps:
+        if step.action is Action.KEEP_REMOTE:
+            report.warn(f"{step.path} was deleted here and changed in the store: it was kept")
+        elif step.action is Action.PUSH_BACK and mode != "pull":
+            report.warn(f"{step.path} was deleted in the store and changed here: it was pushed back")
     if report.engine == "fast" and (pushes or incoming or kept or replacing):
         report.engine = "point"
     arriving = [*incoming, *kept, *replacing]
     moved = touched | vanished | changed
     if arriving:
-        moved |= pull(context, arriving, _beside(todo, arriving))
-    renumbering.settle(moved)
+        moved |= pull(context, arriving, _siblings(steps, arriving))
+    if renumbering is not None:
+        renumbering.finish(moved)
     if mode != "pull":
-        moved |= doubt & {one.path for one in incoming}
+        moved |= uncertain & {file.path for file in incoming}
     if kept:
-        _forget_copies(context, [one for one in kept if one.path in moved])
-    report.conflicts = [one for one in report.conflicts if one.path not in moved]
-    # What was renumbered is a change of ours since we looked, and goes up with the next pass.
+        _drop_copies(Conflicts(context.repo.conflicts), [file for file in kept if file.path in moved])
+    report.conflicts = [conflict for conflict in report.conflicts if conflict.path not in moved]
+    # A renumbered version is a local change since the scan; the next pass pushes it.
     again = bool(moved or torn or (replacing and mode != "pull"))
-    if not pushes or store_view.seen is None:
-        return Begun(again)
-    return Begun(again, publish.begin(context, pushes, store_view.seen))
+    if not pushes or snapshot.seen is None:
+        return StartedPlan(again)
+    return StartedPlan(again, publish.begin(context, pushes, snapshot.seen))
 
 
-def _torn(context: SyncContext, todo: Sequence[PathAction], pushes: Sequence[PathAction], through: int) -> set[str]:
-    """Return the versions of which a file that nobody will read again was written since the journal was read.
+def _torn_versions(
+    context: SyncContext, steps: Sequence[PathAction], pushes: Sequence[PathAction], through: int
+) -> set[str]:
+    """Return the versions that a program has written since the journal was read, in a file that is not read again.
 
-    One file of such a version may have been looked at before, and another after that: what was seen was never there at
-    one time. This is after the last look, so what is as it was seen now was so then. A file that is uploaded is proved
-    by that; it may grow meanwhile (F038).
+    The scanner may have read one file of such a version before the write and another after it: the tree never had the
+    two at the same time. This check comes after the last read, so a file that is unchanged now was unchanged then. An
+    upload reads and checks its file by itself; that file may grow meanwhile (F038).
     """
-    units = {unit for one in pushes if (unit := version_dir(one.path)) is not None}
-    if not units:
+    versions = {version for step in pushes if (version := version_dir(step.path)) is not None}
+    if not versions:
         return set()
-    read_again = {one.path for one in pushes if one.action in (Action.PUSH, Action.PUSH_BACK)}
-    others = {one.path: one.observed for one in todo if one.path not in read_again and version_dir(one.path) in units}
+    read_again = {step.path for step in pushes if step.action in (Action.PUSH, Action.PUSH_BACK)}
+    others = {
+        step.path: step.observed for step in steps if step.path not in read_again and version_dir(step.path) in versions
+    }
     torn: set[str] = set()
     with context.database.snapshot() as db:
         newest = "SELECT path, MAX(id) FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
-        for path, number in db.execute(newest, (context.place,)):
-            unit = version_dir(path)
-            if unit in units and path not in read_again and (path not in others or number > through):
-                torn.add(unit)
+        for path, number in db.execute(newest, (context.remote_id,)):
+            version = version_dir(path)
+            if version in versions and path not in read_again and (path not in others or number > through):
+                torn.add(version)
     for path, observed in others.items():
-        unit = version_dir(path)
-        if unit is not None and unit not in torn and not context.unmoved(observed):
-            torn.add(unit)
+        version = version_dir(path)
+        if version is not None and version not in torn and not context.is_unchanged(observed):
+            torn.add(version)
     return torn
 
 
-def conflict_refused(paths: Sequence[str]) -> ConflictRefused:
+def refuse_conflicts(paths: Sequence[str]) -> ConflictRefused:
     return ConflictRefused(
         f"conflict in {', '.join(paths)}; nothing was changed", hint="bayou datastore sync keeps both sides"
     )
 
 
-def _returning(todo: Sequence[PathAction]) -> set[str]:
-    """Return what comes back although this is a push: the store's word on what we deleted, by whole versions."""
-    kept = {one.path for one in todo if one.action is Action.KEEP_REMOTE}
-    units = {version_dir(path) for path in kept} - {None}
-    return kept | {one.path for one in todo if units and version_dir(one.path) in units}
+def _restored_by_push(steps: Sequence[PathAction]) -> set[str]:
+    """Return the paths that even a push pulls: those deleted here and changed in the store, by whole versions."""
+    kept = {step.path for step in steps if step.action is Action.KEEP_REMOTE}
+    versions = {version_dir(path) for path in kept} - {None}
+    return kept | {step.path for step in steps if versions and version_dir(step.path) in versions}
 
 
-def _beside(todo: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> SiblingFiles:
-    """Return what was decided of the other files of each version that something arrives in."""
-    coming = {one.path for one in arriving}
-    others = [(unit, one) for one in todo if one.path not in coming and (unit := version_dir(one.path)) is not None]
-    units = {version_dir(path) for path in coming} if others else set()
-    beside: dict[str, list[Observed]] = defaultdict(list)
-    for unit, one in others:
-        if unit in units:
-            beside[unit].append(one.observed)
-    return SiblingFiles(beside, {one.path for one in todo})
+def _siblings(steps: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> SiblingFiles:
+    """Return the scanned state of the other files of each version in which a file arrives."""
+    coming = {file.path for file in arriving}
+    others = [
+        (version, step) for step in steps if step.path not in coming and (version := version_dir(step.path)) is not None
+    ]
+    versions = {version_dir(path) for path in coming} if others else set()
+    siblings: dict[str, list[Observed]] = defaultdict(list)
+    for version, step in others:
+        if version in versions:
+            siblings[version].append(step.observed)
+    return SiblingFiles(siblings, {step.path for step in steps})
 
 
-def _finish_deletes(context: SyncContext, todo: Sequence[PathAction]) -> tuple[list[PathAction], set[str]]:
-    """Remove files whose delete a crash left undone, unless somebody has written there since; return the plan without
-    those that were, and their paths."""
-    undone = [one for one in todo if one.observed.finish_delete]
+def _finish_deletes(context: SyncContext, steps: Sequence[PathAction]) -> tuple[list[PathAction], set[str]]:
+    """Remove files whose journaled delete a crash left undone, unless a program has written them since.
+
+    Return the steps without the files that were written since, and the paths of these.
+    """
+    undone = [step for step in steps if step.observed.finish_delete]
     if not undone:
-        return list(todo), set()
+        return list(steps), set()
     moved: set[str] = set()
     with context.database.transaction() as db:
-        marks = _marks(context, db)
-        for one in undone:
-            written = not journal_unchanged(context, db, one.observed) or _is_marked_since(one.observed, marks)
-            if not written and context.unmoved(one.observed):
-                context.incoming.remove(one.path)
+        marks = _tree_marks(db, context.remote_id)
+        for step in undone:
+            written = not journal_unchanged(db, context.remote_id, step.observed) or _is_marked_since(
+                step.observed, marks
+            )
+            if not written and context.is_unchanged(step.observed):
+                context.incoming.remove(step.path)
             else:
-                moved.add(one.path)
-    context.incoming.sync_directories()  # V3: what is gone is gone durably before base says so
+                moved.add(step.path)
+    context.incoming.sync_directories()  # V3: the removal is durable before base records it
     removed = {
-        one.path: replace(one, observed=replace(one.observed, content=None, finish_delete=False)) for one in undone
+        step.path: replace(step, observed=replace(step.observed, content=None, finish_delete=False)) for step in undone
     }
-    return [removed.get(one.path, one) for one in todo if one.path not in moved], moved
+    return [removed.get(step.path, step) for step in steps if step.path not in moved], moved
 
 
-def _record(context: SyncContext, settled: Iterable[PathAction], doubt: Container[str]) -> None:
-    """Make base say what both sides agree on, and drop journal rows that are equal to it (V7)."""
+def _record(context: SyncContext, agreed: Iterable[PathAction], uncertain: Container[str]) -> None:
+    """Record in base what both sides agree on, and drop journal rows that are equal to it (V7)."""
     with context.database.transaction() as db:
-        for one in settled:
-            seen = one.observed
-            if one.action is Action.RECORD:
-                base.take(db, context.place, one.path, one.remote)
+        for step in agreed:
+            seen = step.observed
+            if step.action is Action.RECORD:
+                base.take(db, context.remote_id, step.path, step.remote)
                 if (
-                    one.remote is not None
-                    and one.remote.sha256 is None
+                    step.remote is not None
+                    and step.remote.sha256 is None
                     and seen.content is not None
-                    and one.absent is None
+                    and step.absent is None
                 ):
-                    base.learn_hash(db, context.place, one.remote, seen.content.sha256)
-            absent = one.absent or ("lazy" if seen.state.absent else None)
-            if one.remote is not None and absent is not None and one.action is Action.RECORD:
-                base.leave_out(db, context.place, one.path, absent)
-            if seen.content is not None and one.remote is not None and one.absent is None:
-                file_stats.remember(db, one.path, seen.content, seen.looked, context.place)
-            elif one.remote is None and one.action is Action.RECORD:
-                file_stats.forget(db, one.path)
-            if one.path not in doubt:
-                journal.drop(db, context.place, one.path, seen.through)
+                    base.learn_hash(db, context.remote_id, step.remote, seen.content.sha256)
+            absent = step.absent or ("lazy" if seen.state.absent else None)
+            if step.remote is not None and absent is not None and step.action is Action.RECORD:
+                base.leave_out(db, context.remote_id, step.path, absent)
+            if seen.content is not None and step.remote is not None and step.absent is None:
+                file_stats.remember(db, step.path, seen.content, seen.scanned_at, context.remote_id)
+            elif step.remote is None and step.action is Action.RECORD:
+                file_stats.forget(db, step.path)
+            if step.path not in uncertain:
+                journal.drop(db, context.remote_id, step.path, seen.through)
 
 
-def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked: KeyRange | None) -> None:
-    """Note files that neither base nor the journal names: they are listed, and stay (T11).
+def _list_untracked(context: SyncContext, steps: Sequence[PathAction], *, walked: KeyRange | None) -> None:
+    """Record files that neither base nor the journal names as untracked: they are reported, and stay (T11).
 
-    Whoever has not looked at the whole tree knows nothing new of the others.
+    Without a walk, the recorded list of other files stays as it is.
     """
-    untracked = [one for one in todo if one.action is Action.UNTRACKED]
+    untracked = [step for step in steps if step.action is Action.UNTRACKED]
     elsewhere = [path for path in context.report.untracked if walked is not None and not walked.holds(path)]
-    context.report.untracked = elsewhere + sorted(one.path for one in untracked)
+    context.report.untracked = elsewhere + sorted(step.path for step in untracked)
     if not untracked and walked is None:
         return
     with context.database.transaction() as db:
-        marks = _marks(context, db)
+        marks = _tree_marks(db, context.remote_id)
         if walked is not None:
-            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.place, *walked.bounds))
+            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.remote_id, *walked.bounds))
         db.executemany(
             "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [
-                (context.place, one.path, one.observed.content.stat.size, one.observed.content.stat.mtime_ns)
-                for one in untracked
-                if one.observed.content is not None and not _is_marked_since(one.observed, marks)
+                (context.remote_id, step.path, step.observed.content.stat.size, step.observed.content.stat.mtime_ns)
+                for step in untracked
+                if step.observed.content is not None and not _is_marked_since(step.observed, marks)
             ],
         )
 
 
-def _marks(context: SyncContext, db: sqlite3.Connection) -> list[tuple[int, str]]:
-    return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (context.place,)).fetchall()
+def _tree_marks(db: sqlite3.Connection, remote_id: int) -> list[tuple[int, str]]:
+    return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (remote_id,)).fetchall()
 
 
 def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bool:
-    """Whether a program has said since the look that it writes there: the file may be its work, and not untracked."""
+    """Whether a program has marked a directory around the path since the scan: the file may be that program's."""
     around = (path for number, path in marks if number > observed.through)
     return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
 
 
-def _meet(
+def _resolve_conflicts(
     context: SyncContext, conflicts: Sequence[PathAction]
 ) -> tuple[list[IncomingFile], list[PathAction], set[str]]:
-    """Prepare conflicts: keep copies of what the store's side will replace, or choose ours for a push.
+    """Prepare conflicts: keep copies of files that the store's side will replace, or choose the local side for a push.
 
-    Return also the paths whose file has vanished since: they must be decided again.
+    Return the files to pull, the steps to push, and the paths whose file has vanished since and must be planned again.
     """
     kept: list[IncomingFile] = []
     ours: list[PathAction] = []
     vanished: set[str] = set()
     folder = Conflicts(context.repo.conflicts)
-    for one in conflicts:
-        if context.options.on_conflict == "ours" and _has_ours(one):
-            # As if we had known the store's side all along: then ours is the change.
-            action = Action.PUSH if one.observed.state.present else Action.DELETE_REMOTE
-            ours.append(replace(one, action=action, base=one.remote))
-            context.report.conflicts.append(Conflict(one.path, "local", None))
-        elif not one.observed.state.present:
-            # Part of a version that is in conflict, and nothing of ours to keep.
-            kept.append(IncomingFile(one.path, one.remote, one.observed))
+    for step in conflicts:
+        if context.options.on_conflict == "ours" and _has_local_side(step):
+            # With the store's entry as base, the local side is a plain change.
+            action = Action.PUSH if step.observed.state.present else Action.DELETE_REMOTE
+            ours.append(replace(step, action=action, base=step.remote))
+            context.report.conflicts.append(Conflict(step.path, "local", None))
+        elif not step.observed.state.present:
+            # Part of a version in conflict, without a local file to keep.
+            kept.append(IncomingFile(step.path, step.remote, step.observed))
         else:
             copy: Path | None = None
             if context.options.on_conflict == "keep":
                 try:
-                    copy = folder.keep(context.root / one.path, one.path)
+                    copy = folder.keep(context.root / step.path, step.path)
                 except FileNotFoundError:
-                    vanished.add(one.path)
+                    vanished.add(step.path)
                     continue
-            kept.append(IncomingFile(one.path, one.remote, one.observed, copy))
-            context.report.conflicts.append(Conflict(one.path, "remote", str(copy) if copy else None))
+            kept.append(IncomingFile(step.path, step.remote, step.observed, copy))
+            context.report.conflicts.append(Conflict(step.path, "remote", str(copy) if copy else None))
     return kept, ours, vanished
 
 
-def _forget_copies(context: SyncContext, moved: Iterable[IncomingFile]) -> None:
-    """Drop copies of files that were not replaced after all, since somebody wrote them anew: those are met again."""
-    folder = Conflicts(context.repo.conflicts)
-    for one in moved:
-        if one.copied is not None:
-            folder.drop(one.copied)
+def _drop_copies(folder: Conflicts, moved: Iterable[IncomingFile]) -> None:
+    """Drop the copies of files that were not replaced because a program wrote them again; the next pass decides."""
+    for file in moved:
+        if file.copied is not None:
+            folder.drop(file.copied)
 
 
-def _has_ours(one: PathAction) -> bool:
-    """Whether this machine has a side of its own: a file, a journaled delete, or a version without that file.
+def _has_local_side(step: PathAction) -> bool:
+    """Whether this machine has its own side of a conflict: a file, a journaled delete, or a version without that file.
 
-    What is merely not here, by policy or because it was lost, says nothing (V5).
+    A path that is merely absent, by policy or because the file was lost, is no side (V5).
     """
-    state = one.observed.state
-    return state.present or state.deleted or (one.base is None and not state.absent)
+    state = step.observed.state
+    return state.present or state.deleted or (step.base is None and not state.absent)

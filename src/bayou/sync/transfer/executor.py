@@ -1,7 +1,7 @@
-"""The work on single files of a sync, to upload and to download them, and who does it.
+"""Uploads and downloads of single files, and the executors that run them.
 
-What is done to a file needs the tree's directory, the store and one record, and nothing of a sync's state. So threads
-of this process can do it, or anybody else who sees both.
+To transfer a file takes the tree's directory, the store and one record, and no other state of a sync. So threads of
+this process can do it (`ThreadTransfer`), or workers of Spark that can reach both (`spark.transfer`).
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ from bayou.worktree.staging import StagingArea
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_HANDFUL = 8
-_SMALL = 1 << 16
-"""Bytes: a file of up to so many is read before a thread takes it on."""
+_BATCH = 8
+_SMALL_BYTES = 1 << 16
+"""The caller's thread reads files of up to so many bytes, before it hands them to other threads."""
 
-_TRIED = 2 * _HANDFUL
-"""Files that are read before any thread has begun: how long they take says what reading costs here."""
+_SAMPLE = 2 * _BATCH
+"""Files that are read before any thread starts, to measure what reading costs on this disk."""
 
 _QUICK_S = 0.0005
+"""Seconds to read a small file, above which threads read faster than one thread."""
 
-_HEAVY = 64 << 20
-"""Bytes: results of so many are recorded, however few they are."""
+_BATCH_BYTES = 64 << 20
+"""Bytes of results after which a batch is recorded, however few results it has."""
 
-_IN_A_ROW = 8
-"""Paths that fail with `Unavailable`, with no other result between them, before the store counts as down."""
+_OUTAGE_COUNT = 8
+"""Consecutive paths that fail with `Unavailable` before the store counts as down."""
 
 _AHEAD = 8
-"""Downloads for each connection that may be done before anybody takes them."""
+"""Downloads for each connection that may finish before the caller takes them."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Upload(SelectiveStruct, frozen=True):
-    """One object that is to be written, or was. `resumed`: an earlier run may have begun to, and not be done yet.
+    """An object to write, or (with `stored`) that was written. `resumed`: an earlier run may have started to write it.
 
-    `data`: the bytes that have that hash, if they are at hand; else they are read from the file, and proved.
+    `data` has the bytes with this hash if they are in memory; otherwise the upload reads and checks the file.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("data",)
@@ -86,10 +87,10 @@ class Upload(SelectiveStruct, frozen=True):
     data: bytes | None = None
 
 
-class Arrived(Struct, frozen=True):
-    """A download in the staging directory, and its hash; without a file if the object is not there.
+class Downloaded(Struct, frozen=True):
+    """A download in the staging directory, and its hash; without a file if the object is missing.
 
-    `durable`: a power cut cannot take its content any more.
+    `durable`: the content is already synced to disk.
     """
 
     path: str
@@ -98,28 +99,27 @@ class Arrived(Struct, frozen=True):
     durable: bool = False
 
 
-Sending: TypeAlias = Generator[Upload | Failure, None, None]
-"""Uploads on their way: each is told once it has arrived, or failed."""
+UploadResults: TypeAlias = Generator[Upload | Failure, None, None]
+"""Yields each upload once it is stored or has failed; closing it stops the others."""
 
-Fetching: TypeAlias = Iterator[Arrived | Failure]
+DownloadResults: TypeAlias = Iterator[Downloaded | Failure]
 
 
 class TransferExecutor(Protocol):
-    """Who does the work on single files. One result comes for each record, in any order, and names its path.
+    """Transfers single files. It yields one result for each record, in any order; each result names its path.
 
-    What is wrong with one path is a `Failure` among the results; an error that every path would meet is raised. An
-    object that answers 500 throughout is wrong with its path alone, if the store is up (`unless_down`).
-    `count` says how many records there are.
+    An error of one path is a `Failure` among the results; an error that every path would meet is raised. A persistent
+    500 for one object fails only its path, if the store is up (`raise_if_down`). `count` is the number of records.
     """
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
-        """Write objects; one that comes back without `stored` changed meanwhile, and stays journaled.
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
+        """Write objects. A result without `stored` is a file that changed meanwhile; it stays journaled.
 
-        May begin before anybody asks for results. Whoever wants no more of them closes it.
+        The uploads may start before the caller takes the first result. A caller that wants no more results closes it.
         """
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Arrived | Failure]:
-        """Bring objects to the staging directory. Whoever takes a file from there places or removes it."""
+    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
+        """Download objects to the staging directory. The caller moves each file into the tree, or removes it."""
 
 
 class BulkMover(TransferExecutor, Protocol):
@@ -133,112 +133,112 @@ class BulkMover(TransferExecutor, Protocol):
 
 
 class ThreadTransfer(Struct, frozen=True):
-    """Threads of this process."""
+    """Transfers files with threads of this process. A `TransferExecutor`."""
 
     store: Store
     root: Path
     incoming: StagingArea
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> Sending:
-        return unless_down(self.store, send_all(self.store, self.root, uploads, count))
+    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
+        return raise_if_down(self.store, send_all(self.store, self.root, uploads, count))
 
-    def download(self, entries: Iterable[Entry], count: int) -> Fetching:
-        """Downloads go on for as long as it takes to put a batch of earlier ones in place, which waits for the disk."""
-        came = unless_down(self.store, fetch_all(self.store, self.incoming, entries, count))
+    def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
+        """Download ahead while the caller moves a batch of earlier files into the tree, which waits for the disk."""
+        came = raise_if_down(self.store, fetch_all(self.store, self.incoming, entries, count))
         return prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
-def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> Sending:
-    """Upload files by many threads; this thread reads the small ones.
+def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> UploadResults:
+    """Upload files with many threads; the caller's thread reads the small files.
 
-    Threads that open many files wait for each other, because each call releases the interpreter and takes it again.
-    But where the first few files take long to read, on a network or a spinning disk, many threads read faster.
+    Threads that open many files wait for each other, because each call releases the interpreter lock and takes it
+    again. But if the first few files take long to read, on a network or a spinning disk, many threads read faster.
     """
     source = iter(uploads)
     first: list[Upload] = []
-    taken: list[float] = []
-    for one in islice(source, _TRIED):
+    seconds: list[float] = []
+    for upload in islice(source, _SAMPLE):
         begin = time.perf_counter()
-        first.append(_with_bytes(root, one))
-        taken.append(time.perf_counter() - begin)
-    # The median, not the mean: one file that was held up says nothing about the others.
-    slow = bool(taken) and sorted(taken)[len(taken) // 2] > _QUICK_S
-    rest = source if slow else (_with_bytes(root, one) for one in source)
-    yield from hand_out(store, partial(send, store, root), chain(first, rest), count)
+        first.append(_with_data(root, upload))
+        seconds.append(time.perf_counter() - begin)
+    # The median, not the mean: one delayed file says nothing about the others.
+    slow = bool(seconds) and sorted(seconds)[len(seconds) // 2] > _QUICK_S
+    rest = source if slow else (_with_data(root, upload) for upload in source)
+    yield from parallel_map(store, partial(send, store, root), chain(first, rest), count)
 
 
-def _with_bytes(root: Path, one: Upload) -> Upload:
-    """Read a file, if it is small; one that is not as it should be is left to `send`, which finds out why."""
-    if one.data is not None or one.size > _SMALL:
-        return one
+def _with_data(root: Path, upload: Upload) -> Upload:
+    """Return an upload with its data if the file is small; `send` reports what is wrong with an unexpected file."""
+    if upload.data is not None or upload.size > _SMALL_BYTES:
+        return upload
     try:
-        descriptor = _as_it_is(f"{root}/{one.path}", os.O_RDONLY)
+        descriptor = _open_regular(f"{root}/{upload.path}", os.O_RDONLY)
         try:
-            data = os.read(descriptor, one.size)
+            data = os.read(descriptor, upload.size)
         finally:
             os.close(descriptor)
     except OSError:
-        return one
-    if len(data) != one.size or hashlib.sha256(data).digest() != one.sha256:
-        return one
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, one.stored, one.resumed, data)
+        return upload
+    if len(data) != upload.size or hashlib.sha256(data).digest() != upload.sha256:
+        return upload
+    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, upload.stored, upload.resumed, data)
 
 
-def send(store: Store, root: Path, one: Upload) -> Upload | Failure:
-    """Upload one file. Without `stored`: it changed meanwhile, and stays journaled for the next push."""
+def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
+    """Upload one file. A result without `stored` means that the file changed meanwhile; it stays journaled."""
     try:
-        key = keys.payload(one.path, one.push)
-        if one.data is not None:
-            stored = store.upload(key, one.data, one.size, one.sha256)
+        key = keys.payload(upload.path, upload.push)
+        if upload.data is not None:
+            stored = store.upload(key, upload.data, upload.size, upload.sha256)
         else:
-            with open(f"{root}/{one.path}", "rb", buffering=0, opener=_as_it_is) as file:
-                stored = store.upload(key, file, one.size, one.sha256)
+            with open(f"{root}/{upload.path}", "rb", buffering=0, opener=_open_regular) as file:
+                stored = store.upload(key, file, upload.size, upload.sha256)
     except (ContentChanged, FileNotFoundError):
-        return one
+        return upload
     except TreeError as error:
-        return failure(one.path, error)
+        return failure(upload.path, error)
     except StoreError as error:
-        return refusal(one.path, error)
+        return path_failure(upload.path, error)
     except OSError as error:
-        return Failure(one.path, "unreadable", f"{one.path}: {os.strerror(error.errno or 0)}")
-    return _sent(one, stored)
+        return Failure(upload.path, "unreadable", f"{upload.path}: {os.strerror(error.errno or 0)}")
+    return _stored(upload, stored)
 
 
-def _sent(one: Upload, stored: Stored) -> Upload:
-    if one.resumed:
+def _stored(upload: Upload, stored: Stored) -> Upload:
+    if upload.resumed:
         stored = replace(stored, repeated=True)
-    return Upload(one.path, one.push, one.size, one.sha256, one.gc, stored)
+    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, stored)
 
 
-def refusal(path: str, error: StoreError) -> Failure:
-    """Return what is wrong with one path; raise what every path would meet.
+def path_failure(path: str, error: StoreError) -> Failure:
+    """Return the failure of one path; raise an error that every path would meet.
 
-    `Unavailable` may be either: `hand_out` and `unless_down` tell which.
+    `Unavailable` can be either: `parallel_map` and `raise_if_down` find out.
     """
     if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed | Unavailable):
         return failure(path, error)
     raise error
 
 
-def unless_down(store: Store, results: Iterable[R | Failure]) -> Generator[R | Failure, None, None]:
-    """Yield results; raise what is wrong with the store if it serves no path, nor the head.
+def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R | Failure, None, None]:
+    """Yield results; raise the store's error if it serves neither a path nor the head.
 
-    An object that answers 500 or 503 throughout fails its own path, and the others are committed. Any path that
-    succeeds shows that the store is up; failures wait for one. If none comes, the client asks for the head once: a
-    store that answers that, too, with an error is down, and its error ends the command (V4). `hand_out` stops the work
-    of a store that goes down on the way. Both executors use this on the caller's side, since a task of Spark may have
-    no path but the one that fails.
+    An object for which the store keeps answering 500 or 503 fails only its own path, and the others are committed. Any
+    path that succeeds proves that the store is up; failures are held back until then. If no path succeeds, the client
+    requests the head once: a store that also fails this request is down, and its error ends the command (V4).
+    `parallel_map` stops when a store goes down on the way. Both executors call this on the caller's side, because a
+    task of Spark may have only the path that fails.
     """
     held: list[Failure] = []
     served = False
-    for one in results:
-        if not served and _is_unavailable(one):
-            held.append(one)
+    for result in results:
+        if not served and _is_unavailable(result):
+            held.append(result)
             continue
-        if not served and not isinstance(one, Failure):
+        if not served and not isinstance(result, Failure):
             served = True
             yield from held
-        yield one
+        yield result
     if held and not served:
         with suppress(NotFound):  # the first push has no head yet
             store.head(keys.HEAD)
@@ -253,30 +253,30 @@ def _outage(failed: Failure) -> Unavailable:
     return Unavailable(failed.message, hint="try again in a moment")
 
 
-def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> Fetching:
-    """Download objects by many threads."""
-    return hand_out(store, partial(fetch, store, incoming), entries, count)
+def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> DownloadResults:
+    """Download objects with many threads."""
+    return parallel_map(store, partial(fetch, store, incoming), entries, count)
 
 
-def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
-    """Download one object to the staging directory, and prove it."""
+def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
+    """Download one object to the staging directory, and check its hash."""
     try:
         if entry.sha256 is not None and entry.push is not None and entry.size <= THRESHOLD:
-            return _fetch_whole(store, incoming, entry, entry.sha256)
+            return _fetch_at_once(store, incoming, entry, entry.sha256)
         return _fetch_parts(store, incoming, entry)
     except NotFound:
-        return Arrived(entry.path)
+        return Downloaded(entry.path)
     except StoreError as error:
-        return refusal(entry.path, error)
+        return path_failure(entry.path, error)
 
 
-def _fetch_whole(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Arrived | Failure:
-    """What comes at once is proved before it touches the disk."""
+def _fetch_at_once(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Downloaded | Failure:
+    """Download an object in one request, and check its hash before anything is written to disk."""
     data = store.read(entry.key, entry.size, sha256)
-    return _arrived(incoming, entry, data) if data is not None else _bad_content(entry)
+    return _stage(incoming, entry, data) if data is not None else _bad_content(entry)
 
 
-def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Arrived:
+def _stage(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
     staged, file = incoming.stage()
     try:
         with file:
@@ -284,14 +284,14 @@ def _arrived(incoming: StagingArea, entry: Entry, data: Buffer) -> Arrived:
     except (Exception, KeyboardInterrupt):
         staged.unlink(missing_ok=True)
         raise
-    return Arrived(entry.path, staged, entry.sha256)
+    return Downloaded(entry.path, staged, entry.sha256)
 
 
-def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Arrived | Failure:
+def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
     staged, file = incoming.stage()
     try:
         with file:
-            # A discovered object must be the one that was listed.
+            # V2: a discovered object must still be the one that was listed.
             came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
     except (Exception, KeyboardInterrupt):
         staged.unlink(missing_ok=True)
@@ -299,7 +299,7 @@ def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Arrived |
     if entry.sha256 is not None and came.sha256 != entry.sha256:
         staged.unlink(missing_ok=True)
         return _bad_content(entry)
-    return Arrived(entry.path, staged, came.sha256)
+    return Downloaded(entry.path, staged, came.sha256)
 
 
 def _bad_content(entry: Entry) -> Failure:
@@ -310,30 +310,30 @@ def failure(path: str, error: BayouError) -> Failure:
     return Failure(path, error.code, error.message)
 
 
-def hand_out(
+def parallel_map(
     store: Store, work: Callable[[T], R], items: Iterable[T], count: int, *, ahead: int = 1
 ) -> Generator[R, None, None]:
-    """Yield `work(item)` for each of `count` items, in order, done by many threads; `ahead` as in `Store.map`.
+    """Yield `work(item)` for each of `count` items, in order, run by many threads; `ahead` as in `Store.map`.
 
-    Of many items a thread takes a handful at a time: what it costs to hand over one is a third of what a small file
-    costs to send.
+    A thread takes several items at a time if there are many, because handing over a single item costs a third of what
+    it costs to send a small file.
 
-    Once `_IN_A_ROW` paths have failed with `Unavailable` and no other result came between them, the store counts as
-    down and this raises that error (V12): a command over 10,000 files waits for two rounds of retries, not for 10,000.
-    Results that came before an error are yielded before it is raised.
+    Once `_OUTAGE_COUNT` consecutive paths have failed with `Unavailable`, the store counts as down and the function
+    raises that error (V12): a command over 10,000 files waits for two rounds of retries, not for 10,000. Results that
+    came before an error are yielded before it is raised.
     """
-    size = max(1, min(_HANDFUL, count // (2 * store.concurrency)))
-    untold = _Untold(work)
+    size = max(1, min(_BATCH, count // (2 * store.concurrency)))
+    results = _UnyieldedResults(work)
     try:
-        for done in store.map(untold.handful, batched(items, size), ahead=ahead):
-            yield from map(untold.tell, done)
+        for done in store.map(results.run_batch, batched(items, size), ahead=ahead):
+            yield from map(results.take, done)
     except (Exception, KeyboardInterrupt):
-        yield from untold.rest()
+        yield from results.unyielded()
         raise
 
 
-class _Untold(Generic[T, R]):
-    """Work of many threads, and what it has brought that nobody was told yet: not to be lost when one of them fails."""
+class _UnyieldedResults(Generic[T, R]):
+    """Runs `work` on many threads and keeps results that were not yielded yet, so that an error loses none of them."""
 
     def __init__(self, work: Callable[[T], R]) -> None:
         self._work = work
@@ -346,46 +346,46 @@ class _Untold(Generic[T, R]):
         if _is_unavailable(result):
             with self._lock:
                 self._in_a_row += 1
-                if self._in_a_row >= _IN_A_ROW:
+                if self._in_a_row >= _OUTAGE_COUNT:
                     raise _outage(result)
         else:
             self._in_a_row = 0
         self._results[id(result)] = result
         return result
 
-    def handful(self, items: Iterable[T]) -> list[R]:
+    def run_batch(self, items: Iterable[T]) -> list[R]:
         return [self(item) for item in items]
 
-    def tell(self, result: R) -> R:
+    def take(self, result: R) -> R:
         self._results.pop(id(result), None)
         return result
 
-    def rest(self) -> list[R]:
+    def unyielded(self) -> list[R]:
         return list(self._results.values())
 
 
-def gathered(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield lists of results, each of up to `most`, or of not many more bytes than are done again without regret.
+def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield lists of up to `most` results, or fewer if they have many bytes.
 
-    What came before an error or a signal is yielded before that is raised: it need not be done again.
+    Results that came before an error or a signal are yielded before it is raised, so that their work is not repeated.
     """
-    some: list[T] = []
-    weight = 0
+    batch: list[T] = []
+    size_so_far = 0
     try:
-        for one in results:
-            some.append(one)
-            weight += size(one)
-            if len(some) == most or weight >= _HEAVY:
-                full, some, weight = some, [], 0  # before it is told: no signal makes it be told twice
+        for result in results:
+            batch.append(result)
+            size_so_far += size(result)
+            if len(batch) == most or size_so_far >= _BATCH_BYTES:
+                full, batch, size_so_far = batch, [], 0  # before the yield: no signal makes it yield a batch twice
                 yield full
     except (Exception, KeyboardInterrupt):
-        if some:
-            yield some
+        if batch:
+            yield batch
         raise
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
-def _as_it_is(path: str, flags: int) -> int:
-    """Open a file without following a link, or waiting for somebody to write into a FIFO."""
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file without following a link, and without waiting for the writer of a FIFO."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

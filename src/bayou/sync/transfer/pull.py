@@ -1,10 +1,9 @@
-"""Bring the tree up to the store: download, and put in place what nobody has touched meanwhile.
+"""Pull: download files, and move them into the tree unless a program has changed the path since the scan.
 
-Intents are recorded first. Then, in the one transaction that renames, the journal and the file are looked at again:
-if either moved, the path is left for another decision (T8). What is in place becomes base in that same transaction, so
-a crash leaves either an intent to settle or the truth (T9).
-
-What a pull that died had begun: its intents, settled before anything else (T9).
+The client records an intent for each path first. Then, in the transaction that covers the renames, it checks the
+journal and the file again: if either has changed, the path is planned again (T8). The same transaction updates base, so
+a crash leaves either an intent or a correct base; the next sync starts with the intents of a killed pull
+(`transfer.intents`, T9).
 """
 
 from __future__ import annotations
@@ -16,64 +15,23 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, PathRefused, StateError
+from bayou.core.errors import BayouError, PathRefused, StateError
 from bayou.index.entry import Entry
-from bayou.state import base, database, file_stats, journal
+from bayou.state import base, file_stats, journal
 from bayou.state.base import Why
-from bayou.sync.commit.commit import doubtful, overtake
+from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
-from bayou.sync.plan.policy import version_dir
+from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.report import Failure, Refusal
-from bayou.sync.transfer.executor import Arrived, failure, gathered
+from bayou.sync.transfer.executor import Downloaded, batch_results, failure
+from bayou.sync.transfer.intents import ProofLost, record_intents
 from bayou.sync.transfer.push import per_transaction
-from bayou.worktree.hashing import Content, read_content
-
-
-class ProofLost(Exception):
-    """Files are in place, and `sync.db` could not take note of it. The next run settles the intents (F020)."""
-
-
-def settle_intents(context: SyncContext) -> None:
-    """Finish or forget what a pull that died had begun: if the file is what was intended, that is base (T9)."""
-    left = context.database.rows("SELECT path, entry, sha256 FROM intent WHERE place = ?", (context.place,))
-    context.incoming.clear()
-    if not left:
-        return
-    now = time.time_ns()
-    with context.database.transaction() as db:
-        for path, text, sha256 in left:
-            path = str(path)
-            entry = database.load_entry(path, text if text is None else str(text))
-            content = _content(context, path)
-            arrived = content is not None and content.sha256 == sha256
-            if (entry is None and content is None) or (entry is not None and arrived):
-                _take(context, db, path, entry, content.sha256 if content else None)
-                overtake(db, context.place, {path})
-                if content is not None:
-                    file_stats.remember(db, path, content, now, context.place)
-                else:
-                    file_stats.forget(db, path)
-            db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
-
-
-def _content(context: SyncContext, path: str) -> Content | None:
-    try:
-        return read_content(context.root / path, context.deadline) if context.stat(path) is not None else None
-    except (DeadlinePassed, Cancelled):
-        raise
-    except (BayouError, OSError):
-        return None
-
-
-def _take(context: SyncContext, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, context.place, path, entry)
-    if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, context.place, entry, sha256)
+from bayou.worktree.hashing import Content
 
 
 class IncomingFile(Struct, frozen=True):
-    """One path that is to become what the store says: `entry`, or nothing (None)."""
+    """A path to pull: it becomes `entry`, or is removed (None). `copied` is the conflict copy of the local file."""
 
     path: str
     entry: Entry | None
@@ -82,7 +40,7 @@ class IncomingFile(Struct, frozen=True):
 
 
 class Staged(Struct, frozen=True):
-    """An incoming path that is ready to be put in place: a file, a deletion, or a deliberate absence."""
+    """A path that is ready to be changed in the tree: a downloaded file, a removal, or a deliberate absence."""
 
     item: IncomingFile
     file: Path | None
@@ -92,25 +50,28 @@ class Staged(Struct, frozen=True):
 
 
 class SiblingFiles(Struct, frozen=True):
-    """What else was decided: `others` are files that stay as they are in a version in which some arrive.
+    """The files that a pull leaves unchanged in versions in which other files arrive.
 
-    A file that is not among the `decided` was as base has it when the rest was looked at.
+    `others` has them by version. A file that is not among the `decided` was equal to base during the scan.
     """
 
     others: Mapping[str, Sequence[Observed]]
     decided: Container[str]
 
 
-def pull(context: SyncContext, items: Sequence[IncomingFile], beside: SiblingFiles | None = None) -> set[str]:
-    """Make the tree match; return the paths that moved under us and must be decided again.
+_Result = tuple[IncomingFile, Staged | Failure | None]
 
-    `beside`: where another file of a version has moved since, nothing arrives in that version.
+
+def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingFiles | None = None) -> set[str]:
+    """Pull these files; return the paths that changed since the scan and must be planned again.
+
+    If one of a version's `siblings` has changed since the scan, no file of that version is pulled.
     """
     moved: set[str] = set()
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
     try:
-        for batch in gathered(_arrivals(context, items), per_transaction(len(items)), _size):
+        for batch in batch_results(_results(context, items), per_transaction(len(items)), _size):
             staged: list[Staged] = []
             for item, result in batch:
                 match result:
@@ -120,56 +81,111 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], beside: SiblingFil
                         context.report.failed.append(result)
                     case None:
                         context.report.missing.append(item.path)
-            moved |= place(context, staged, beside)
+            moved |= place(context, staged, siblings)
             context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
     except (Exception, KeyboardInterrupt):
         context.incoming.forget()
         raise
-    # V3: names that a power cut could still take away are durable before anybody records "in sync".
+    # V3: the renames are durable before the client records "in sync".
     context.incoming.sync_directories()
     context.progress.end()
     return moved
 
 
-_Arrival = tuple[IncomingFile, Staged | Failure | None]
+def downloads(policy: Policy, items: Iterable[IncomingFile]) -> list[Entry]:
+    """Return the entries that a pull of these items would download."""
+    wanted = (item.entry for item in items if item.entry is not None and _without_download(policy, item) is None)
+    return [entry for entry in wanted if entry.refusal() is None]
 
 
-def _size(arrival: _Arrival) -> int:
-    entry = arrival[0].entry
-    return entry.size if entry is not None else 0
+def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles | None) -> set[str]:
+    """Move a batch into the tree and update base; return the paths that changed since the scan."""
+    if not staged:
+        return set()
+    staged = sorted(staged, key=lambda staged_file: staged_file.item.path)  # so that each directory is opened once
+    moved: set[str] = set()
+    uncertain = uncertain_paths(context.database, context.remote_id)
+    done = _PlacedBatch()
+    try:
+        context.incoming.sync(
+            [staged_file.file for staged_file in staged if staged_file.file is not None and not staged_file.durable]
+        )
+        record_intents(
+            context.database,
+            context.remote_id,
+            [
+                (staged_file.item.path, staged_file.item.entry, staged_file.sha256)
+                for staged_file in staged
+                if staged_file.file is not None or staged_file.item.entry is None
+            ],
+        )
+        try:
+            with context.database.transaction() as db:
+                journal_empty = journal.silent(db, context.remote_id)
+                moved = _changed_since_scan(context, db, staged, siblings, journal_empty=journal_empty)
+                for staged_file in staged:
+                    if staged_file.item.path not in moved:
+                        _place_file(context, staged_file, done)
+                done.write(db, context.remote_id)
+                mark_overtaken(db, context.remote_id, done.entries.keys() & uncertain)
+                if not journal_empty:
+                    through = {staged_file.item.path: staged_file.item.observed.through for staged_file in staged}
+                    for path in done.entries.keys() - uncertain:
+                        journal.drop(db, context.remote_id, path, through[path])
+                db.execute("DELETE FROM intent WHERE place = ?", (context.remote_id,))
+                if any(staged_file.item.observed.content is not None for staged_file in staged):
+                    # If a power cut undid the rename over an old file, the old file would look like a local change; a
+                    # new file that is lost is only pulled again.
+                    context.incoming.sync_directories()
+        except StateError as error:
+            raise ProofLost(error.message) from error
+    finally:
+        for staged_file in staged:
+            if staged_file.file is not None and staged_file.item.path not in done.placed:
+                staged_file.file.unlink(missing_ok=True)
+    return moved
 
 
-def _arrivals(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_Arrival]:
-    """Yield every item with what became of it; downloads go on while a batch is put in place."""
+def journal_unchanged(db: sqlite3.Connection, remote_id: int, observed: Observed) -> bool:
+    """Whether the journal has no new row for a path since the scan."""
+    newer = db.execute(
+        "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
+        (remote_id, observed.path, observed.through),
+    ).fetchone()
+    return newer is None
+
+
+def _results(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_Result]:
+    """Yield every item with its result (None: its object is missing); downloads continue while a batch is placed."""
     waiting: dict[str, IncomingFile] = {}
     wanted: list[Entry] = []
     for item in items:
-        ready = _ready(context, item)
+        ready = _without_download(context.policy, item)
         why = item.entry.refusal() if ready is None and item.entry is not None else None
         if why is not None:
-            yield item, Failure(item.path, PathRefused.code, f"{item.path}: {why}")  # V25: nothing is fetched by it
+            # V25: an unsafe entry is not fetched.
+            yield item, Failure(item.path, PathRefused.code, f"{item.path}: {why}")
         elif ready is not None:
             yield item, ready
         elif item.entry is not None:
             waiting[item.path] = item
             wanted.append(item.entry)
-    for came in context.mover.download(wanted, len(wanted)) if wanted else ():
-        item = waiting[came.path]
-        yield item, came if isinstance(came, Failure) else _staged(item, came)
+    for download in context.executor.download(wanted, len(wanted)) if wanted else ():
+        item = waiting[download.path]
+        yield item, download if isinstance(download, Failure) else _staged(item, download)
 
 
-def downloads(context: SyncContext, items: Iterable[IncomingFile]) -> list[Entry]:
-    """Return the entries that a pull of these items would bring from the store."""
-    wanted = (item.entry for item in items if item.entry is not None and _ready(context, item) is None)
-    return [entry for entry in wanted if entry.refusal() is None]
+def _size(arrival: _Result) -> int:
+    entry = arrival[0].entry
+    return entry.size if entry is not None else 0
 
 
-def _ready(context: SyncContext, item: IncomingFile) -> Staged | None:
-    """Settle what needs no download: a deletion, a deliberate absence, a file that is here already."""
+def _without_download(policy: Policy, item: IncomingFile) -> Staged | None:
+    """Return what needs no download: a removal, a deliberate absence, a file with this content; else None."""
     entry, local = item.entry, None if item.observed.finish_delete else item.observed.content
     if entry is None:
         return Staged(item, None, None)
-    why = context.policy.absent(item.path) if local is None else None
+    why = policy.absent(item.path) if local is None else None
     if why is not None:
         return Staged(item, None, None, why)
     if local is not None and entry.sha256 is not None and local.sha256 == entry.sha256:
@@ -177,102 +193,89 @@ def _ready(context: SyncContext, item: IncomingFile) -> Staged | None:
     return None
 
 
-def _staged(item: IncomingFile, came: Arrived) -> Staged | None:
-    """Return a download that is ready to be put in place; None: its object is not there."""
-    return None if came.file is None else Staged(item, came.file, came.sha256, durable=came.durable)
+def _staged(item: IncomingFile, download: Downloaded) -> Staged | None:
+    """Return a download that is ready for the tree; None if its object is missing."""
+    return None if download.file is None else Staged(item, download.file, download.sha256, durable=download.durable)
 
 
-def place(context: SyncContext, staged: Sequence[Staged], beside: SiblingFiles | None) -> set[str]:
-    """Put a batch in place, and make it base; return the paths that moved meanwhile."""
-    if not staged:
-        return set()
-    staged = sorted(staged, key=lambda one: one.item.path)  # so that few directories are opened twice
-    moved: set[str] = set()
-    doubt = doubtful(context.database, context.place)
-    settled = _Settled()
-    try:
-        context.incoming.sync([one.file for one in staged if one.file is not None and not one.durable])
-        _intend(context, staged)
-        try:
-            with context.database.transaction() as db:
-                silent = journal.silent(db, context.place)
-                moved = _touched(context, db, staged, beside, silent=silent)
-                for one in staged:
-                    if one.item.path not in moved:
-                        _settle(context, one, settled)
-                settled.write(db, context.place)
-                overtake(db, context.place, settled.entries.keys() & doubt)
-                if not silent:
-                    through = {one.item.path: one.item.observed.through for one in staged}
-                    for path in settled.entries.keys() - doubt:
-                        journal.drop(db, context.place, path, through[path])
-                db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
-                if any(one.item.observed.content is not None for one in staged):
-                    # A replaced file that came back after a power cut would pass for a change of ours; one that is
-                    # merely missing is pulled again.
-                    context.incoming.sync_directories()
-        except StateError as error:
-            raise ProofLost(error.message) from error
-    finally:
-        for one in staged:
-            if one.file is not None and one.item.path not in settled.placed:
-                one.file.unlink(missing_ok=True)
-    return moved
-
-
-def _touched(
-    context: SyncContext, db: sqlite3.Connection, staged: Sequence[Staged], beside: SiblingFiles | None, *, silent: bool
+def _changed_since_scan(
+    context: SyncContext,
+    db: sqlite3.Connection,
+    staged: Sequence[Staged],
+    siblings: SiblingFiles | None,
+    *,
+    journal_empty: bool,
 ) -> set[str]:
-    """Return the paths that somebody has written to since they were looked at (T8), and the rest of their versions."""
-    seen = [one.item.observed for one in staged]
+    """Return the paths that a program has written since the scan (T8), and the other paths of their versions."""
+    seen = [staged_file.item.observed for staged_file in staged]
 
-    def moved(one: Observed) -> bool:
-        return not ((silent or journal_unchanged(context, db, one)) and context.unmoved(one))
-
-    touched = {one.path for one in seen if moved(one)}
-    units = {version_dir(path) for path in touched} - {None}
-    if beside is not None:
-        for unit in {version_dir(one.path) for one in seen} - units - {None}:
-            assert unit is not None
-            others = beside.others.get(unit, ())
-            if any(moved(one) for one in others) or not (silent or _nothing_else(context, db, unit, beside)):
-                units.add(unit)
-    return touched | {one.path for one in seen if units and version_dir(one.path) in units}
-
-
-def _nothing_else(context: SyncContext, db: sqlite3.Connection, unit: str, beside: SiblingFiles) -> bool:
-    """Whether the journal names no file of a version but those that were looked at."""
-    rows = db.execute(
-        "SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?",
-        (context.place, f"{unit}/", f"{unit}0"),  # 0 comes right after the slash
-    )
-    return all(path in beside.decided for (path,) in rows)
-
-
-def _intend(context: SyncContext, staged: Sequence[Staged]) -> None:
-    """Record what is about to change on the disk; what stays as it is needs no intent."""
-    with context.database.transaction() as db:
-        db.executemany(
-            "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
-            [
-                (context.place, one.item.path, database.dump_entry(one.item.entry), one.sha256)
-                for one in staged
-                if one.file is not None or one.item.entry is None
-            ],
+    def moved(observed: Observed) -> bool:
+        return not (
+            (journal_empty or journal_unchanged(db, context.remote_id, observed)) and context.is_unchanged(observed)
         )
 
+    touched = {observed.path for observed in seen if moved(observed)}
+    versions = {version_dir(path) for path in touched} - {None}
+    if siblings is not None:
+        for version in {version_dir(observed.path) for observed in seen} - versions - {None}:
+            assert version is not None
+            others = siblings.others.get(version, ())
+            if any(moved(observed) for observed in others) or not (
+                journal_empty or _journal_names_only(db, context.remote_id, version, siblings)
+            ):
+                versions.add(version)
+    return touched | {observed.path for observed in seen if versions and version_dir(observed.path) in versions}
 
-def journal_unchanged(context: SyncContext, db: sqlite3.Connection, observed: Observed) -> bool:
-    """Whether the journal has nothing new of a path since it was looked at."""
-    newer = db.execute(
-        "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
-        (context.place, observed.path, observed.through),
-    ).fetchone()
-    return newer is None
+
+def _journal_names_only(db: sqlite3.Connection, remote_id: int, version: str, siblings: SiblingFiles) -> bool:
+    """Whether the journal names no file of a version except those that were planned."""
+    rows = db.execute(
+        "SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?",
+        (remote_id, f"{version}/", f"{version}0"),  # 0 comes right after the slash
+    )
+    return all(path in siblings.decided for (path,) in rows)
 
 
-class _Settled(Struct):
-    """What a batch has put in place, to be written down together."""
+def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -> None:
+    """Rename one file into place, or remove it, inside the caller's transaction."""
+    item, entry = staged_file.item, staged_file.item.entry
+    why = staged_file.why
+    try:
+        if entry is None:
+            context.incoming.remove(item.path)
+            done.gone.append(item.path)
+            if item.observed.content is not None:
+                context.report.pulled.deleted += 1
+        elif staged_file.file is not None:
+            stat = context.incoming.place(staged_file.file, item.path)
+            done.placed.add(item.path)
+            assert staged_file.sha256 is not None
+            content = Content(staged_file.sha256, stat.size, stat)
+            done.files.append(file_stats.row(item.path, content, time.time_ns(), context.remote_id))
+            context.report.pulled.files += 1
+            context.report.pulled.bytes += stat.size
+        elif item.observed.content is not None:
+            done.files.append(
+                file_stats.row(item.path, item.observed.content, item.observed.scanned_at, context.remote_id)
+            )
+    except PathRefused as error:
+        context.report.refused.append(Refusal(item.path, error.message))
+        if entry is None:
+            done.gone.append(item.path)  # something other than a file has this name
+        else:
+            why = "refused"
+    except BayouError as error:
+        context.report.failed.append(failure(item.path, error))
+        return
+    done.entries[item.path] = entry
+    if why is not None:
+        done.absent.append((item.path, why))
+    if entry is not None and entry.sha256 is None and staged_file.sha256 is not None:
+        done.hashes.append((entry, staged_file.sha256))
+
+
+class _PlacedBatch(Struct):
+    """What a batch has changed in the tree, to be recorded in one transaction."""
 
     placed: set[str] = field(default_factory=set)
     entries: dict[str, Entry | None] = field(default_factory=dict)
@@ -281,51 +284,15 @@ class _Settled(Struct):
     absent: list[tuple[str, Why]] = field(default_factory=list)
     hashes: list[tuple[Entry, bytes]] = field(default_factory=list)
 
-    def write(self, db: sqlite3.Connection, place: int) -> None:
-        """Make it base, inside the transaction that renames."""
-        base.take_many(db, place, self.entries)
+    def write(self, db: sqlite3.Connection, remote_id: int) -> None:
+        """Update base, inside the transaction that covers the renames."""
+        base.take_many(db, remote_id, self.entries)
         file_stats.remember_many(db, self.files)
         for path in self.gone:
             file_stats.forget(db, path)
         for path, why in self.absent:
-            base.leave_out(db, place, path, why)
+            base.leave_out(db, remote_id, path, why)
             if why == "refused":
-                file_stats.expect(db, path, place)  # what is in the way may go away
+                file_stats.expect(db, path, remote_id)  # the obstacle may disappear
         for entry, sha256 in self.hashes:
-            base.learn_hash(db, place, entry, sha256)
-
-
-def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
-    """Rename one file into place, or remove it; all of it inside the caller's transaction."""
-    item, entry = one.item, one.item.entry
-    why = one.why
-    try:
-        if entry is None:
-            context.incoming.remove(item.path)
-            settled.gone.append(item.path)
-            if item.observed.content is not None:
-                context.report.pulled.deleted += 1
-        elif one.file is not None:
-            stat = context.incoming.place(one.file, item.path)
-            settled.placed.add(item.path)
-            assert one.sha256 is not None
-            content = Content(one.sha256, stat.size, stat)
-            settled.files.append(file_stats.row(item.path, content, time.time_ns(), context.place))
-            context.report.pulled.files += 1
-            context.report.pulled.bytes += stat.size
-        elif item.observed.content is not None:
-            settled.files.append(file_stats.row(item.path, item.observed.content, item.observed.looked, context.place))
-    except PathRefused as error:
-        context.report.refused.append(Refusal(item.path, error.message))
-        if entry is None:
-            settled.gone.append(item.path)  # there is no such file here, whatever has its name
-        else:
-            why = "refused"
-    except BayouError as error:
-        context.report.failed.append(failure(item.path, error))
-        return
-    settled.entries[item.path] = entry
-    if why is not None:
-        settled.absent.append((item.path, why))
-    if entry is not None and entry.sha256 is None and one.sha256 is not None:
-        settled.hashes.append((entry, one.sha256))
+            base.learn_hash(db, remote_id, entry, sha256)

@@ -1,8 +1,9 @@
-"""Upload files, each to a key of its own (V11), so that any step can be killed and repeated (V19).
+"""Upload files, each to its own key (V11), so that a push can be killed at any point and repeated (V19).
 
-The intent (key and hash) is recorded before, the result after. What a killed push had uploaded is not uploaded again;
-what it may have begun goes to the same key with the same bytes; a file that has changed gets a new id. After a power
-cut this machine may have forgotten some of it: then those files get a new id too, and a collection takes the old ones.
+The client records each upload (key and hash) before it starts, and its result afterwards. The next push does not repeat
+an upload that a killed push has finished; it repeats one that may have started, with the same key and the same bytes; a
+file that has changed since gets a new push id. A power cut may lose some of these records: then those files get a new
+id too, and gc deletes the old objects.
 """
 
 from __future__ import annotations
@@ -21,78 +22,79 @@ from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.objectstore.transport import Stored
+from bayou.state.database import Database
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Sending, Upload, gathered
+from bayou.sync.transfer.executor import Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
 
-_NOTED = 128
-"""Uploads whose intents, or results, are noted at a time. Nobody waits for the disk; but nothing is sent meanwhile."""
+_RECORD_BATCH = 128
+"""Uploads that are recorded at a time. The write does not wait for the disk, but nothing is sent meanwhile."""
 
-_LEAST, _MOST = 256, 1024
+_MIN_PER_TRANSACTION, _MAX_PER_TRANSACTION = 256, 1024
 
 
 def per_transaction(count: int) -> int:
-    """Return how many of so many paths share a transaction that waits for the disk.
+    """Return how many of `count` paths share a transaction that waits for the disk.
 
-    Whoever is killed in between does that many again.
+    A process that is killed repeats at most so many.
     """
-    return min(max(_LEAST, count // 16), _MOST)
+    return min(max(_MIN_PER_TRANSACTION, count // 16), _MAX_PER_TRANSACTION)
 
 
-class Underway(Struct, frozen=True):
-    """Uploads that have begun: what each is of, the entries of those that were done before, and the rest to come.
+class StartedUploads(Struct, frozen=True):
+    """Uploads that have started: their files, the entries of files that were uploaded before, and results to come.
 
-    Once all have come, each of `files` that made it has its content.
+    Once all results have come, each uploaded file in `files` has its content.
     """
 
     files: dict[str, Observed]
     entries: dict[str, Entry]
-    results: Sending
+    results: UploadResults
 
 
-def upload(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
-    """Upload what is not uploaded yet; return the entry of each path that made it. Failures go into the report."""
-    return finish(context, begin(context, wanted, gc))
+def upload(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
+    """Upload files that are not uploaded yet; return the entry of each uploaded path. Failures go into the report."""
+    return finish(context, begin(context, files_to_push, gc))
 
 
-def begin(context: SyncContext, wanted: Sequence[Observed], gc: Gc) -> Underway:
-    """Begin to upload what is not uploaded yet. Where other processes do it, they are at it until `finish`."""
-    files = {one.path: one for one in wanted if one.stat is not None}
-    intending = _Intending(context, files, {}, recorded(context), ulid(), gc.count)
-    todo: list[Upload | Observed] = []
-    for one in files.values():
-        upload = intending.upload_of(one, one.content) if one.content is not None else one
+def begin(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> StartedUploads:
+    """Start to upload files that are not uploaded yet; `finish` waits for the results."""
+    files = {file.path: file for file in files_to_push if file.stat is not None}
+    plan = _UploadPlan(context, files, {}, recorded(context.database, context.remote_id), ulid(), gc.count)
+    items: list[Upload | Observed] = []
+    for file in files.values():
+        upload = plan.upload_of(file, file.content) if file.content is not None else file
         if upload is not None:
-            todo.append(upload)
-    context.progress.begin("pushing", len(todo), sum(_size(one) for one in todo))
-    results = context.mover.upload(intending.uploads(todo), len(todo))
-    return Underway(files, intending.entries, results)
+            items.append(upload)
+    context.progress.begin("pushing", len(items), sum(_size(file) for file in items))
+    results = context.executor.upload(plan.uploads(items), len(items))
+    return StartedUploads(files, plan.entries, results)
 
 
-def finish(context: SyncContext, underway: Underway) -> dict[str, Entry]:
-    """Wait for uploads, and record each; return the entry of every path that made it."""
-    entries = underway.entries
-    for batch in gathered(underway.results, _NOTED, _bytes):
+def finish(context: SyncContext, started: StartedUploads) -> dict[str, Entry]:
+    """Wait for the uploads and record each; return the entry of every uploaded path."""
+    entries = started.entries
+    for batch in batch_results(started.results, _RECORD_BATCH, _bytes):
         done = [result for result in batch if isinstance(result, Upload)]
-        _record(context, done)
+        _record(context.database, context.remote_id, done)
         context.report.failed += [result for result in batch if isinstance(result, Failure)]
         for sent in done:
             if sent.stored is not None:
-                entries[sent.path] = _entry(underway.files[sent.path], sent, sent.stored)
+                entries[sent.path] = _entry(started.files[sent.path], sent, sent.stored)
         context.progress.advance(files=len(batch), bytes=sum(sent.size for sent in done))
     context.progress.end()
     return entries
 
 
 def recheck(context: SyncContext, entries: Iterable[Entry], gc: Gc) -> set[str]:
-    """After a collection, return the paths whose upload is gone, or may be (T13): they must be made again.
+    """Return the paths whose upload a collection has deleted, or may yet delete (T13): they must be uploaded again.
 
-    The store's own clock decides, and each object is looked at once. One that was written by more than one request may
-    have been deleted and then written anew by the late one; another DELETE of it may follow.
+    The store's own clock decides, with one request for each object. An object that more than one request has written
+    may have been deleted and then written again by a late request; another DELETE of it may follow.
     """
-    uploads = recorded(context)
+    uploads = recorded(context.database, context.remote_id)
 
     def lost(entry: Entry) -> str | None:
         sent = uploads.get(entry.path)
@@ -110,18 +112,20 @@ def recheck(context: SyncContext, entries: Iterable[Entry], gc: Gc) -> set[str]:
 def renew(
     context: SyncContext, entries: Mapping[str, Entry], files: Mapping[str, Observed], gc: Gc
 ) -> dict[str, Entry]:
-    """After a collection, return entries whose objects are there to stay: those that are, and those made again under a
-    new id. A path that could not be made again is left out."""
+    """Return entries whose objects a collection has not deleted and will not: the given ones, or new uploads of them.
+
+    A path that could not be uploaded again is left out.
+    """
     lost = recheck(context, entries.values(), gc)
     again = upload(context, [files[path] for path in lost], gc)
     return {**{path: entry for path, entry in entries.items() if path not in lost}, **again}
 
 
-def recorded(context: SyncContext) -> dict[str, Upload]:
-    """Return the uploads, begun or done, that no commit has carried yet."""
-    found = context.database.rows(
+def recorded(database: Database, remote_id: int) -> dict[str, Upload]:
+    """Return the recorded uploads, started or finished, that no commit contains yet."""
+    found = database.rows(
         "SELECT path, push, size, sha256, gc, done, etag, version, repeated FROM upload WHERE place = ?",
-        (context.place,),
+        (remote_id,),
     )
     return {
         cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version, bool(again)) if done else None)  # type: ignore[arg-type]
@@ -129,9 +133,11 @@ def recorded(context: SyncContext) -> dict[str, Upload]:
     }
 
 
-class _Intending(Struct, frozen=True):
-    """What is to be uploaded, and under which id. `files` are brought up to date as they are read; `entries` has what
-    an earlier push had uploaded (`before`) and this one need not."""
+class _UploadPlan(Struct, frozen=True):
+    """The uploads of one push, and their id.
+
+    Reading a file updates `files`. `entries` collects the files that an earlier push (`before`) has uploaded already.
+    """
 
     context: SyncContext
     files: dict[str, Observed]
@@ -140,59 +146,62 @@ class _Intending(Struct, frozen=True):
     push: str
     gc: int
 
-    def uploads(self, todo: Sequence[Upload | Observed]) -> Iterator[Upload]:
-        """Yield uploads, a batch of intents on disk ahead of them; what was not read yet is read with its batch.
+    def uploads(self, items: Sequence[Upload | Observed]) -> Iterator[Upload]:
+        """Yield uploads, a batch at a time after the batch is recorded; unread files are read with their batch.
 
-        Bytes that were kept are not sent once the file is seen to have others: whoever reads it then says what it is.
+        If a file has changed since the scan, its bytes in memory are not sent: the executor reads the file again.
         """
         context = self.context
-        for batch in batched(todo, _NOTED):
+        for batch in batched(items, _RECORD_BATCH):
             ready: list[tuple[Upload, bool]] = []
             for item in batch:
-                one = self._read(item) if isinstance(item, Observed) else item
-                if one is not None:
-                    ready.append((one, one.data is not None and one is item))
+                upload = self._read(item) if isinstance(item, Observed) else item
+                if upload is not None:
+                    ready.append((upload, upload.data is not None and upload is item))
             with context.database.note() as db:
                 db.executemany(
                     "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc) VALUES (?, ?, ?, ?, ?, ?)",
-                    [(context.place, one.path, one.push, one.size, one.sha256, one.gc) for one, _ in ready],
+                    [
+                        (context.remote_id, upload.path, upload.push, upload.size, upload.sha256, upload.gc)
+                        for upload, _ in ready
+                    ],
                 )
-            for one, kept in ready:
-                moved = kept and not context.unmoved(self.files[one.path])
-                yield replace(one, data=None) if moved else one
+            for upload, kept in ready:
+                moved = kept and not context.is_unchanged(self.files[upload.path])
+                yield replace(upload, data=None) if moved else upload
 
-    def upload_of(self, one: Observed, content: Content) -> Upload | None:
-        """Return the upload of a file; None if it need not be made again, or another look must be taken first."""
-        old = self.before.get(one.path)
+    def upload_of(self, file: Observed, content: Content) -> Upload | None:
+        """Return the upload of a file; None if an earlier push has uploaded it, or it must be scanned again first."""
+        old = self.before.get(file.path)
         if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
-            return Upload(one.path, self.push, content.size, content.sha256, self.gc, data=content.data)
+            return Upload(file.path, self.push, content.size, content.sha256, self.gc, data=content.data)
         if old.stored is None:
             return replace(old, resumed=True, data=content.data)
-        # Nobody will read the file again. If it is another by now, so may be what was looked at beside it, and the
-        # two were never one version.
-        if self.context.unmoved(one):
-            self.entries[one.path] = _entry(one, old, old.stored)
+        # The file is not read again. If it has changed since the scan, so may have the other files of its version,
+        # and the tree never had the scanned files at the same time.
+        if self.context.is_unchanged(file):
+            self.entries[file.path] = _entry(file, old, old.stored)
         return None
 
-    def _read(self, one: Observed) -> Upload | None:
-        """Read a file that was only looked at; None if there is nothing to upload.
+    def _read(self, file: Observed) -> Upload | None:
+        """Read a file that the scanner only statted; None if there is nothing to upload.
 
-        If it is not as it was then, what was seen beside it may be of another version: it is decided again.
+        A file that has changed since the scan is planned again, because the other files of its version may have, too.
         """
         upload = None
         try:
-            content = read_content(f"{self.context.root}/{one.path}", self.context.deadline, _size(one))
+            content = read_content(f"{self.context.root}/{file.path}", self.context.deadline, _size(file))
         except (ContentChanged, FileNotFoundError, PathRefused):
             pass
         except TreeError as error:
-            self.context.report.failed.append(Failure(one.path, error.code, error.message))
+            self.context.report.failed.append(Failure(file.path, error.code, error.message))
         else:
-            if content.stat == one.unread:
-                # Without its bytes, which are needed no longer than its upload takes.
-                self.files[one.path] = read = one.read(Content(content.sha256, content.size, content.stat))
+            if content.stat == file.unread:
+                # Keep no bytes here: only the upload needs them.
+                self.files[file.path] = read = file.read(Content(content.sha256, content.size, content.stat))
                 upload = self.upload_of(read, content)
         if upload is None:
-            self.context.progress.advance(files=1, bytes=_size(one))
+            self.context.progress.advance(files=1, bytes=_size(file))
         return upload
 
 
@@ -200,34 +209,41 @@ def _bytes(result: Upload | Failure) -> int:
     return result.size if isinstance(result, Upload) else 0
 
 
-def _size(one: Upload | Observed) -> int:
-    if isinstance(one, Upload):
-        return one.size
-    return one.stat.size if one.stat is not None else 0
+def _size(item: Upload | Observed) -> int:
+    if isinstance(item, Upload):
+        return item.size
+    return item.stat.size if item.stat is not None else 0
 
 
-def forget(db: sqlite3.Connection, place: int, done: Set[str]) -> None:
-    """Forget uploads of paths that are committed; all at once if those are all there are, in a tenth of the time."""
-    kept = {path for (path,) in db.execute("SELECT path FROM upload WHERE place = ?", (place,))}
+def forget(db: sqlite3.Connection, remote_id: int, done: Set[str]) -> None:
+    """Forget the uploads of committed paths; deleting all rows at once takes a tenth of the time."""
+    kept = {path for (path,) in db.execute("SELECT path FROM upload WHERE place = ?", (remote_id,))}
     if kept <= done:
-        db.execute("DELETE FROM upload WHERE place = ?", (place,))
+        db.execute("DELETE FROM upload WHERE place = ?", (remote_id,))
     else:
-        db.executemany("DELETE FROM upload WHERE place = ? AND path = ?", [(place, path) for path in kept & done])
+        db.executemany("DELETE FROM upload WHERE place = ? AND path = ?", [(remote_id, path) for path in kept & done])
 
 
-def _record(context: SyncContext, done: Sequence[Upload]) -> None:
-    with context.database.note() as db:
+def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
+    with database.note() as db:
         db.executemany(
             "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",
             [
-                (one.stored.etag, one.stored.version, one.stored.repeated, context.place, one.path, one.push)
-                for one in done
-                if one.stored
+                (
+                    upload.stored.etag,
+                    upload.stored.version,
+                    upload.stored.repeated,
+                    remote_id,
+                    upload.path,
+                    upload.push,
+                )
+                for upload in done
+                if upload.stored
             ],
         )
 
 
-def _entry(one: Observed, sent: Upload, stored: Stored) -> Entry:
-    assert one.content is not None
-    modified = one.content.stat.mtime_ns // 1_000_000
-    return Entry(one.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
+def _entry(observed: Observed, sent: Upload, stored: Stored) -> Entry:
+    assert observed.content is not None
+    modified = observed.content.stat.mtime_ns // 1_000_000
+    return Entry(observed.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
