@@ -145,7 +145,7 @@ def test_progress_is_the_share_of_parts_that_are_done():
     assert shown.told == [("counting", 100, None), 25, 25, 25, 25, "end"]
 
 
-class Here(Count):
+class Here(Count, frozen=True):
     """Tells which thread runs its parts."""
 
     def run(self, part: int) -> Iterator[Number]:

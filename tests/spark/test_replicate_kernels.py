@@ -47,7 +47,7 @@ def copied(
     recipes: tuple[StoreSpec, StoreSpec], entries: list[Entry], age: Age = AGE, seconds: float | None = None
 ) -> list[Outcome]:
     """Copy in a job as a worker has it, and return its rows as they arrive."""
-    job = CopyJob(*(RemoteHandle(recipe, seconds) for recipe in recipes), age, entries)
+    job = CopyJob(RemoteHandle(recipes[0], seconds), RemoteHandle(recipes[1], seconds), age, entries)
     kernel = pickle.loads(pickle.dumps(job))
     found = [row for part in job.parts(4) for row in kernel.run(part)]
     return list(decode(Outcome, encode(schema_of(Outcome), found)))
@@ -96,7 +96,7 @@ def test_parts_are_all_entries_in_order_and_none_is_much_larger_than_its_share(f
     entries = [Entry(f"files/{at:03}", None, size, None, None, None, 0) for at, size in enumerate(found)]
 
     with patch("bayou.maintenance.replica.transfer._LEAST_COST", REQUEST):
-        parts = CopyJob(None, None, AGE, entries).parts(wanted)  # type: ignore[arg-type]
+        parts = CopyJob(None, None, AGE, entries).parts(wanted)
 
     assert [entry for part in parts for entry in part] == entries
     share = sum(size + REQUEST for size in found) // wanted + REQUEST

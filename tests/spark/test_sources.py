@@ -18,8 +18,8 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
 from bayou.spark.discover import listed
 from bayou.spark.sources.index_entries import entries, leaf_refs
-from bayou.spark.sources.source import files, places, read
-from bayou.worktree.scan import Found, scan
+from bayou.spark.sources.source import files, read
+from bayou.worktree.scan import Found, places, scan
 from tests.index.reference import entry, some
 
 KEYS = [

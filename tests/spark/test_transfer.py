@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, CannotConnect, SparkFailed
+from bayou.engine.parts import REQUEST
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark import transfer
-from bayou.spark.arrow import REQUEST
 from bayou.spark.kernels.transfer import Kernel
 from bayou.spark.transfer import SparkMover
-from bayou.sync.transfer.executor import Arrived, ThreadTransfer, Upload
+from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload
 from bayou.worktree.staging import StagingArea
 from tests.spark.test_transfer_kernels import Place, entry
 
@@ -55,7 +55,7 @@ def moved(
     assert len(sent) == COUNT
     assert all(one.stored is not None for one in sent.values())
     back = mover.download((entry(one, etag=one.stored.etag) for one in sent.values()), COUNT)
-    came = [one for one in back if isinstance(one, Arrived)]
+    came = [one for one in back if isinstance(one, Downloaded)]
     assert len({one.file for one in came}) == len(came) == COUNT
     return place.files(), {one.path: one.file.read_bytes() for one in came}
 

@@ -353,7 +353,7 @@ def test_f020_files_that_came_are_counted_though_the_proof_could_not_be_kept(
 ) -> None:
     b, new = three(team)
     intended: list[bool] = []
-    real = pull_module.record_intents
+    from bayou.sync.transfer.intents import record_intents as real
 
     def intend(*arguments: Any) -> None:
         real(*arguments)

@@ -66,7 +66,7 @@ class LocalExecutor:
         """Yield the rows of all parts, one after the other: a second thread would only wait for the first."""
         for done, part in enumerate(parts, 1):
             rows = iter(job.run(part))
-            while some := list(islice(rows, _AT_ONCE)):
+            while some := list(islice(rows, _BATCH_ROWS)):
                 if self._deadline is not None:
                     self._deadline.remaining()  # V12
                 yield from some

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core import paths
-from bayou.core.batched import batched
 from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
+from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.key_range import KeyRanges
 from bayou.objectstore import keys
