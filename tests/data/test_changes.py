@@ -21,9 +21,9 @@ _DYING = """
 from bayou.data.layout import ModelRef
 from bayou.data.records import Records
 from bayou.repo import open_repo
-from bayou.worktree.tree import Tree
+from bayou.worktree.tree import Worktree
 
-Tree.delete_many = die  # all versions are in place, and none is gone
+Worktree.delete_many = die  # all versions are in place, and none is gone
 with Records(open_repo(sys.argv[1])) as records:
     records.data.rename(ModelRef(*sys.argv[2].split("|")), "old", "new")
 """

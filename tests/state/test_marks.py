@@ -288,9 +288,9 @@ from bayou.repo import open_repo
 from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
-from bayou.worktree.safe_root import Ground
+from bayou.worktree.safe_root import SafeRoot
 
-Ground.remove = die
+SafeRoot.remove = die
 with Datastore(open_repo(sys.argv[1])) as datastore:
     datastore.tree.delete("files/a/x")
 """

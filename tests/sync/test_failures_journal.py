@@ -28,13 +28,13 @@ RAW = "data/t/m/n/1/raw"
 PUT = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
-from bayou.worktree.atomic_write import Draft
+from bayou.worktree.atomic_write import AtomicFile
 
 root, path, content, moment = sys.argv[1:]
 if moment == "before the rename":
-    Draft.place = die
+    AtomicFile.rename = die
 elif moment == "after the rename":
-    after(Draft, "place")
+    after(AtomicFile, "rename")
 with Datastore(open_repo(root)) as datastore:
     datastore.tree.write(path, content.encode())
 """

@@ -184,7 +184,7 @@ def _publish(context: SyncContext, remains: Remains, made: Recovered, wasted: Se
 
 def _first_again(context: SyncContext, remains: Remains, row: LogRow, root: Root | None, trash: Root | None) -> Head:
     """Return a head for a store that has lost its own: under its id, beyond any number that was seen, with its log."""
-    place, parts = context.base.place, remains.parts
+    place, parts = context.base.remote, remains.parts
     known = [parts.seq, place.seq or 0, *(old.seq for page in remains.pages for old in page.rows)]
     # A number near the last one that there can be was never counted up to.
     last = max(number for number in (0, *known) if number < limits.SEQ_MAX // 2)

@@ -150,7 +150,7 @@ def repair_entries(
         for path, entry in done.changes.items():
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.place, path))
             if path in here:
-                base.restate(db, context.place, path, entry)
+                base.update_entry(db, context.place, path, entry)
         db.execute(commit.FORGET, (context.place,))
     context.base.fold(context.nodes)
     return len(done.changes)

@@ -138,7 +138,7 @@ def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline) -
     deadline.remaining()
     with source.open(item.path) as file:
         target.write(item.path, file)
-    os.utime(target.place(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
+    os.utime(target.local_path(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
 
 
 def _keep(folder: Conflicts, root: Path, path: str, winner: Literal["remote", "local"]) -> Conflict:
@@ -272,7 +272,7 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     What was known of that other store is forgotten: it is no reason to delete or to skip anything in this one.
     """
     try:
-        remote_snapshot.look(context.store, context.cache, context.base.place, etag=None)
+        remote_snapshot.look(context.store, context.cache, context.base.remote, etag=None)
         return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()

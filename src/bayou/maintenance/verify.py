@@ -163,7 +163,7 @@ def _head(context: SyncContext) -> HeadSeen:
     except NotFound:
         discover(context.store)  # HeadLost, if objects of pushes are there
         if context.base.known:
-            raise remote_snapshot.emptied(context.store, context.base.place) from None
+            raise remote_snapshot.emptied(context.store, context.base.remote) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
@@ -195,7 +195,7 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     with context.database.transaction() as db:
         # It is this very row that is given up, also where its content never came here: a row that was made up is one.
         for path, entry in remote.items():
-            base.take(db, context.place, path, entry)
+            base.record_entry(db, context.place, path, entry)
     ticket = context.journal.open("delete", plain)
     for path in plain:
         context.incoming.remove(path)

@@ -12,7 +12,7 @@ from bayou.index.node import digest_of
 from bayou.index.tree import IndexTree, names
 from bayou.state.base import load_root
 from bayou.sync.context import SyncContext
-from bayou.worktree.staging import made_before, sweep
+from bayou.worktree.staging import begun_before, remove_abandoned
 
 LARGE = "large"
 """Where a large pass keeps what it has found, below the local state; gone when it ends, unless it is killed."""
@@ -56,20 +56,20 @@ def prune_cache(context: SyncContext) -> None:
 def sweep_tree(context: SyncContext, temporaries: Sequence[str]) -> None:
     """Remove temporaries in the tree whose writers are gone.
 
-    Who writes is present before, and as long as a temporary of its own is to get its name (`Journal.appear`): one that
-    is older than everybody who is here has no writer any more. The day is for machines that do not see each other's
-    locks, or disagree about the time. What a change set names waits for that change to be carried out.
+    A writer registers (`Journal.register_owner`) before it creates a temporary: a temporary that is older than every
+    living owner has no writer any more. The day is for machines that do not see each other's locks, or disagree about
+    the time. What a change set names waits for that change to be carried out.
     """
     if not temporaries:
         return
     yesterday = now_ms() - _DAY_MS
-    old = made_before(temporaries, yesterday)
+    old = begun_before(temporaries, yesterday)
     if not old:
         return
-    oldest = context.journal.oldest_living(yesterday)
-    orphans = made_before(old, yesterday if oldest is None else oldest)
+    oldest = context.journal.oldest_owner_ms(yesterday)
+    orphans = begun_before(old, yesterday if oldest is None else oldest)
     awaited = _change_sets(context)
-    sweep(context.root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
+    remove_abandoned(context.root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
 
 
 def _change_sets(context: SyncContext) -> str:

@@ -101,7 +101,7 @@ def _pass_here(context: SyncContext, limit: int | None, looked: list[RemoteSnaps
     `looked` is given the view of the store, once there is one: a discovery need not be made again.
     """
     report = context.report
-    place = context.base.place
+    place = context.base.remote
     observer = LocalScanner(
         context.root,
         context.database,
@@ -155,13 +155,13 @@ def _quiet(context: SyncContext, observation: Observation) -> bool:
 
 def _proved(context: SyncContext) -> bool:
     """Whether base is known to be all of a head, under today's policy, with nothing unresolved (V3)."""
-    same_policy = context.base.place.policy == context.policy.text
+    same_policy = context.base.remote.policy == context.policy.text
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.place)
 
 
 def see_store(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
     """Look at the store; None if its head is the one with this ETag. `ours`: there is something that it shall get."""
-    place = context.base.place
+    place = context.base.remote
     try:
         return remote_snapshot.look(context.store, context.cache, place, etag=etag)
     except NotFound:
@@ -223,7 +223,7 @@ def _settle_head(context: SyncContext, place: base.RemoteState, seen: HeadSeen |
     # What was left out under another policy may still have to come (F015).
     policy = place.policy if returning(context, place.policy) else context.policy.text
     with context.database.transaction() as db:
-        base.settle_head(
+        base.record_head(
             db,
             context.place,
             seen.head.store,

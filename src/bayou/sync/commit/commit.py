@@ -34,8 +34,7 @@ from bayou.index.tree import Change, IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
-from bayou.state import database as rows
-from bayou.state.database import Database
+from bayou.state.database import Database, dump_entry, load_entry
 
 _WAIT_S = 10.0
 
@@ -215,8 +214,8 @@ def settle(database: Database, place: int, done: Committed) -> None:
     with database.transaction() as db:
         for path, entry in done.changes.items():
             if path not in done.overtaken:
-                base.take(db, place, path, entry)
-                file_stats.expect(db, path, place) if entry is not None else file_stats.forget(db, path)
+                base.record_entry(db, place, path, entry)
+                file_stats.save_unhashed(db, path, place) if entry is not None else file_stats.delete(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (place, path))
         db.execute(FORGET, (place,))
 
@@ -228,7 +227,7 @@ def pending(database: Database, place: int) -> list[Pending]:
     for number, parent, kept in found:
         told = json.loads(str(kept))
         overtaken = frozenset(told.pop(_OVERTAKEN, ()))
-        changes = {path: rows.load_entry(path, text) for path, text in told.items()}
+        changes = {path: load_entry(path, text) for path, text in told.items()}
         waiting.append(Pending(str(number), cast("int", parent), changes, overtaken))
     return waiting
 
@@ -255,7 +254,7 @@ FORGET = "DELETE FROM pending WHERE place = ?"
 
 
 def _record(database: Database, place: int, one: Pending) -> None:
-    kept = json.dumps({path: rows.dump_entry(entry) for path, entry in one.changes.items()})
+    kept = json.dumps({path: dump_entry(entry) for path, entry in one.changes.items()})
     with database.transaction() as db:
         db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (one.commit, place, one.parent_seq, kept))
 

@@ -155,10 +155,10 @@ def _changed_units(context: SyncContext, carry: PushBatch, planned: HeadSeen, he
 def _take(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
     """Make base what was committed: at once, where it was all of the head that the commit replaced; else row by row."""
     old, new = done.replaced, done.seen.head
-    if old is not None and context.base.can_follow(old.root, new.root):
-        base.follow(db, context.place, new.root, done.changes)
+    if old is not None and context.base.can_replace_root(old.root, new.root):
+        base.replace_root(db, context.place, new.root, done.changes)
     else:
-        base.take_many(db, context.place, done.changes)
+        base.record_entries(db, context.place, done.changes)
 
 
 def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> None:
@@ -173,25 +173,25 @@ def _finish(context: SyncContext, done: commit.Committed, carry: PushBatch) -> N
             unmoved = one is not None and context.unmoved(one)
             changed = one is None or entry != carry.steps[path].remote
             if entry is None:
-                file_stats.forget(db, path)
+                file_stats.delete(db, path)
                 report.pushed.deleted += changed
             else:
                 # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
                 if unmoved and one is not None and one.content is not None:
-                    kept.append(file_stats.row(path, one.content, one.looked, context.place))
+                    kept.append(file_stats.make_row(path, one.content, one.looked, context.place))
                 else:
                     expected.append(path)
             if unmoved and one is not None:
                 still[path] = one.through
         _take(context, db, done)
-        file_stats.remember_many(db, kept)
+        file_stats.save_many(db, kept)
         for path in expected:
-            file_stats.expect(db, path, context.place)
+            file_stats.save_unhashed(db, path, context.place)
         push.forget(db, context.place, done.changes.keys())
-        if not journal.silent(db, context.place):
+        if not journal.is_empty(db, context.place):
             # Closed when the bytes were read, the newest still, and the disk has those bytes still.
             for path, through in still.items():
-                journal.drop(db, context.place, path, through)
+                journal.drop_rows(db, context.place, path, through)
         db.execute(commit.FORGET, (context.place,))

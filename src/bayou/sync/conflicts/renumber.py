@@ -48,7 +48,7 @@ def renumberable(
             and all(told.written(one.path) or told.marked(one.path) for one in present)
             and {one.path.rpartition("/")[0] for one in present} == {unit}
             and any(one.path == f"{unit}/{_METADATA}" for one in present)
-            and not told.open_in(unit, [one.path for one in members])
+            and not told.is_open(unit, [one.path for one in members])
             and (metadata := _read(tree, f"{unit}/{_METADATA}")) is not None
             and rule(metadata, _parts(unit)[1] + 1) is not None
         ):
@@ -109,7 +109,7 @@ class Renumbering:
             return False
         with suppress(FileNotFoundError):
             return all(
-                read_content(self._tree.place(_moved(one.path, copy)), self._context.deadline).sha256
+                read_content(self._tree.local_path(_moved(one.path, copy)), self._context.deadline).sha256
                 == one.observed.state.sha256
                 for one in members
                 if one.observed.state.present and one.path != f"{unit}/{_METADATA}"
@@ -124,7 +124,7 @@ class Renumbering:
         number = max(taken) if max(taken) < limits.VERSION_MAX else own
         files = [one for one in members if one.observed.state.present]
         names = [one.path.rpartition("/")[2] for one in files]
-        with self._tree.assemble(item) as assembly:
+        with self._tree.stage_directory(item) as assembly:
             for one, name in zip(files, names, strict=True):
                 if name != _METADATA and not self._copy_file(one, assembly.writing(name)):
                     return None
@@ -137,7 +137,7 @@ class Renumbering:
                     return None
                 assembly.write(_METADATA, metadata)
                 assembly.sync()
-                if assembly.place(f"{item}/{number}", names):
+                if assembly.install(f"{item}/{number}", names):
                     return f"{item}/{number}"
 
     def _copy_file(self, one: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:

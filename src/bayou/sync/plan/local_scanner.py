@@ -23,8 +23,8 @@ from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePas
 from bayou.core.progress import NoProgress, Progress
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.state import file_stats
-from bayou.state.database import IN_SPAN, Database
-from bayou.state.file_stats import Known, file_stat
+from bayou.state.database import IN_RANGE, Database
+from bayou.state.file_stats import CachedHash, file_stat
 from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.plan.decision_table import UNREAD, LocalState
 from bayou.sync.plan.policy import ModelScope, Policy
@@ -106,7 +106,7 @@ class FileScan(Struct, frozen=True):
         path: str,
         walked: FileStat | None,
         journaled: JournalSnapshot,
-        before: Known | None,
+        before: CachedHash | None,
         now: int,
         keep: int = 0,
     ) -> Observed | Failure:
@@ -124,7 +124,7 @@ class FileScan(Struct, frozen=True):
             # A walk has come to the file without following links; whoever else names it must be checked.
             stat = walked or file_stat(self.root, path)
             if stat is not None:
-                if row is None and before is not None and before.still(stat):
+                if row is None and before is not None and before.is_current(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
                     content = read_content(f"{self.root}/{path}", self.deadline, keep)
@@ -140,7 +140,7 @@ class FileScan(Struct, frozen=True):
             return Failure(path, "unreadable", f"{path}: {error.strerror or error}")
         if unsettled:
             return Failure(path, "content_changed", f"{path} keeps changing while it is read")
-        finish = content is not None and journaled.undone(path)
+        finish = content is not None and journaled.unfinished_delete(path)
         here = None if finish else content
         state = LocalState(
             sha256=here.sha256 if here else None,
@@ -200,7 +200,7 @@ class LocalScanner:
         self._room = _KEPT if pushes else 0
         self._progress = progress or NoProgress()
         listed = database.rows(
-            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (place, *within.bounds)
+            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_RANGE}", (place, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
         self._one = FileScan(root, adopt, absent, untracked, deadline)
@@ -236,7 +236,7 @@ class LocalScanner:
     ) -> int | None:
         """Add what a walk brings up; return the limit, beyond which what is known to be untracked does not count."""
         check_limit(candidates, limit)
-        equal, expected = file_stats.matching(self._database, self._place)
+        equal, expected = file_stats.load_matching(self._database, self._place)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
@@ -267,7 +267,7 @@ class LocalScanner:
     ) -> None:
         few = len(candidates) < _FEW
         known = (
-            file_stats.known(self._database, candidates) if few else file_stats.all_known(self._database, self._within)
+            file_stats.load(self._database, candidates) if few else file_stats.load_range(self._database, self._within)
         )
         now = time.time_ns()
         if in_passing and self._pushes:
@@ -324,7 +324,7 @@ class LocalScanner:
         return rest
 
     def _look_at(
-        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: Known | None, now: int
+        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: CachedHash | None, now: int
     ) -> Observed | Failure:
         found = self._one.at(path, walked, journaled, before, now, min(_KEPT_EACH, self._room))
         if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
@@ -339,13 +339,13 @@ class LocalScanner:
         except (OSError, ValueError):
             return False
 
-    def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
+    def _cache(self, fresh: list[Observed], known: Mapping[str, CachedHash], now: int) -> None:
         """Keep new hashes, so that a file is read once although nothing was decided about it."""
         if not fresh:
             return
-        kept = [file_stats.renewed(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
+        kept = [file_stats.refresh_row(one.path, one.content, now, known.get(one.path)) for one in fresh if one.content]
         with self._database.transaction() as db:
-            file_stats.remember_many(db, kept)
+            file_stats.save_many(db, kept)
 
 
 def _size(one: Observed | Failure) -> int:

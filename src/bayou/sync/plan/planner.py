@@ -41,7 +41,7 @@ def plan(
     Of a window, only the paths in it: how much is deleted in all is for those to judge who see it all.
     """
     report = context.report
-    place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
+    place = context.base.fold(context.nodes) if not context.options.dry_run else context.base.remote
     mine, theirs = context.base.tree(), store_view.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
     rebuilt = store_view.head if store_view.head is not None and rebuilt_since(place, store_view.head) else None
@@ -98,7 +98,7 @@ def _to_be_compared(
 
 def guard(context: SyncContext, counts: Mapping[Action, int], store_view: RemoteSnapshot) -> None:
     """Stop before more is deleted than anybody means without saying so (F033)."""
-    place, head = context.base.place, store_view.head
+    place, head = context.base.remote, store_view.head
     roots = (place.root, store_view.tree.root)
     entries = max(root.entries if root else 0 for root in roots)
     followed = head is not None and any(row.mass_delete and row.seq > (place.seq or 0) for row in head.log)
@@ -122,9 +122,9 @@ def distrust(context: SyncContext, changes: Iterable[Change], head: Head) -> Non
     if not context.options.dry_run and head.rebuilt is not None:
         with context.database.transaction() as db:
             for path in doubtful:
-                base.take(db, context.place, path, None)
-                file_stats.doubt(db, path)
-            base.settle_rebuilt(db, context.place, head.rebuilt)
+                base.record_entry(db, context.place, path, None)
+                file_stats.clear_match(db, path)
+            base.record_rebuilt(db, context.place, head.rebuilt)
     if doubtful:
         context.report.warnings.append(
             f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"

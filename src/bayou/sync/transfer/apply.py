@@ -14,7 +14,7 @@ from bayou.core.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange
 from bayou.state import base, file_stats, journal
-from bayou.state.database import IN_SPAN
+from bayou.state.database import IN_RANGE
 from bayou.sync.commit import commit, publish
 from bayou.sync.commit.publish import Publishing
 from bayou.sync.conflicts.copies import Conflicts
@@ -200,23 +200,23 @@ def _record(context: SyncContext, settled: Iterable[PathAction], doubt: Containe
         for one in settled:
             seen = one.observed
             if one.action is Action.RECORD:
-                base.take(db, context.place, one.path, one.remote)
+                base.record_entry(db, context.place, one.path, one.remote)
                 if (
                     one.remote is not None
                     and one.remote.sha256 is None
                     and seen.content is not None
                     and one.absent is None
                 ):
-                    base.learn_hash(db, context.place, one.remote, seen.content.sha256)
+                    base.record_hash(db, context.place, one.remote, seen.content.sha256)
             absent = one.absent or ("lazy" if seen.state.absent else None)
             if one.remote is not None and absent is not None and one.action is Action.RECORD:
-                base.leave_out(db, context.place, one.path, absent)
+                base.record_absent(db, context.place, one.path, absent)
             if seen.content is not None and one.remote is not None and one.absent is None:
-                file_stats.remember(db, one.path, seen.content, seen.looked, context.place)
+                file_stats.save(db, one.path, seen.content, seen.looked, context.place)
             elif one.remote is None and one.action is Action.RECORD:
-                file_stats.forget(db, one.path)
+                file_stats.delete(db, one.path)
             if one.path not in doubt:
-                journal.drop(db, context.place, one.path, seen.through)
+                journal.drop_rows(db, context.place, one.path, seen.through)
 
 
 def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked: KeyRange | None) -> None:
@@ -232,7 +232,7 @@ def _list_untracked(context: SyncContext, todo: Sequence[PathAction], *, walked:
     with context.database.transaction() as db:
         marks = _marks(context, db)
         if walked is not None:
-            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.place, *walked.bounds))
+            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_RANGE}", (context.place, *walked.bounds))
         db.executemany(
             "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [

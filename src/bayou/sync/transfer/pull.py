@@ -51,9 +51,9 @@ def settle_intents(context: SyncContext) -> None:
                 _take(context, db, path, entry, content.sha256 if content else None)
                 overtake(db, context.place, {path})
                 if content is not None:
-                    file_stats.remember(db, path, content, now, context.place)
+                    file_stats.save(db, path, content, now, context.place)
                 else:
-                    file_stats.forget(db, path)
+                    file_stats.delete(db, path)
             db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.place, path))
 
 
@@ -67,9 +67,9 @@ def _content(context: SyncContext, path: str) -> Content | None:
 
 
 def _take(context: SyncContext, db: sqlite3.Connection, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, context.place, path, entry)
+    base.record_entry(db, context.place, path, entry)
     if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, context.place, entry, sha256)
+        base.record_hash(db, context.place, entry, sha256)
 
 
 class IncomingFile(Struct, frozen=True):
@@ -123,7 +123,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], beside: SiblingFil
             moved |= place(context, staged, beside)
             context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
     except (Exception, KeyboardInterrupt):
-        context.incoming.forget()
+        context.incoming.discard()
         raise
     # V3: names that a power cut could still take away are durable before anybody records "in sync".
     context.incoming.sync_directories()
@@ -195,7 +195,7 @@ def place(context: SyncContext, staged: Sequence[Staged], beside: SiblingFiles |
         _intend(context, staged)
         try:
             with context.database.transaction() as db:
-                silent = journal.silent(db, context.place)
+                silent = journal.is_empty(db, context.place)
                 moved = _touched(context, db, staged, beside, silent=silent)
                 for one in staged:
                     if one.item.path not in moved:
@@ -205,7 +205,7 @@ def place(context: SyncContext, staged: Sequence[Staged], beside: SiblingFiles |
                 if not silent:
                     through = {one.item.path: one.item.observed.through for one in staged}
                     for path in settled.entries.keys() - doubt:
-                        journal.drop(db, context.place, path, through[path])
+                        journal.drop_rows(db, context.place, path, through[path])
                 db.execute("DELETE FROM intent WHERE place = ?", (context.place,))
                 if any(one.item.observed.content is not None for one in staged):
                     # A replaced file that came back after a power cut would pass for a change of ours; one that is
@@ -283,16 +283,16 @@ class _Settled(Struct):
 
     def write(self, db: sqlite3.Connection, place: int) -> None:
         """Make it base, inside the transaction that renames."""
-        base.take_many(db, place, self.entries)
-        file_stats.remember_many(db, self.files)
+        base.record_entries(db, place, self.entries)
+        file_stats.save_many(db, self.files)
         for path in self.gone:
-            file_stats.forget(db, path)
+            file_stats.delete(db, path)
         for path, why in self.absent:
-            base.leave_out(db, place, path, why)
+            base.record_absent(db, place, path, why)
             if why == "refused":
-                file_stats.expect(db, path, place)  # what is in the way may go away
+                file_stats.save_unhashed(db, path, place)  # what is in the way may go away
         for entry, sha256 in self.hashes:
-            base.learn_hash(db, place, entry, sha256)
+            base.record_hash(db, place, entry, sha256)
 
 
 def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
@@ -306,15 +306,17 @@ def _settle(context: SyncContext, one: Staged, settled: _Settled) -> None:
             if item.observed.content is not None:
                 context.report.pulled.deleted += 1
         elif one.file is not None:
-            stat = context.incoming.place(one.file, item.path)
+            stat = context.incoming.install(one.file, item.path)
             settled.placed.add(item.path)
             assert one.sha256 is not None
             content = Content(one.sha256, stat.size, stat)
-            settled.files.append(file_stats.row(item.path, content, time.time_ns(), context.place))
+            settled.files.append(file_stats.make_row(item.path, content, time.time_ns(), context.place))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
-            settled.files.append(file_stats.row(item.path, item.observed.content, item.observed.looked, context.place))
+            settled.files.append(
+                file_stats.make_row(item.path, item.observed.content, item.observed.looked, context.place)
+            )
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
         if entry is None:
