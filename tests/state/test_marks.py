@@ -85,7 +85,6 @@ def test_an_open_mark_of_a_living_program_is_carried_but_never_dropped(team: Tea
 
 MARKER = """
 from bayou.repo import open_repo
-from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
 
@@ -285,7 +284,6 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 
 DELETER = """
 from bayou.repo import open_repo
-from bayou.sync.plan.local_scanner import Look
 from bayou.sync.service import Datastore
 from bayou.worktree.scan import scan
 from bayou.worktree.safe_root import SafeRoot

@@ -41,7 +41,7 @@ from bayou.engine.parts import Part, divide, groups, objects
 from bayou.engine.select import Engines
 from bayou.engine.spool import SortedSpool
 from bayou.index.check import try_load
-from bayou.index.discovery import other_store, parents, trash_refusal
+from bayou.index.discovery import nested_store, parents, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, Head, HeadSeen, advance, iter_log, read_head, swap_head
 from bayou.index.log import LogRow, Tally, older_pages
@@ -253,7 +253,7 @@ class _ListKernel:
         for page in (page for one in part for page in objects(self._store.open(), one)):
             for meta in page:
                 newest = max(newest, meta.modified)
-                outside = other_store(meta.key)
+                outside = nested_store(meta.key)
                 if outside is not None and outside not in others:
                     others.add(outside)
                     yield Listed(outside, kind=_OTHER)

@@ -24,7 +24,7 @@ from bayou.index import node_store
 from bayou.index.build import chunk_partition, join_partitions
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Digest, Node, Root, leaf, name
-from bayou.index.node_store import Staging, StoreSink
+from bayou.index.node_store import StagingSink, StoreSink
 from bayou.index.tree import IndexTree, NodeSink
 from bayou.maintenance.replica.copy import Age, Copied, Pair, copy_all
 from bayou.maintenance.replica.plan import Counts
@@ -216,7 +216,7 @@ def replicate(
     spark: SparkSession,
     both: Both,
     age: Age,
-    sink: Staging,
+    sink: StagingSink,
     agreed: Callable[[Counts], None],
     deadline: Deadline | None,
     progress: Progress | None,
@@ -302,7 +302,7 @@ class _Job(Struct, frozen=True):
             )
         return results, made
 
-    def tree(self, rows: DataFrame, sink: Staging) -> Root | None:
+    def tree(self, rows: DataFrame, sink: StagingSink) -> Root | None:
         """Sort entries into parts, have the leaves of each written where it is, and stitch."""
         both = self.both
         known: dict[Digest, str] = {ref.digest: ref.node for ref in leaf_refs(both.to_tree)}

@@ -14,7 +14,7 @@ from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Request, Selector
 from bayou.index.discovery import Discovered
-from bayou.index.node_store import Staging
+from bayou.index.node_store import StagingSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 
@@ -88,7 +88,7 @@ class Bulk(Struct, frozen=True):
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None
 
-    def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
+    def discover(self, store: Store, sink: StagingSink, *, carry: bool) -> Discovered | None:
         """Discover a store on Spark, as `spark.discover` does; None if that cannot be: then do it here."""
 
         def job(spark: Session, recipe: StoreSpec) -> Discovered:

@@ -18,7 +18,7 @@ from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_h
 from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node import Root
-from bayou.index.node_store import Staging, StoreNodes
+from bayou.index.node_store import StagingSink, StoreNodes
 from bayou.index.tree import IndexTree, diff
 from bayou.maintenance.replica.copy import Age, Pair, copy_all
 from bayou.maintenance.replica.plan import Counts, Plan, windows
@@ -42,7 +42,7 @@ class Made(Struct):
     failures: int = 0
 
 
-def replicate(source: Store, target: Target, plan: Plan, age: Age, sink: Staging, progress: Progress) -> Made:
+def replicate(source: Store, target: Target, plan: Plan, age: Age, sink: StagingSink, progress: Progress) -> Made:
     """Copy what the plan says, and build the target's next tree in `sink`."""
     made = Made(target.root)
     nodes = StoreNodes(target.store)

@@ -13,7 +13,7 @@ from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
-from bayou.index.node_store import LocalNodes, NodeFiles, Staging, StoreNodes, StoreSink
+from bayou.index.node_store import LocalNodes, NodeFiles, StagingSink, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
@@ -127,7 +127,7 @@ def create(
     )
 
 
-def _discovered(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) -> Discovered:
+def _discovered(store: Store, sink: StagingSink, bulk: Bulk | None, *, carry: bool) -> Discovered:
     """Discover a store and build its tree in `sink`: the listing starts here, and goes to Spark once it is too long."""
     try:
         found = discover(store, limit=bulk.limit if bulk is not None else None)
