@@ -194,7 +194,7 @@ class BorrowedLease(Lease):
                     self._confirm(self._asked + self.ttl_s * _CERTAIN)
                 self._seen, self._asked = found, sent_at
             case _:
-                self._lose("the process that borrowed it has lost it")
+                self._lose("the process that lent it has lost it")
         # The holder renews as often as we read. A read that comes a moment too early must be repeated soon: at the
         # next regular read we would count the lease as lost, though it was renewed in time.
         return self.ttl_s * (RENEW if renewed else _SOON)

@@ -134,7 +134,7 @@ def append(safe_root: SafeRoot, path: str, data: bytes, changed_dirs: set[str], 
     documents `at`.
     """
     if at is not None and safe_root.lstat(path) is None:
-        raise ContentChanged(f"{path} is gone", hint="bayou datastore sync brings back what was changed_dirs here")
+        raise ContentChanged(f"{path} is gone", hint="bayou datastore sync brings back what was lost here")
     safe_root.create(path, changed_dirs, lambda ref: _append(ref, data, at))
     changed_dirs.add(path.rpartition("/")[0])
 
