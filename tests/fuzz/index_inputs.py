@@ -142,7 +142,7 @@ def read_leases(chance: random.Random) -> bool:
     found = objects.decode(document(chance.choice((LEASE, {"free": True, "nonce": "n"})), chance))
     if isinstance(found, objects.HeldLease):
         assert 0 < found.ttl_s <= 86400
-        objects.encode(found.again())
+        objects.encode(found.renewal())
         str(found)
     return isinstance(found, objects.Corrupt)
 

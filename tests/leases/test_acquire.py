@@ -122,7 +122,7 @@ def test_f077_a_lease_that_was_released_by_hand_tells_its_holder(directory: Plac
     lease = directory.leases(ttl_s=1.5).acquire(KEY, on_lost=told.append)
     assert directory.leases().release(KEY, lease.nonce)
     assert lease.lost_event.wait(10)
-    assert [error.message for error in told] == [f"the lease {KEY} was lost: somebody released it"]
+    assert [error.message for error in told] == [f"the lease {KEY} was lost: it was released by hand"]
     with pytest.raises(LeaseLost):
         lease.check()
     assert lease.release() is False, "it is not ours to free"

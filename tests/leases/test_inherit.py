@@ -103,10 +103,10 @@ def test_a_child_that_looks_a_moment_before_each_renewal_loses_nothing(
         while now < 4_000:
             now = min(renews, looks)
             if now == renews:
-                lease.beat()
+                lease.renew()
                 renews = now + 10 + slower
             else:
-                delay = lent.beat()
+                delay = lent.renew()
                 lent.check()
                 lookups += 1
                 looks = now + delay
@@ -117,7 +117,7 @@ def test_a_child_never_writes_to_the_lease(directory: Place) -> None:
     with directory.leases().acquire(KEY) as lease:
         before = LeaseObjects(directory.store()).read(KEY)
         with directory.leases(ttl_s=0.1, inherited={KEY: lease.nonce}).acquire(KEY) as lent:
-            assert lent.beat() > 0
+            assert lent.renew() > 0
             assert lent.release() is False
         assert LeaseObjects(directory.store()).read(KEY) == before
 

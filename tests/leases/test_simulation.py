@@ -135,8 +135,8 @@ TEETH: dict[str, tuple[Callable[[int], None], Callable[[], AbstractContextManage
         release_by_hand,
         lambda: patch.object(AcquireAttempt, "next", the_same_again),
     ),
-    "writers look at store": (exclude_each_other, lambda: patch.object(world, "store_is_open", lambda *_: None)),
-    "store looks at writers": (exclude_each_other, lambda: patch.object(leases, "is_work", lambda _: False)),
+    "writers look at store": (exclude_each_other, lambda: patch.object(world, "store_lease_holder", lambda *_: None)),
+    "store looks at writers": (exclude_each_other, lambda: patch.object(leases, "excluded_by_store", lambda _: False)),
 }
 
 

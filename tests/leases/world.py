@@ -285,7 +285,7 @@ def take_the_store(actor: Actor, beats: int) -> None:
     lease = _taken(actor, objects, STORE)
     watches: dict[str, Watch] = {}
     while True:
-        lease.beat()
+        lease.renew()
         if lease.lost:
             return
         try:
@@ -321,7 +321,7 @@ def _work(actor: Actor, lease: OwnLease, beats: int) -> None:
     actor.had += 1
     for _ in range(beats):
         actor.nap(min(lease.ttl_s / 3, max(0.0, lease._until - actor.clock())))
-        lease.beat()
+        lease.renew()
         if lease.lost:
             break
     _released(actor, lease)

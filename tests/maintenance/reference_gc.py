@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from bayou.index.check import try_load
-from bayou.index.discovery import other_store
+from bayou.index.discovery import nested_store
 from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, leaves, scan
@@ -44,7 +44,7 @@ class SweepReference:
     def list_store(self) -> int:
         for page in self._store.list():
             self._listed += page
-            self._others.update(outside for meta in page if (outside := other_store(meta.key)) is not None)
+            self._others.update(outside for meta in page if (outside := nested_store(meta.key)) is not None)
         return max(meta.modified for meta in self._listed)
 
     def find_garbage(self, kept: GcRoots, trash: IndexTree, before: int) -> Garbage:

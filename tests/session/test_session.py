@@ -263,7 +263,7 @@ def lose(session: Session, repo: Repo) -> None:
     """Let somebody take the lease away, and its holder notice."""
     for lease in session.leases:
         assert open_leases(repo).release(lease.key, lease.nonce)
-        lease.beat()
+        lease.renew()
 
 
 def test_v13_a_lost_lease_ends_the_session_before_its_next_write(a: Clone, wire: Wire) -> None:

@@ -284,6 +284,7 @@ def test_a_delete_that_a_program_makes_by_itself_is_marked(team: Team, a: Clone)
 DELETER = """
 from bayou.repo import open_repo
 from bayou.sync.service import Datastore
+from bayou.worktree.scan import scan
 from bayou.worktree.safe_root import SafeRoot
 
 SafeRoot.remove = die

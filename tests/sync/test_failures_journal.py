@@ -32,9 +32,9 @@ from bayou.worktree.atomic_write import AtomicFile
 
 root, path, content, moment = sys.argv[1:]
 if moment == "before the rename":
-    AtomicFile.place = die
+    AtomicFile.rename = die
 elif moment == "after the rename":
-    after(AtomicFile, "place")
+    after(AtomicFile, "rename")
 with Datastore(open_repo(root)) as datastore:
     datastore.tree.write(path, content.encode())
 """

@@ -57,7 +57,7 @@ def test_base_becomes_the_committed_root(team: Team, merges: list[int]) -> None:
     head = read_head(team.store())
     assert head is not None
     with open_context(a.repo, SyncOptions()) as context:
-        assert (context.base.place.root, context.base.dirty()) == (head.head.root, False)
+        assert (context.base.remote.root, context.base.dirty()) == (head.head.root, False)
         assert head.head.root is not None
         assert head.head.root.level == 1
         # From this machine's own files alone.
@@ -72,7 +72,7 @@ def test_the_last_file_can_go(team: Team, merges: list[int]) -> None:
     a.delete("files/x")
     a.push()
     with open_context(a.repo, SyncOptions()) as context:
-        assert context.base.place.root is None
+        assert context.base.remote.root is None
     assert not merges
     assert a.sync().requests.total == 1
 
@@ -128,7 +128,7 @@ def test_every_node_is_on_disk_before_base_names_it(team: Team, monkeypatch: pyt
         synced.add((status.st_dev, status.st_ino))
 
     followed: list[Root | None] = []
-    follow = base.follow
+    follow = base.replace_root
 
     def checked(db: Any, place: int, root: Root | None, changed: Any) -> None:
         nodes = a.repo.state / "nodes"
@@ -139,7 +139,7 @@ def test_every_node_is_on_disk_before_base_names_it(team: Team, monkeypatch: pyt
         follow(db, place, root, changed)
 
     monkeypatch.setattr(os, "fsync", watched)
-    monkeypatch.setattr(base, "follow", checked)
+    monkeypatch.setattr(base, "replace_root", checked)
     a = team.clone("a")
     for path, content in FILES.items():
         a.lay(path, content)
@@ -176,8 +176,8 @@ def test_when_base_can_follow(team: Team, old: str | None, new: Root | None, can
         a.write("files/x", b"x")
         a.push()
     with open_context(a.repo, SyncOptions()) as context:
-        mine = context.base.place.root
-        assert context.base.can_follow(Root("o", b"o" * 32, 1, 1, 1) if old == "other" else mine, new) is can
+        mine = context.base.remote.root
+        assert context.base.can_replace_root(Root("o", b"o" * 32, 1, 1, 1) if old == "other" else mine, new) is can
         with context.database.transaction() as db:
-            base.restate(db, context.remote_id, "files/x", None)
-        assert not context.base.can_follow(mine, new), "with rows on top of it"
+            base.update_entry(db, context.remote_id, "files/x", None)
+        assert not context.base.can_replace_root(mine, new), "with rows on top of it"

@@ -27,12 +27,12 @@ def save(clone: Clone, item: str, content: str) -> None:
     with Datastore(clone.repo) as datastore:
         known = [int(path.split("/")[4]) for path in datastore.sync.known(f"{item}/")]
         number = 1 + max([*here, *known], default=0)
-        with datastore.tree.assemble(item) as assembly:
+        with datastore.tree.stage_directory(item) as assembly:
             files = {path.rpartition("/")[2]: data for path, data in version(number, content, item=item).items()}
             for name, data in files.items():
                 assembly.write(name, data)
             assembly.sync()
-            assert assembly.place(f"{item}/{number}", list(files))
+            assert assembly.install(f"{item}/{number}", list(files))
 
 
 def exchange(clone: Clone, rng: random.Random) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 from tests.worktree.commoner import Commoner
 from tests.worktree.journals import RecordingJournal
 
@@ -28,8 +28,8 @@ def journal() -> RecordingJournal:
 
 
 @pytest.fixture
-def tree(root: Path, journal: RecordingJournal) -> Tree:
-    return Tree(root, journal)
+def tree(root: Path, journal: RecordingJournal) -> Worktree:
+    return Worktree(root, journal)
 
 
 @pytest.fixture

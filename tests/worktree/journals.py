@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bayou.core.errors import BayouError
-from bayou.worktree import Kind, Ticket
+from bayou.worktree.journal import Kind, Ticket
 
 
 @dataclass

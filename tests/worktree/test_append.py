@@ -13,14 +13,14 @@ import pytest
 
 import bayou
 from bayou.core.errors import TreeError
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]
 LOG = "logs/2024-01-01/host.log"
 
 
-def test_records_follow_each_other(tree: Tree, files: Files, journal: RecordingJournal) -> None:
+def test_records_follow_each_other(tree: Worktree, files: Files, journal: RecordingJournal) -> None:
     tree.append(LOG, b"one\n")
     tree.append(LOG, b"")
     tree.append(LOG, b"two\n")
@@ -29,7 +29,7 @@ def test_records_follow_each_other(tree: Tree, files: Files, journal: RecordingJ
     assert journal.open_rows == set()
 
 
-def test_an_append_is_journaled_first_and_durable_when_its_row_closes(tree: Tree, events: list[str]) -> None:
+def test_an_append_is_journaled_first_and_durable_when_its_row_closes(tree: Worktree, events: list[str]) -> None:
     tree.append(LOG, b"one\n")
     del events[:]
     tree.append(LOG, b"two\n")
@@ -38,7 +38,7 @@ def test_an_append_is_journaled_first_and_durable_when_its_row_closes(tree: Tree
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(
-    tree: Tree, files: Files, monkeypatch: pytest.MonkeyPatch, journal: RecordingJournal, call: str
+    tree: Worktree, files: Files, monkeypatch: pytest.MonkeyPatch, journal: RecordingJournal, call: str
 ) -> None:
     tree.append(LOG, b"one\n")
     real, calls = os.write, 0
@@ -63,7 +63,7 @@ def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(
 
 
 def test_an_append_that_fails_at_once_leaves_no_empty_file(
-    tree: Tree, files: Files, broken: Callable[..., None]
+    tree: Worktree, files: Files, broken: Callable[..., None]
 ) -> None:
     tree.write("logs/other", b"x")
     broken("write")
@@ -73,7 +73,7 @@ def test_an_append_that_fails_at_once_leaves_no_empty_file(
 
 
 def test_a_file_that_was_replaced_while_this_process_waited_for_its_turn_is_opened_again(
-    tree: Tree, root: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+    tree: Worktree, root: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl
 
@@ -94,13 +94,13 @@ def test_a_file_that_was_replaced_while_this_process_waited_for_its_turn_is_open
 APPENDER = """
 import sys
 from pathlib import Path
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 
 class Journal:
     def open(self, kind, paths): return None
     def close(self, ticket): pass
 
-tree = Tree(Path(sys.argv[1]), Journal())
+tree = Worktree(Path(sys.argv[1]), Journal())
 for number in range(25):
     tree.append("audit/day.log", f"{sys.argv[2]}-{number}-{'x' * 5000}\\n".encode())
 """

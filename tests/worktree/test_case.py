@@ -9,25 +9,27 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused
-from bayou.worktree import Incoming, Skipped, Tree, scan
+from bayou.worktree.scan import Skipped, scan
+from bayou.worktree.staging import StagingArea
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]
 
 
 @pytest.fixture
-def incoming(root: Path, tmp_path: Path) -> Incoming:
-    return Incoming(root, tmp_path / "staging")
+def incoming(root: Path, tmp_path: Path) -> StagingArea:
+    return StagingArea(root, tmp_path / "staging")
 
 
-def bring(incoming: Incoming, path: str, content: bytes) -> None:
+def bring(incoming: StagingArea, path: str, content: bytes) -> None:
     staged, file = incoming.stage()
     with file:
         file.write(content)
-    incoming.place(staged, path)
+    incoming.install(staged, path)
 
 
-def test_where_case_counts_both_are_kept(incoming: Incoming, tree: Tree, files: Files) -> None:
+def test_where_case_counts_both_are_kept(incoming: StagingArea, tree: Worktree, files: Files) -> None:
     for path in ("data/Name", "data/name", "data/Dir/x", "data/dir/x"):
         bring(incoming, path, path.encode())
     tree.write("data/NAME", b"data/NAME")
@@ -38,7 +40,7 @@ def test_where_case_counts_both_are_kept(incoming: Incoming, tree: Tree, files: 
 
 @pytest.mark.usefixtures("folding")
 def test_where_it_does_not_the_second_is_refused_and_the_first_kept(
-    incoming: Incoming, tree: Tree, files: Files, journal: RecordingJournal
+    incoming: StagingArea, tree: Worktree, files: Files, journal: RecordingJournal
 ) -> None:
     bring(incoming, "data/Dir/Name", b"first")
     for path, spelt in (("data/Dir/name", "Name"), ("data/dir/other", "Dir"), ("data/dir/Name", "Dir")):
@@ -54,7 +56,7 @@ def test_where_it_does_not_the_second_is_refused_and_the_first_kept(
 
 
 @pytest.mark.usefixtures("folding")
-def test_the_same_spelling_is_written_again_and_again(incoming: Incoming, tree: Tree, files: Files) -> None:
+def test_the_same_spelling_is_written_again_and_again(incoming: StagingArea, tree: Worktree, files: Files) -> None:
     bring(incoming, "data/Dir/Name", b"first")
     bring(incoming, "data/Dir/Name", b"second")
     tree.append("data/Dir/Name", b" and third")
@@ -66,7 +68,7 @@ def test_the_same_spelling_is_written_again_and_again(incoming: Incoming, tree: 
 
 
 @pytest.mark.usefixtures("folding")
-def test_a_payload_root_in_another_case_is_not_the_payload_root(tree: Tree, root: Path) -> None:
+def test_a_payload_root_in_another_case_is_not_the_payload_root(tree: Worktree, root: Path) -> None:
     (root / "Data").mkdir(parents=True)
     with pytest.raises(PathRefused, match="'Data' is there already"):
         tree.write("data/x", b"x")

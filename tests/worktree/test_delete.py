@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import TreeError
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 Files = Callable[[], dict[str, bytes]]
 
 
-def test_a_delete_is_journaled_before_and_durable_before_its_row_closes(tree: Tree, events: list[str]) -> None:
+def test_a_delete_is_journaled_before_and_durable_before_its_row_closes(tree: Worktree, events: list[str]) -> None:
     tree.write("data/a/b", b"x")
     tree.write("data/a/c", b"x")
     del events[:]
@@ -24,7 +24,7 @@ def test_a_delete_is_journaled_before_and_durable_before_its_row_closes(tree: Tr
     assert [event for event in events if event != "rmdir"] == ["open delete", "unlink", "sync directory", "close"]
 
 
-def test_emptied_directories_go_too_but_never_a_payload_root(tree: Tree, root: Path, files: Files) -> None:
+def test_emptied_directories_go_too_but_never_a_payload_root(tree: Worktree, root: Path, files: Files) -> None:
     tree.write("data/t/m/n/1/raw", b"x")
     tree.write("data/t/m/other", b"x")
     tree.delete("data/t/m/n/1/raw")
@@ -35,7 +35,7 @@ def test_emptied_directories_go_too_but_never_a_payload_root(tree: Tree, root: P
     assert os.listdir(root / "data") == []
 
 
-def test_deleting_what_is_not_here_is_a_request_all_the_same(tree: Tree, journal: RecordingJournal) -> None:
+def test_deleting_what_is_not_here_is_a_request_all_the_same(tree: Worktree, journal: RecordingJournal) -> None:
     tree.delete("data/a/b")
     tree.write("data/file", b"x")
     tree.delete("data/file/below")
@@ -45,7 +45,9 @@ def test_deleting_what_is_not_here_is_a_request_all_the_same(tree: Tree, journal
     assert tree.exists("data/file")
 
 
-def test_several_deletes_share_one_row(tree: Tree, root: Path, events: list[str], journal: RecordingJournal) -> None:
+def test_several_deletes_share_one_row(
+    tree: Worktree, root: Path, events: list[str], journal: RecordingJournal
+) -> None:
     paths = [f"data/t/m/n/{number}/raw" for number in range(20)]
     tree.write_many([(path, b"x") for path in paths])
     del events[:]
@@ -57,7 +59,7 @@ def test_several_deletes_share_one_row(tree: Tree, root: Path, events: list[str]
 
 
 def test_a_delete_that_fails_is_explained_and_its_row_remains(
-    tree: Tree, journal: RecordingJournal, files: Files, broken: Callable[..., None]
+    tree: Worktree, journal: RecordingJournal, files: Files, broken: Callable[..., None]
 ) -> None:
     tree.write("data/a/b", b"x")
     broken("unlink", errno.EROFS)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.worktree import Found, Tree, scan
+from bayou.worktree.scan import Found, scan
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 PATH = "data/t/m/n/1/raw"
@@ -19,7 +20,7 @@ PATH = "data/t/m/n/1/raw"
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 
 root, rows, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
@@ -44,7 +45,7 @@ def replace(*args, **kwargs):
     real(*args, **kwargs)
 os.replace = replace
 
-with Tree(root, Journal()).writing("data/t/m/n/1/raw") as file:
+with Worktree(root, Journal()).writing("data/t/m/n/1/raw") as file:
     file.write(b"new" * 100_000)
     file.flush()
     reached("half written")
@@ -54,7 +55,7 @@ with Tree(root, Journal()).writing("data/t/m/n/1/raw") as file:
 
 @pytest.mark.parametrize("moment", ["journaled", "half written", "written", "renamed"])
 def test_a_killed_write_is_whole_or_never_was(tmp_path: Path, root: Path, moment: str) -> None:
-    tree = Tree(root, RecordingJournal())
+    tree = Worktree(root, RecordingJournal())
     tree.write(PATH, b"old")
     rows = tmp_path / "rows"
     writer = subprocess.Popen(
@@ -109,13 +110,13 @@ def test_an_interrupted_write_cleans_up(tmp_path: Path, root: Path, number: sign
 PUTTER = """
 import sys
 from pathlib import Path
-from bayou.worktree import Tree
+from bayou.worktree.tree import Worktree
 
 class Journal:
     def open(self, kind, paths): return None
     def close(self, ticket): pass
 
-tree = Tree(Path(sys.argv[1]), Journal())
+tree = Worktree(Path(sys.argv[1]), Journal())
 files = ["data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml"]
 for number in range(50):
     if sys.argv[2] == "put":
@@ -139,5 +140,5 @@ def test_a_put_and_a_delete_of_one_name_never_trip_over_each_other(root: Path) -
     for item in scan(root):
         assert isinstance(item, Found)
         assert item.stat.size == 10_000
-    Tree(root, RecordingJournal()).delete_many(["data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml"])
+    Worktree(root, RecordingJournal()).delete_many(["data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml"])
     assert os.listdir(root / "data") == []

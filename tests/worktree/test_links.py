@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused
-from bayou.worktree import Found, Incoming, Skipped, Tree, read_content, scan
+from bayou.worktree.hashing import read_content
+from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.staging import StagingArea
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 
@@ -23,8 +26,8 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def incoming(root: Path, tmp_path: Path) -> Incoming:
-    return Incoming(root, tmp_path / "staging")
+def incoming(root: Path, tmp_path: Path) -> StagingArea:
+    return StagingArea(root, tmp_path / "staging")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +37,7 @@ def untouched(outside: Path) -> Iterator[None]:
     assert {path: path.read_bytes() for path in outside.iterdir()} == before
 
 
-def uses(tree: Tree, incoming: Incoming, path: str) -> list[Callable[[], object]]:
+def uses(tree: Worktree, incoming: StagingArea, path: str) -> list[Callable[[], object]]:
     """Every way to touch one path."""
 
     def place() -> None:
@@ -42,7 +45,7 @@ def uses(tree: Tree, incoming: Incoming, path: str) -> list[Callable[[], object]
         with file:
             file.write(b"new")
         try:
-            incoming.place(staged, path)
+            incoming.install(staged, path)
         finally:
             assert staged.read_bytes() == b"new"
 
@@ -57,7 +60,7 @@ def uses(tree: Tree, incoming: Incoming, path: str) -> list[Callable[[], object]
         lambda: tree.append(path, b"new"),
         lambda: tree.delete(path),
         lambda: tree.open(path),
-        lambda: tree.place(path),
+        lambda: tree.local_path(path),
         lambda: incoming.remove(path),
         place,
     ]
@@ -65,7 +68,7 @@ def uses(tree: Tree, incoming: Incoming, path: str) -> list[Callable[[], object]
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_directory_that_is_a_link_is_not_entered(
-    tree: Tree, incoming: Incoming, root: Path, outside: Path, journal: RecordingJournal, depth: int
+    tree: Worktree, incoming: StagingArea, root: Path, outside: Path, journal: RecordingJournal, depth: int
 ) -> None:
     link = root / ["data", "data/a", "data/a/b"][depth]
     link.parent.mkdir(parents=True)
@@ -82,7 +85,7 @@ def test_a_directory_that_is_a_link_is_not_entered(
 
 @pytest.mark.parametrize("target", ["secret", "nothing"])
 def test_a_file_that_is_a_link_is_neither_followed_nor_replaced(
-    tree: Tree, incoming: Incoming, root: Path, outside: Path, journal: RecordingJournal, target: str
+    tree: Worktree, incoming: StagingArea, root: Path, outside: Path, journal: RecordingJournal, target: str
 ) -> None:
     link = root / "data/a"
     link.parent.mkdir(parents=True)
@@ -101,7 +104,7 @@ def test_a_file_that_is_a_link_is_neither_followed_nor_replaced(
 def test_a_tree_that_is_a_link_is_refused(tmp_path: Path, outside: Path, journal: RecordingJournal) -> None:
     link = tmp_path / "link"
     link.symlink_to(outside)
-    for use in uses(Tree(link, journal), Incoming(link, tmp_path / "staging"), "data/a"):
+    for use in uses(Worktree(link, journal), StagingArea(link, tmp_path / "staging"), "data/a"):
         with pytest.raises(PathRefused, match="is a symbolic link"):
             use()
     with pytest.raises(PathRefused, match="is a symbolic link"):
@@ -111,7 +114,7 @@ def test_a_tree_that_is_a_link_is_refused(tmp_path: Path, outside: Path, journal
     assert journal.rows == []
 
 
-def test_a_link_to_a_place_inside_the_tree_is_a_link_too(tree: Tree, root: Path) -> None:
+def test_a_link_to_a_place_inside_the_tree_is_a_link_too(tree: Worktree, root: Path) -> None:
     tree.write("data/real/x", b"x")
     (root / "data/alias").symlink_to("real")
     with pytest.raises(PathRefused, match="is a symbolic link"):
@@ -119,7 +122,7 @@ def test_a_link_to_a_place_inside_the_tree_is_a_link_too(tree: Tree, root: Path)
 
 
 def test_a_directory_that_becomes_a_link_while_a_file_is_written_gets_nothing(
-    tree: Tree, root: Path, outside: Path, journal: RecordingJournal
+    tree: Worktree, root: Path, outside: Path, journal: RecordingJournal
 ) -> None:
     tree.write("data/a/b/x", b"x")
 
@@ -135,12 +138,12 @@ def test_a_directory_that_becomes_a_link_while_a_file_is_written_gets_nothing(
 
 
 def test_a_directory_that_becomes_a_link_between_two_files_of_a_pull_gets_nothing(
-    incoming: Incoming, root: Path, outside: Path
+    incoming: StagingArea, root: Path, outside: Path
 ) -> None:
     def arrive(path: str) -> None:
         staged, file = incoming.stage()
         file.close()
-        incoming.place(staged, path)
+        incoming.install(staged, path)
 
     arrive("data/a/one")
     os.rename(root / "data/a", root / "moved")
@@ -153,7 +156,7 @@ def test_a_directory_that_becomes_a_link_between_two_files_of_a_pull_gets_nothin
         arrive("data/a/three")
 
 
-def test_a_walk_names_links_and_does_not_follow_them(tree: Tree, root: Path, outside: Path) -> None:
+def test_a_walk_names_links_and_does_not_follow_them(tree: Worktree, root: Path, outside: Path) -> None:
     tree.write("data/real", b"x")
     (root / "data/file").symlink_to(outside / "secret")
     (root / "data/directory").symlink_to(outside)
@@ -173,7 +176,9 @@ def test_a_walk_names_links_and_does_not_follow_them(tree: Tree, root: Path, out
     assert skipped.kind == "refused"
 
 
-def test_a_directory_that_becomes_a_link_during_a_walk_is_not_followed(tree: Tree, root: Path, outside: Path) -> None:
+def test_a_directory_that_becomes_a_link_during_a_walk_is_not_followed(
+    tree: Worktree, root: Path, outside: Path
+) -> None:
     tree.write("data/a/x", b"x")
     tree.write("outputs/x", b"x")
     walk = scan(root, "data")

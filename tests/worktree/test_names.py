@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused
-from bayou.worktree import FileStat, Found, Incoming, Tree, scan
-from bayou.worktree.scan import _PLAIN_LENGTH, _plain
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.scan import _PLAIN_LENGTH, Found, _plain, scan
+from bayou.worktree.staging import StagingArea
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 from tests.worktree.names import any_paths, segments
 
@@ -24,10 +26,10 @@ def test_an_accepted_path_stays_inside_and_comes_back_as_it_was(path: str) -> No
         return
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "tree"
-        tree = Tree(root, RecordingJournal())
+        tree = Worktree(root, RecordingJournal())
         tree.write(path, b"content")
         assert [item.relative_to(place).parts[0] for item in Path(place).rglob("*") if item.is_file()] == ["tree"]
-        assert tree.place(path).resolve() == root.resolve().joinpath(*path.split("/"))
+        assert tree.local_path(path).resolve() == root.resolve().joinpath(*path.split("/"))
         (item,) = scan(root)
         assert item == Found(path, FileStat.of(os.stat(root / path)))
         tree.delete(path)
@@ -40,16 +42,16 @@ def test_a_refused_path_changes_nothing(path: str) -> None:
         return
     with tempfile.TemporaryDirectory() as place:
         journal = RecordingJournal()
-        tree = Tree(Path(place) / "tree", journal)
-        incoming = Incoming(Path(place) / "tree", Path(place))
+        tree = Worktree(Path(place) / "tree", journal)
+        incoming = StagingArea(Path(place) / "tree", Path(place))
         staged, file = incoming.stage()
         file.close()
         for use in (
             lambda: tree.write(path, b"x"),
             lambda: tree.append(path, b"x"),
             lambda: tree.delete(path),
-            lambda: tree.place(path),
-            lambda: incoming.place(staged, path),
+            lambda: tree.local_path(path),
+            lambda: incoming.install(staged, path),
             lambda: incoming.remove(path),
         ):
             with pytest.raises(PathRefused):

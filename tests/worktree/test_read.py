@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused, TreeError
-from bayou.worktree import FileStat, Tree
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.tree import Worktree
 from tests.worktree.commoner import Commoner
 from tests.worktree.journals import RecordingJournal
 
 
-def test_a_missing_file_is_simply_not_there(tree: Tree) -> None:
+def test_a_missing_file_is_simply_not_there(tree: Worktree) -> None:
     assert tree.stat("data/a/b") is None
     assert not tree.exists("data/a/b")
     with pytest.raises(FileNotFoundError):
@@ -25,20 +26,20 @@ def test_a_missing_file_is_simply_not_there(tree: Tree) -> None:
         tree.open("data/a/b")
 
 
-def test_the_stat_of_a_file_is_what_the_system_says(tree: Tree, root: Path) -> None:
+def test_the_stat_of_a_file_is_what_the_system_says(tree: Worktree, root: Path) -> None:
     tree.write("data/a/b", b"12345")
     status = os.stat(root / "data/a/b")
     assert tree.stat("data/a/b") == FileStat(5, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def test_a_directory_is_no_file(tree: Tree) -> None:
+def test_a_directory_is_no_file(tree: Worktree) -> None:
     tree.write("data/a/b", b"x")
     assert tree.stat("data/a") is None
     with pytest.raises(PathRefused, match="a directory is in the way"):
         tree.open("data/a")
 
 
-def test_a_fifo_is_refused_and_nobody_waits_for_its_writer(tree: Tree, root: Path) -> None:
+def test_a_fifo_is_refused_and_nobody_waits_for_its_writer(tree: Worktree, root: Path) -> None:
     tree.write("data/a", b"x")
     os.mkfifo(root / "data/pipe")
     assert tree.stat("data/pipe") is None
@@ -47,23 +48,23 @@ def test_a_fifo_is_refused_and_nobody_waits_for_its_writer(tree: Tree, root: Pat
             use("data/pipe")
 
 
-def test_the_place_of_a_path_is_below_the_root(tree: Tree, root: Path) -> None:
-    assert tree.place("data/a/b") == root / "data/a/b"
+def test_the_place_of_a_path_is_below_the_root(tree: Worktree, root: Path) -> None:
+    assert tree.local_path("data/a/b") == root / "data/a/b"
     tree.write("data/a/b", b"x")
-    assert tree.place("data/a/b").read_bytes() == b"x"
-    assert tree.place("data/a") == root / "data/a"
+    assert tree.local_path("data/a/b").read_bytes() == b"x"
+    assert tree.local_path("data/a") == root / "data/a"
 
 
-def test_reading_changes_nothing(tree: Tree, root: Path, journal: RecordingJournal) -> None:
+def test_reading_changes_nothing(tree: Worktree, root: Path, journal: RecordingJournal) -> None:
     tree.exists("data/a")
-    tree.place("data/a")
+    tree.local_path("data/a")
     assert not root.exists()
     assert journal.rows == []
 
 
 def test_a_file_that_may_not_be_read_is_an_error_with_a_hint(commoner: Commoner, journal: RecordingJournal) -> None:
     place = commoner.home
-    tree = Tree(place / "tree", journal)
+    tree = Worktree(place / "tree", journal)
     with commoner.acting():
         tree.write("data/a/b", b"x")
         (place / "tree/data/a/b").chmod(0)
@@ -74,7 +75,7 @@ def test_a_file_that_may_not_be_read_is_an_error_with_a_hint(commoner: Commoner,
             tree.exists("data/a/b")
 
 
-def test_no_descriptor_is_left_open(tree: Tree, broken: Callable[..., None]) -> None:
+def test_no_descriptor_is_left_open(tree: Worktree, broken: Callable[..., None]) -> None:
     def descriptors() -> int:
         probe = os.open("/", os.O_RDONLY)
         os.close(probe)

@@ -12,7 +12,9 @@ import pytest
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused, TreeError
-from bayou.worktree import FileStat, Found, Skipped, Tree, read_content, scan
+from bayou.worktree.hashing import FileStat, read_content
+from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.tree import Worktree
 from tests.worktree.commoner import Commoner
 
 BYTES_THAT_ARE_NO_TEXT = b"caf\xe9"
@@ -100,7 +102,7 @@ def test_what_other_systems_leave_is_named_and_not_payload(root: Path) -> None:
     assert skipped(root) == dict.fromkeys(foreign | directories, "foreign")
 
 
-def test_temporaries_of_ours_are_passed_over_without_a_word(root: Path, tree: Tree) -> None:
+def test_temporaries_of_ours_are_passed_over_without_a_word(root: Path, tree: Worktree) -> None:
     # F044, V14: what a killed write left, and a write in progress
     put(root, "data/good", "data/.bayou-01HZZZZZZZZZZZZZZZZZZZZZZZ.tmp", ".bayou-x.tmp")
     with tree.writing("data/t/m/n/1/raw") as file:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import ContentChanged, PathRefused, StateError, TreeError
-from bayou.worktree import Found, Tree, scan
+from bayou.worktree.scan import Found, scan
+from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
 ITEM = "data/t/m/n"
@@ -18,9 +19,9 @@ Look = Callable[[], dict[str, bytes]]
 
 
 def test_all_files_of_a_directory_become_visible_in_one_step(
-    tree: Tree, journal: RecordingJournal, files: Look
+    tree: Worktree, journal: RecordingJournal, files: Look
 ) -> None:
-    with tree.assemble(ITEM) as assembly:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"content")
         with assembly.writing("metadata.yaml") as file:
             file.write(b"about ")
@@ -28,14 +29,14 @@ def test_all_files_of_a_directory_become_visible_in_one_step(
         assembly.sync()
         assert list(scan(tree.root)) == []
         assert journal.rows == []
-        assert assembly.place(f"{ITEM}/1", ("raw", "metadata.yaml"))
+        assert assembly.install(f"{ITEM}/1", ("raw", "metadata.yaml"))
     assert files() == {f"{ITEM}/1/raw": b"content", f"{ITEM}/1/metadata.yaml": b"about it"}
     assert journal.rows == [("write", (f"{ITEM}/1/raw", f"{ITEM}/1/metadata.yaml"))]
     assert not journal.open_rows
 
 
 def test_v7_the_rows_are_open_before_the_directory_gets_its_name_and_closed_when_that_is_durable(
-    tree: Tree, journal: RecordingJournal, monkeypatch: pytest.MonkeyPatch
+    tree: Worktree, journal: RecordingJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = journal.events
 
@@ -50,10 +51,10 @@ def test_v7_the_rows_are_open_before_the_directory_gets_its_name_and_closed_when
 
     spied("rename")
     spied("fsync")
-    with tree.assemble(ITEM) as assembly:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"")
         assembly.sync()
-        assert assembly.place(f"{ITEM}/1", ("raw",))
+        assert assembly.install(f"{ITEM}/1", ("raw",))
     at = events.index("open write")
     assert events[at - 2 : at + 2] == ["fsync", "fsync", "open write", "rename"]
     assert set(events[at + 2 : -1]) == {"fsync"}
@@ -61,18 +62,18 @@ def test_v7_the_rows_are_open_before_the_directory_gets_its_name_and_closed_when
 
 
 @pytest.mark.parametrize("there", ["raw", "metadata.yaml", "anything", ".bayou-x.tmp", "sub/file"])
-def test_a_directory_that_holds_anything_is_never_replaced(tree: Tree, root: Path, files: Look, there: str) -> None:
+def test_a_directory_that_holds_anything_is_never_replaced(tree: Worktree, root: Path, files: Look, there: str) -> None:
     (root / ITEM / "1" / there).parent.mkdir(parents=True)
     (root / ITEM / "1" / there).write_bytes(b"of somebody else")
-    with tree.assemble(ITEM) as assembly:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"ours")
-        assert not assembly.place(f"{ITEM}/1", ("raw",))
-        assert assembly.place(f"{ITEM}/2", ("raw",))
+        assert not assembly.install(f"{ITEM}/1", ("raw",))
+        assert assembly.install(f"{ITEM}/2", ("raw",))
     assert files() == {f"{ITEM}/1/{there}": b"of somebody else", f"{ITEM}/2/raw": b"ours"}
 
 
 def test_a_directory_that_is_filled_at_the_last_moment_is_not_replaced_either(
-    tree: Tree, root: Path, journal: RecordingJournal, files: Look
+    tree: Worktree, root: Path, journal: RecordingJournal, files: Look
 ) -> None:
     real = journal.open
 
@@ -82,85 +83,87 @@ def test_a_directory_that_is_filled_at_the_last_moment_is_not_replaced_either(
         return real(kind, paths)  # type: ignore[arg-type]
 
     journal.open = opened  # type: ignore[assignment, method-assign]
-    with tree.assemble(ITEM) as assembly:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"ours")
-        assert not assembly.place(f"{ITEM}/1", ("raw",))
+        assert not assembly.install(f"{ITEM}/1", ("raw",))
     assert files() == {f"{ITEM}/1/metadata.yaml": b"of a pull"}
     assert not journal.open_rows
 
 
-def test_an_empty_directory_and_a_file_are_told_apart(tree: Tree, root: Path, files: Look) -> None:
+def test_an_empty_directory_and_a_file_are_told_apart(tree: Worktree, root: Path, files: Look) -> None:
     (root / ITEM / "1").mkdir(parents=True)
     (root / ITEM / "2").write_bytes(b"a file")
     for number, placed in ((1, True), (2, False)):
-        with tree.assemble(ITEM) as assembly:
+        with tree.stage_directory(ITEM) as assembly:
             assembly.write("raw", b"x")
-            assert assembly.place(f"{ITEM}/{number}", ("raw",)) is placed
+            assert assembly.install(f"{ITEM}/{number}", ("raw",)) is placed
     assert files() == {f"{ITEM}/1/raw": b"x", f"{ITEM}/2": b"a file"}
 
 
-def test_v14_nothing_stays_of_a_directory_that_got_no_place(tree: Tree, root: Path, journal: RecordingJournal) -> None:
+def test_v14_nothing_stays_of_a_directory_that_got_no_place(
+    tree: Worktree, root: Path, journal: RecordingJournal
+) -> None:
     with pytest.raises(ValueError, match="own"):
         _fail_in(tree)
-    with tree.assemble(ITEM) as assembly:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"x")
     journal.refuses = StateError("full")
-    with pytest.raises(StateError), tree.assemble(ITEM) as assembly:
-        assembly.place(f"{ITEM}/1", ("raw",))
+    with pytest.raises(StateError), tree.stage_directory(ITEM) as assembly:
+        assembly.install(f"{ITEM}/1", ("raw",))
     assert [path.name for path in root.rglob("*")] == ["data"]
 
 
-def _fail_in(tree: Tree) -> None:
-    with tree.assemble(ITEM) as assembly:
+def _fail_in(tree: Worktree) -> None:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"x")
         raise ValueError("the caller's own")
 
 
-def test_v21_no_link_leads_out_of_the_tree(tree: Tree, root: Path, tmp_path: Path) -> None:
+def test_v21_no_link_leads_out_of_the_tree(tree: Worktree, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "data/t/m").mkdir(parents=True)
     (root / ITEM).symlink_to(outside)
-    with pytest.raises(PathRefused, match="symbolic link"), tree.assemble(ITEM):
+    with pytest.raises(PathRefused, match="symbolic link"), tree.stage_directory(ITEM):
         pass
     with pytest.raises(PathRefused, match="symbolic link"):
         tree.names(ITEM)
-    with tree.assemble("data/t/m/other") as assembly:
+    with tree.stage_directory("data/t/m/other") as assembly:
         assembly.write("raw", b"x")
         with pytest.raises(PathRefused, match="symbolic link"):
             assembly.link("copy", f"{ITEM}/raw")
         (root / "data/t/m/other/1").symlink_to(outside)
         with pytest.raises(PathRefused, match="symbolic link"):
-            assembly.place("data/t/m/other/1", ("raw",))
+            assembly.install("data/t/m/other/1", ("raw",))
     assert list(outside.iterdir()) == []
 
 
 @pytest.mark.parametrize("parent", ["elsewhere/x", "data/../x", "data/a\x00b", "data/.lock", ""])
-def test_a_parent_that_is_not_payload_is_refused(tree: Tree, root: Path, parent: str) -> None:
-    for call in (tree.assemble, tree.names, lambda parent: tree.assembled(parent, "x")):
+def test_a_parent_that_is_not_payload_is_refused(tree: Worktree, root: Path, parent: str) -> None:
+    for call in (tree.stage_directory, tree.names, lambda parent: tree.resume_directory(parent, "x")):
         with pytest.raises(PathRefused):
             call(parent)
     assert not root.exists()
 
 
 def test_a_directory_is_kept_for_somebody_who_goes_on_with_it(
-    tree: Tree, journal: RecordingJournal, files: Look
+    tree: Worktree, journal: RecordingJournal, files: Look
 ) -> None:
-    with tree.assemble(ITEM) as first, tree.assemble(ITEM) as second:
+    with tree.stage_directory(ITEM) as first, tree.stage_directory(ITEM) as second:
         first.write("raw", b"1")
         second.write("raw", b"2")
         type(first).keep([first, second])
     for number, one in enumerate((first, second), start=1):
-        again = Tree(tree.root, journal).assembled(one.parent, one.temporary)
+        again = Worktree(tree.root, journal).resume_directory(one.parent, one.temporary)
         assert again is not None
-        assert again.place(f"{ITEM}/{number}", ("raw",))
-        assert tree.assembled(one.parent, one.temporary) is None
+        assert again.install(f"{ITEM}/{number}", ("raw",))
+        assert tree.resume_directory(one.parent, one.temporary) is None
     assert files() == {f"{ITEM}/1/raw": b"1", f"{ITEM}/2/raw": b"2"}
-    assert tree.assembled(ITEM, "1") is None  # no temporary
+    assert tree.resume_directory(ITEM, "1") is None  # no temporary
 
 
-def test_a_kept_directory_is_passed_over_by_scans(tree: Tree) -> None:
-    with tree.assemble(ITEM) as assembly:
+def test_a_kept_directory_is_passed_over_by_scans(tree: Worktree) -> None:
+    with tree.stage_directory(ITEM) as assembly:
         assembly.write("raw", b"1")
         assert list(scan(tree.root)) == []
         assert sorted(tree.names(ITEM)) == [assembly.temporary]
@@ -170,7 +173,7 @@ def test_a_kept_directory_is_passed_over_by_scans(tree: Tree) -> None:
 
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_gets_a_second_name_or_a_copy(
-    tree: Tree, files: Look, links: bool, monkeypatch: pytest.MonkeyPatch
+    tree: Worktree, files: Look, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.write(f"{ITEM}/1/raw", b"content")
 
@@ -179,24 +182,24 @@ def test_a_file_gets_a_second_name_or_a_copy(
 
     if not links:
         monkeypatch.setattr(os, "link", no_links)
-    with tree.assemble("data/t/m/new") as assembly:
+    with tree.stage_directory("data/t/m/new") as assembly:
         assembly.link("raw", f"{ITEM}/1/raw")
-        assert assembly.place("data/t/m/new/1", ("raw",))
+        assert assembly.install("data/t/m/new/1", ("raw",))
     tree.delete(f"{ITEM}/1/raw")
     assert files() == {"data/t/m/new/1/raw": b"content"}
 
 
-def test_what_a_program_wrote_into_it_is_made_durable(tree: Tree, files: Look) -> None:
-    with tree.assemble(ITEM) as assembly:
+def test_what_a_program_wrote_into_it_is_made_durable(tree: Worktree, files: Look) -> None:
+    with tree.stage_directory(ITEM) as assembly:
         (assembly.path / "raw").write_bytes(b"by a program")
         assembly.sync("raw")
-        assert assembly.place(f"{ITEM}/1", ("raw",))
+        assert assembly.install(f"{ITEM}/1", ("raw",))
         with pytest.raises(TreeError, match="No such file"):
             assembly.sync("raw")
     assert files() == {f"{ITEM}/1/raw": b"by a program"}
 
 
-def test_names_tells_what_lies_in_a_directory(tree: Tree) -> None:
+def test_names_tells_what_lies_in_a_directory(tree: Worktree) -> None:
     assert tree.names(ITEM) == []
     tree.write(f"{ITEM}/1/raw", b"")
     tree.write(f"{ITEM}/2/raw", b"")
@@ -207,7 +210,7 @@ def test_names_tells_what_lies_in_a_directory(tree: Tree) -> None:
 # Appending at a place
 
 
-def test_an_append_at_a_place_cuts_off_what_lies_beyond(tree: Tree, files: Look) -> None:
+def test_an_append_at_a_place_cuts_off_what_lies_beyond(tree: Worktree, files: Look) -> None:
     tree.write("logs/a", b"one two")
     tree.append("logs/a", b"three", at=4)
     assert files() == {"logs/a": b"one three"}
@@ -215,7 +218,7 @@ def test_an_append_at_a_place_cuts_off_what_lies_beyond(tree: Tree, files: Look)
     assert files() == {"logs/a": b"one"}
 
 
-def test_an_append_at_a_place_that_the_file_does_not_reach_changes_nothing(tree: Tree, files: Look) -> None:
+def test_an_append_at_a_place_that_the_file_does_not_reach_changes_nothing(tree: Worktree, files: Look) -> None:
     tree.write("logs/a", b"one")
     with pytest.raises(ContentChanged, match="has 3 bytes, and had 5"):
         tree.append("logs/a", b"x", at=5)

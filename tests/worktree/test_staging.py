@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import PathRefused, TreeError
-from bayou.worktree import FileStat, Incoming
 from bayou.worktree.atomic_write import temporary_name
+from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DirFdCache
+from bayou.worktree.staging import StagingArea
 
 Files = Callable[[], dict[str, bytes]]
 
@@ -27,22 +28,22 @@ def staging(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def incoming(root: Path, staging: Path) -> Incoming:
-    return Incoming(root, staging)
+def incoming(root: Path, staging: Path) -> StagingArea:
+    return StagingArea(root, staging)
 
 
-def stage(incoming: Incoming, content: bytes) -> Path:
+def stage(incoming: StagingArea, content: bytes) -> Path:
     staged, file = incoming.stage()
     with file:
         file.write(content)
     return staged
 
 
-def bring(incoming: Incoming, path: str, content: bytes) -> FileStat:
-    return incoming.place(stage(incoming, content), path)
+def bring(incoming: StagingArea, path: str, content: bytes) -> FileStat:
+    return incoming.install(stage(incoming, content), path)
 
 
-def test_a_download_appears_whole_at_its_path(incoming: Incoming, staging: Path, files: Files) -> None:
+def test_a_download_appears_whole_at_its_path(incoming: StagingArea, staging: Path, files: Files) -> None:
     bring(incoming, "data/t/m/n/1/raw", b"first")
     bring(incoming, "data/t/m/n/1/raw", b"second")
     bring(incoming, "outputs/x", b"third")
@@ -51,7 +52,7 @@ def test_a_download_appears_whole_at_its_path(incoming: Incoming, staging: Path,
 
 
 def test_files_and_directories_are_made_durable_together(
-    incoming: Incoming, root: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
+    incoming: StagingArea, root: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root.mkdir()
     staged = [stage(incoming, b"x") for _ in range(20)]
@@ -60,7 +61,7 @@ def test_files_and_directories_are_made_durable_together(
     assert events == ["sync file"] * 20
     del events[:]
     for number, path in enumerate(staged):
-        incoming.place(path, f"data/a/{number}")
+        incoming.install(path, f"data/a/{number}")
     assert events == ["rename"] * 20
     del events[:]
     incoming.sync_directories()
@@ -75,7 +76,7 @@ def test_files_and_directories_are_made_durable_together(
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_large_batch_is_made_durable_by_one_call_where_there_is_one(
-    incoming: Incoming, staging: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, whole: bool
+    incoming: StagingArea, staging: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     synced: list[Path] = []
 
@@ -90,7 +91,7 @@ def test_a_large_batch_is_made_durable_by_one_call_where_there_is_one(
 
 
 def test_directories_that_could_not_be_synced_are_still_to_be_synced(
-    incoming: Incoming, events: list[str], monkeypatch: pytest.MonkeyPatch
+    incoming: StagingArea, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bring(incoming, "data/a", b"x")
     working = os.fsync
@@ -107,14 +108,14 @@ def test_directories_that_could_not_be_synced_are_still_to_be_synced(
     assert events == ["sync directory"] * 2
 
 
-def test_the_stat_of_a_placed_file_is_the_one_that_a_walk_will_see(incoming: Incoming, root: Path) -> None:
+def test_the_stat_of_a_placed_file_is_the_one_that_a_walk_will_see(incoming: StagingArea, root: Path) -> None:
     placed = bring(incoming, "data/a", b"12345")
-    assert placed.same(FileStat.of(os.stat(root / "data/a")))
+    assert placed == FileStat.of(os.stat(root / "data/a"))
     assert placed.size == 5
 
 
 def test_a_write_in_the_moment_of_placing_shows(
-    incoming: Incoming, root: Path, monkeypatch: pytest.MonkeyPatch
+    incoming: StagingArea, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.replace
 
@@ -125,10 +126,10 @@ def test_a_write_in_the_moment_of_placing_shows(
 
     monkeypatch.setattr(os, "replace", replaced_and_rewritten)
     placed = bring(incoming, "data/a", b"12345")
-    assert not placed.same(FileStat.of(os.stat(root / "data/a")))
+    assert placed != FileStat.of(os.stat(root / "data/a"))
 
 
-def test_what_is_in_the_way_is_named_and_the_download_kept(incoming: Incoming, root: Path, files: Files) -> None:
+def test_what_is_in_the_way_is_named_and_the_download_kept(incoming: StagingArea, root: Path, files: Files) -> None:
     # F108: `data/a` together with `data/a/b`
     bring(incoming, "data/a", b"a file")
     bring(incoming, "data/d/x", b"below a directory")
@@ -141,7 +142,7 @@ def test_what_is_in_the_way_is_named_and_the_download_kept(incoming: Incoming, r
     ):
         staged = stage(incoming, b"new")
         with pytest.raises(PathRefused, match=reason):
-            incoming.place(staged, path)
+            incoming.install(staged, path)
         assert staged.read_bytes() == b"new"
     assert files() == {"data/a": b"a file", "data/d/x": b"below a directory"}
 
@@ -167,11 +168,11 @@ def test_what_is_in_the_way_is_named_and_the_download_kept(incoming: Incoming, r
         "",
     ],
 )
-def test_a_hostile_key_never_becomes_a_file(incoming: Incoming, tmp_path: Path, root: Path, path: str) -> None:
+def test_a_hostile_key_never_becomes_a_file(incoming: StagingArea, tmp_path: Path, root: Path, path: str) -> None:
     staged = stage(incoming, b"x")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(PathRefused):
-        incoming.place(staged, path)
+        incoming.install(staged, path)
     with pytest.raises(PathRefused):
         incoming.remove(path)
     assert sorted(tmp_path.rglob("*")) == before
@@ -180,7 +181,7 @@ def test_a_hostile_key_never_becomes_a_file(incoming: Incoming, tmp_path: Path, 
 
 @pytest.mark.parametrize("code", [errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL])
 def test_a_name_that_this_file_system_does_not_take_is_refused(
-    incoming: Incoming, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    incoming: StagingArea, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     bring(incoming, "data/a", b"x")
     real = os.mkdir
@@ -196,7 +197,7 @@ def test_a_name_that_this_file_system_does_not_take_is_refused(
     assert os.listdir(root / "data") == ["a"]
 
 
-def test_a_removed_file_takes_its_empty_directories_along(incoming: Incoming, root: Path, files: Files) -> None:
+def test_a_removed_file_takes_its_empty_directories_along(incoming: StagingArea, root: Path, files: Files) -> None:
     bring(incoming, "data/t/m/1/raw", b"x")
     bring(incoming, "data/t/n", b"x")
     incoming.remove("data/t/m/1/raw")
@@ -209,7 +210,7 @@ def test_a_removed_file_takes_its_empty_directories_along(incoming: Incoming, ro
 
 
 def test_a_directory_that_somebody_removes_in_between_is_made_again(
-    incoming: Incoming, root: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+    incoming: StagingArea, root: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # F039: the directory is known to be there, and is not
     bring(incoming, "data/a/b/one", b"1")
@@ -230,14 +231,14 @@ def test_a_directory_that_somebody_removes_in_between_is_made_again(
 
 
 def test_a_directory_that_keeps_vanishing_is_an_error_not_an_endless_loop(
-    incoming: Incoming, broken: Callable[..., None]
+    incoming: StagingArea, broken: Callable[..., None]
 ) -> None:
     broken("replace", errno.ENOENT)
     with pytest.raises(TreeError, match="keeps vanishing"):
         bring(incoming, "data/a", b"x")
 
 
-def test_a_full_disk_is_explained_wherever_it_is_met(incoming: Incoming, broken: Callable[..., None]) -> None:
+def test_a_full_disk_is_explained_wherever_it_is_met(incoming: StagingArea, broken: Callable[..., None]) -> None:
     staged, file = incoming.stage()
     broken("write")
     with pytest.raises(TreeError, match="cannot store a download: No space left") as caught:
@@ -250,17 +251,17 @@ def test_a_full_disk_is_explained_wherever_it_is_met(incoming: Incoming, broken:
         incoming.sync([staged])
     broken("mkdir")
     with pytest.raises(TreeError, match="No space left"):
-        incoming.place(staged, "data/a")
+        incoming.install(staged, "data/a")
 
 
-def test_staging_on_another_file_system_is_explained(incoming: Incoming, broken: Callable[..., None]) -> None:
+def test_staging_on_another_file_system_is_explained(incoming: StagingArea, broken: Callable[..., None]) -> None:
     broken("replace", errno.EXDEV)
     with pytest.raises(TreeError, match="cannot write data/a") as caught:
         bring(incoming, "data/a", b"x")
     assert caught.value.hint == "keep the tree and .bayou on one file system"
 
 
-def test_leftovers_of_earlier_runs_are_cleared_and_nothing_else(incoming: Incoming, staging: Path) -> None:
+def test_leftovers_of_earlier_runs_are_cleared_and_nothing_else(incoming: StagingArea, staging: Path) -> None:
     incoming.clear()
     stage(incoming, b"left over")
     stage(incoming, b"left over")
@@ -273,7 +274,7 @@ def test_leftovers_of_earlier_runs_are_cleared_and_nothing_else(incoming: Incomi
     assert sorted(os.listdir(staging)) == ["a-directory", "somebody-elses"]
 
 
-def test_no_descriptor_is_left_open_after_a_batch(incoming: Incoming) -> None:
+def test_no_descriptor_is_left_open_after_a_batch(incoming: StagingArea) -> None:
     def descriptors() -> int:
         probe = os.open("/", os.O_RDONLY)
         os.close(probe)
@@ -288,9 +289,9 @@ def test_no_descriptor_is_left_open_after_a_batch(incoming: Incoming) -> None:
     assert descriptors() == before
 
 
-def test_a_pull_in_order_opens_each_directory_once(incoming: Incoming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_in_order_opens_each_directory_once(incoming: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
     staged = [stage(incoming, b"x") for _ in range(100)]
-    incoming.place(staged.pop(), "data/t/m/n/0/first")
+    incoming.install(staged.pop(), "data/t/m/n/0/first")
     opened = 0
     real = os.open
 
@@ -302,7 +303,7 @@ def test_a_pull_in_order_opens_each_directory_once(incoming: Incoming, monkeypat
 
     monkeypatch.setattr(os, "open", counted)
     for number, path in enumerate(staged):
-        incoming.place(path, f"data/t/m/n/0/{number}")
+        incoming.install(path, f"data/t/m/n/0/{number}")
     assert opened == 0
 
 
@@ -310,22 +311,22 @@ def test_a_trail_keeps_what_two_paths_share(root: Path) -> None:
     root.mkdir()
     trail = DirFdCache(root)
     made: set[str] = set()
-    trail.to("data/a/b/x", made)
+    trail.locate("data/a/b/x", made)
     assert made == {"", "data", "data/a"}
     made.clear()
-    trail.to("data/a/c/x", made)
+    trail.locate("data/a/c/x", made)
     assert made == {"data/a"}
     made.clear()
-    trail.to("outputs/x", made)
+    trail.locate("outputs/x", made)
     assert made == {""}
     with pytest.raises(FileNotFoundError):
-        trail.to("logs/x")
+        trail.locate("logs/x")
     trail.close()
     trail.close()
 
 
 def test_what_somebody_puts_into_a_directory_that_a_pull_has_made_is_not_followed_nor_replaced(
-    incoming: Incoming, root: Path, tmp_path: Path, files: Files
+    incoming: StagingArea, root: Path, tmp_path: Path, files: Files
 ) -> None:
     bring(incoming, "data/m/a/raw", b"first")
     outside = tmp_path / "outside"
@@ -346,7 +347,7 @@ def test_what_somebody_puts_into_a_directory_that_a_pull_has_made_is_not_followe
 
 
 def test_a_directory_that_stands_at_a_name_at_the_last_moment_is_refused(
-    incoming: Incoming, root: Path, monkeypatch: pytest.MonkeyPatch
+    incoming: StagingArea, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
@@ -357,11 +358,11 @@ def test_a_directory_that_stands_at_a_name_at_the_last_moment_is_refused(
     staged = stage(incoming, b"first")
     monkeypatch.setattr(os, "replace", late)
     with pytest.raises(PathRefused, match="a directory is in the way"):
-        incoming.place(staged, "data/m/n/raw")
+        incoming.install(staged, "data/m/n/raw")
     assert staged.read_bytes() == b"first"
 
 
-def test_in_new_directories_nothing_is_looked_for(incoming: Incoming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_new_directories_nothing_is_looked_for(incoming: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
     bring(incoming, "data/m/a/1/raw", b"first")
     missed: list[str] = []
 

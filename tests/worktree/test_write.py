@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import BayouError, PathRefused, TreeError
-from bayou.worktree import FileStat, Tree
+from bayou.worktree.hashing import FileStat
+from bayou.worktree.tree import Worktree
 from tests.worktree.commoner import Commoner
 from tests.worktree.journals import RecordingJournal
 
@@ -48,27 +49,27 @@ def chunks() -> Iterator[bytes]:
     ],
     ids=["nothing", "bytes", "bytearray", "memoryview", "a file", "chunks"],
 )
-def test_what_was_written_can_be_read(tree: Tree, files: Files, content: bytes, expected: bytes) -> None:
+def test_what_was_written_can_be_read(tree: Worktree, files: Files, content: bytes, expected: bytes) -> None:
     tree.write(PATH, content)
     assert files() == {PATH: expected}
     with tree.open(PATH) as file:
         assert file.read() == expected
 
 
-def test_a_write_replaces_what_was_there(tree: Tree, files: Files) -> None:
+def test_a_write_replaces_what_was_there(tree: Worktree, files: Files) -> None:
     tree.write(PATH, b"a long first version")
     tree.write(PATH, b"second")
     assert files() == {PATH: b"second"}
 
 
-def test_rows_are_open_from_before_the_first_byte_until_after_the_last_sync(tree: Tree, events: list[str]) -> None:
+def test_rows_are_open_from_before_the_first_byte_until_after_the_last_sync(tree: Worktree, events: list[str]) -> None:
     tree.write(PATH, b"first")
     tree.write(PATH, b"second")
     second = events[events.index("close") + 1 :]
     assert second == ["open write", "sync file", "rename", "sync directory", "close"]
 
 
-def test_new_directories_are_made_durable_too(tree: Tree, events: list[str]) -> None:
+def test_new_directories_are_made_durable_too(tree: Worktree, events: list[str]) -> None:
     tree.write(PATH, b"x")
     # The directory above the tree, then the tree itself and data, t, m, n, 1.
     assert events.count("sync directory") == 1 + 6
@@ -82,7 +83,7 @@ def test_new_directories_are_made_durable_too(tree: Tree, events: list[str]) -> 
 
 
 def test_several_files_share_one_row_and_are_all_durable_before_the_first_has_its_name(
-    tree: Tree, files: Files, events: list[str], journal: RecordingJournal
+    tree: Worktree, files: Files, events: list[str], journal: RecordingJournal
 ) -> None:
     items = [(f"data/t/m/n/1/{number}", b"%d" % number) for number in range(150)]
     tree.write_many([("data/t/m/n/1/raw", b"")])
@@ -99,13 +100,15 @@ def test_several_files_share_one_row_and_are_all_durable_before_the_first_has_it
     assert journal.rows[-1] == ("write", tuple(path for path, _ in items))
 
 
-def test_writing_nothing_journals_nothing(tree: Tree, journal: RecordingJournal) -> None:
+def test_writing_nothing_journals_nothing(tree: Worktree, journal: RecordingJournal) -> None:
     tree.write_many([])
     tree.delete_many([])
     assert journal.rows == []
 
 
-def test_a_file_being_written_has_its_name_only_at_the_end(tree: Tree, files: Files, journal: RecordingJournal) -> None:
+def test_a_file_being_written_has_its_name_only_at_the_end(
+    tree: Worktree, files: Files, journal: RecordingJournal
+) -> None:
     with tree.writing(PATH) as file:
         file.write(b"half")
         file.flush()
@@ -116,7 +119,7 @@ def test_a_file_being_written_has_its_name_only_at_the_end(tree: Tree, files: Fi
     assert journal.open_rows == set()
 
 
-def test_a_file_being_written_may_be_sought_in_and_closed_by_its_writer(tree: Tree, files: Files) -> None:
+def test_a_file_being_written_may_be_sought_in_and_closed_by_its_writer(tree: Worktree, files: Files) -> None:
     with tree.writing(PATH) as file:
         file.write(b"....body")
         file.seek(0)
@@ -127,7 +130,7 @@ def test_a_file_being_written_may_be_sought_in_and_closed_by_its_writer(tree: Tr
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(143), OSError(errno.EPIPE, "x")])
 def test_a_block_that_raises_leaves_nothing_behind_and_its_error_unchanged(
-    tree: Tree, root: Path, files: Files, journal: RecordingJournal, error: BaseException
+    tree: Worktree, root: Path, files: Files, journal: RecordingJournal, error: BaseException
 ) -> None:
     tree.write("data/old", b"old")
 
@@ -145,7 +148,9 @@ def test_a_block_that_raises_leaves_nothing_behind_and_its_error_unchanged(
     assert journal.open_rows == set()
 
 
-def test_a_journal_that_refuses_keeps_everything_as_it_was(tree: Tree, root: Path, journal: RecordingJournal) -> None:
+def test_a_journal_that_refuses_keeps_everything_as_it_was(
+    tree: Worktree, root: Path, journal: RecordingJournal
+) -> None:
     # F041
     tree.write("data/a/b", b"old")
     before = {path: os.stat(path) for path in [root, *root.rglob("*")]}
@@ -166,15 +171,15 @@ def test_a_journal_that_refuses_keeps_everything_as_it_was(tree: Tree, root: Pat
     }
 
 
-def at_once(tree: Tree) -> None:
+def at_once(tree: Worktree) -> None:
     tree.write(PATH, b"new" * 500_000)
 
 
-def several(tree: Tree) -> None:
+def several(tree: Worktree) -> None:
     tree.write_many([(PATH, b"new"), ("data/t/m/n/1/metadata.yaml", b"new")])
 
 
-def in_a_block(tree: Tree) -> None:
+def in_a_block(tree: Worktree) -> None:
     with tree.writing(PATH) as file:
         for _ in range(1000):
             file.write(b"new" * 1000)
@@ -191,14 +196,14 @@ def in_a_block(tree: Tree) -> None:
 )
 @pytest.mark.parametrize("write", [at_once, several, in_a_block])
 def test_a_full_disk_leaves_no_trace_and_says_what_to_do(
-    tree: Tree,
+    tree: Worktree,
     root: Path,
     files: Files,
     journal: RecordingJournal,
     broken: Callable[..., None],
     call: str,
     options: dict[str, object],
-    write: Callable[[Tree], None],
+    write: Callable[[Worktree], None],
 ) -> None:
     tree.write("data/old", b"old")
     broken(call, **options)
@@ -213,7 +218,7 @@ def test_a_full_disk_leaves_no_trace_and_says_what_to_do(
 
 
 def test_of_several_files_none_is_changed_when_the_disk_fills_up_on_the_last(
-    tree: Tree, files: Files, broken: Callable[..., None]
+    tree: Worktree, files: Files, broken: Callable[..., None]
 ) -> None:
     tree.write("data/a", b"old")
     broken("write", after=2)
@@ -223,7 +228,7 @@ def test_of_several_files_none_is_changed_when_the_disk_fills_up_on_the_last(
 
 
 def test_a_directory_that_cannot_be_synced_is_an_error_and_the_row_stays_for_the_next_push(
-    tree: Tree, files: Files, journal: RecordingJournal, broken: Callable[..., None]
+    tree: Worktree, files: Files, journal: RecordingJournal, broken: Callable[..., None]
 ) -> None:
     tree.write(PATH, b"old")
     broken("fsync", errno.EIO, only=is_directory)
@@ -234,13 +239,13 @@ def test_a_directory_that_cannot_be_synced_is_an_error_and_the_row_stays_for_the
     assert journal.open_rows == set()
 
 
-def test_a_file_system_that_cannot_sync_directories_is_good_enough(tree: Tree, broken: Callable[..., None]) -> None:
+def test_a_file_system_that_cannot_sync_directories_is_good_enough(tree: Worktree, broken: Callable[..., None]) -> None:
     broken("fsync", errno.EINVAL, only=is_directory)
     tree.write(PATH, b"x")
     assert tree.exists(PATH)
 
 
-def test_a_limit_of_the_system_is_met_like_a_full_disk(tree: Tree, files: Files, journal: RecordingJournal) -> None:
+def test_a_limit_of_the_system_is_met_like_a_full_disk(tree: Worktree, files: Files, journal: RecordingJournal) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
@@ -256,7 +261,7 @@ def test_a_limit_of_the_system_is_met_like_a_full_disk(tree: Tree, files: Files,
 
 
 def test_the_first_error_comes_out_when_the_row_cannot_be_closed_either(
-    tree: Tree, journal: RecordingJournal, broken: Callable[..., None]
+    tree: Worktree, journal: RecordingJournal, broken: Callable[..., None]
 ) -> None:
     broken("write")
     journal.cannot_close = BayouError("the state is gone")
@@ -264,7 +269,7 @@ def test_the_first_error_comes_out_when_the_row_cannot_be_closed_either(
         tree.write(PATH, b"x")
 
 
-def test_a_write_whose_row_cannot_be_closed_says_so(tree: Tree, journal: RecordingJournal) -> None:
+def test_a_write_whose_row_cannot_be_closed_says_so(tree: Worktree, journal: RecordingJournal) -> None:
     journal.cannot_close = BayouError("the state is gone")
     with pytest.raises(BayouError, match="the state is gone"):
         tree.write(PATH, b"x")
@@ -284,7 +289,7 @@ def test_a_write_whose_row_cannot_be_closed_says_so(tree: Tree, journal: Recordi
     ],
 )
 def test_names_that_are_not_payload_are_refused_before_anything_happens(
-    tree: Tree, root: Path, journal: RecordingJournal, path: str, reason: str
+    tree: Worktree, root: Path, journal: RecordingJournal, path: str, reason: str
 ) -> None:
     # F106
     for change in (
@@ -295,7 +300,7 @@ def test_names_that_are_not_payload_are_refused_before_anything_happens(
         lambda: tree.delete_many(["data/good", path]),
         lambda: tree.open(path),
         lambda: tree.stat(path),
-        lambda: tree.place(path),
+        lambda: tree.local_path(path),
     ):
         with pytest.raises(PathRefused, match=reason):
             change()
@@ -303,7 +308,7 @@ def test_names_that_are_not_payload_are_refused_before_anything_happens(
     assert not root.exists()
 
 
-def test_names_that_only_contain_a_reserved_part_are_written_like_any_other(tree: Tree, files: Files) -> None:
+def test_names_that_only_contain_a_reserved_part_are_written_like_any_other(tree: Worktree, files: Files) -> None:
     # F106, F104
     names = ["data/a~b", "data/x.lock", "data/.gitkeep", "data/.hidden/x", "data/index", "data/x.tmp"]
     for name in names:
@@ -311,7 +316,7 @@ def test_names_that_only_contain_a_reserved_part_are_written_like_any_other(tree
     assert sorted(files()) == sorted(names)
 
 
-def test_a_directory_in_the_way_is_refused_before_it_is_journaled(tree: Tree, journal: RecordingJournal) -> None:
+def test_a_directory_in_the_way_is_refused_before_it_is_journaled(tree: Worktree, journal: RecordingJournal) -> None:
     tree.write("data/a/b", b"x")
     rows = len(journal.rows)
     for change in (
@@ -327,7 +332,7 @@ def test_a_directory_in_the_way_is_refused_before_it_is_journaled(tree: Tree, jo
 
 
 def test_a_tree_whose_parent_is_not_there_is_not_made(tmp_path: Path, journal: RecordingJournal) -> None:
-    tree = Tree(tmp_path / "not-mounted" / "project", journal)
+    tree = Worktree(tmp_path / "not-mounted" / "project", journal)
     with pytest.raises(TreeError, match="there is no directory") as caught:
         tree.write("data/a", b"x")
     assert caught.value.hint is not None
@@ -337,12 +342,12 @@ def test_a_tree_whose_parent_is_not_there_is_not_made(tmp_path: Path, journal: R
 def test_a_tree_that_is_a_file_is_an_error(tmp_path: Path, journal: RecordingJournal) -> None:
     (tmp_path / "tree").write_text("")
     with pytest.raises(TreeError, match="Not a directory"):
-        Tree(tmp_path / "tree", journal).write("data/a", b"x")
+        Worktree(tmp_path / "tree", journal).write("data/a", b"x")
 
 
 def test_an_unwritable_tree_is_an_error_with_a_hint(commoner: Commoner, journal: RecordingJournal) -> None:
     place = commoner.home
-    tree = Tree(place / "tree", journal)
+    tree = Worktree(place / "tree", journal)
     with commoner.acting():
         tree.write("data/a/b", b"old")
         (place / "tree/data/a").chmod(0o555)

@@ -65,7 +65,7 @@ def allocate_version(context: DataContext, assembly: StagedDirectory, wanted: Me
     Where its number is taken by now it gets the next one, and belongs to the item that took it.
     """
     metadata = wanted
-    while not assembly.place(metadata.place.directory, (RAW, METADATA)):
+    while not assembly.install(metadata.place.directory, (RAW, METADATA)):
         item = metadata.place
         number = within(max(metadata.version + 1, next_number(context, item)), item)
         metadata = replace(metadata, version=number, id=item_id(context, item))

@@ -264,7 +264,7 @@ class _Steps:
     def discard(self) -> None:
         """Remove what waits for its place."""
         for one in self._wanted.placements:
-            assembly = self._context.tree.assembled(one.parent, one.temporary)
+            assembly = self._context.tree.resume_directory(one.parent, one.temporary)
             if assembly is not None:
                 assembly.discard()
 
@@ -272,7 +272,7 @@ class _Steps:
         """Whether everything that is to get a place waits for it, or has it: else the rest must not be done either."""
         tree = self._context.tree
         return all(
-            tree.assembled(one.parent, one.temporary) is not None or tree.names(f"{one.parent}/{one.version}")
+            tree.resume_directory(one.parent, one.temporary) is not None or tree.names(f"{one.parent}/{one.version}")
             for one in self._wanted.placements
         )
 
@@ -287,7 +287,7 @@ class _Steps:
 
     def _place(self) -> Iterator[Metadata]:
         for one in self._wanted.placements:
-            assembly = self._context.tree.assembled(one.parent, one.temporary)
+            assembly = self._context.tree.resume_directory(one.parent, one.temporary)
             if assembly is not None:  # else it has its place already, and the catalog hears of it when it catches up
                 data = (assembly.path / METADATA).read_bytes()
                 described = Metadata.from_bytes(data, f"{one.parent}/{one.temporary}/{METADATA}")
@@ -296,7 +296,7 @@ class _Steps:
                 try:
                     yield allocate_version(self._context, assembly, described)
                 finally:
-                    self.begun = self.begun or self._context.tree.assembled(one.parent, one.temporary) is None
+                    self.begun = self.begun or self._context.tree.resume_directory(one.parent, one.temporary) is None
 
     def _write(self) -> list[Metadata]:
         if not self._wanted.writes:

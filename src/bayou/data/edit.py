@@ -82,7 +82,7 @@ def rename(context: DataContext, model: ModelRef, old: str, new: str) -> Metadat
         assemblies, placements = [], []
         for metadata in moving:
             fetch(context, metadata.place.raw, within=source.item.item)
-            assembly = blocks.enter_context(context.tree.assemble(target.item.item))
+            assembly = blocks.enter_context(context.tree.stage_directory(target.item.item))
             assembly.link(RAW, metadata.place.raw)
             describe(assembly, replace(metadata, name=new))
             assemblies.append(assembly)

@@ -245,7 +245,7 @@ class DataRepository:
         """Return where the content of a version is on this machine. Nobody may write there."""
 
         fetch(self._context, item.path)
-        return self._context.tree.place(item.path)
+        return self._context.tree.local_path(item.path)
 
     def find(
         self,

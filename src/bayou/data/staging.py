@@ -32,7 +32,7 @@ from bayou.worktree.staged_directory import StagedDirectory
 
 def save(context: DataContext, terms: Terms, content: Content) -> Metadata:
     """Save one version: visible, whole and durable when this returns; nothing of it stays if it raises."""
-    with context.tree.assemble(terms.item.item) as assembly:
+    with context.tree.stage_directory(terms.item.item) as assembly:
         with assembly.writing(RAW) as file:
             measured = pass_on(content, file)
         return publish_one(context, terms, assembly, measured)
@@ -56,7 +56,7 @@ class Allocation:
     def __init__(self, context: DataContext, terms: Terms) -> None:
         self._context = context
         self._terms = terms
-        self._assembly = context.tree.assemble(terms.item.item).__enter__()
+        self._assembly = context.tree.stage_directory(terms.item.item).__enter__()
 
     @property
     def path(self) -> Path:
@@ -118,7 +118,7 @@ class Stage:
     def save(self, model: ModelRef, name: str, content: Content, **options: Unpack[Options]) -> None:
         """Add a version; takes what `DataRepository.save` takes."""
         terms = self._terms_of(model, name, options)
-        assembly = self._open.enter_context(self._context.tree.assemble(terms.item.item))
+        assembly = self._open.enter_context(self._context.tree.stage_directory(terms.item.item))
         with assembly.writing(RAW) as file:
             measured = pass_on(content, file)
         self._staged.append(_Staged(terms, assembly, measured))
@@ -127,7 +127,7 @@ class Stage:
     def room(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
         """Give the place of a file that a program writes by itself; a version waits here when the block has ended."""
         terms = self._terms_of(model, name, options)
-        assembly = self._open.enter_context(self._context.tree.assemble(terms.item.item))
+        assembly = self._open.enter_context(self._context.tree.stage_directory(terms.item.item))
         yield assembly.path / RAW
         self._staged.append(_Staged(terms, assembly, _measure(assembly)))
 

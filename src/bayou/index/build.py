@@ -1,12 +1,13 @@
 """Build a tree from sorted entries, in one pass, with one or two open nodes per level in memory.
 
-Where nodes end. The rule looks at content only, so one set of entries has one tree, whoever built it.
+`Chunker` decides where nodes end. The rule depends on content only, so one set of entries has one tree, whichever
+client built it.
 
-A tree built in parts: each part's own leaves by whoever has its entries, the rest by one who has never all of them.
-
-A leaf that ends by hash ends there whatever comes before it. So from the first such path on, a part of the sorted
-entries knows its leaves by itself; what lies before it, and after the last leaf that is whole, are its edges. Edges and
-leaves of all parts, in order, give the one tree of all entries, wherever the parts were cut.
+A tree can also be built in partitions: a worker per partition stores the leaves that its entries determine
+(`chunk_partition`), and the driver joins them (`join_partitions`) without ever holding all entries. A leaf that ends by
+hash ends there whatever comes before it. So a partition knows its leaves from the first such path on; the entries
+before that path, and those after its last complete leaf, are its edges. Edges and leaves of all partitions, in order,
+give the one tree of all entries, wherever the partitions were divided.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Row = TypeVar("Row", Entry, Child)
 
 
 class ChunkParams(Struct, frozen=True):
-    """How large nodes get. A format has one shape; others are for tests, which want many levels of few entries."""
+    """How large nodes get. The format has one shape; tests use others, to get many levels from few entries."""
 
     leaf_mod: int = 512
     leaf_max: int = 2048
@@ -41,24 +42,31 @@ class ChunkParams(Struct, frozen=True):
 
 
 SHAPE = ChunkParams()
+FLUSH_EVERY = 64
+"""Nodes after which a build stores them: it reads nothing that could still fail, so it need not hold them."""
+_BATCH_ROWS = 8192
+"""Entries of a partition per batch: few enough to hold in memory, enough for a dozen leaves."""
+
+Piece = Child | Sequence[Entry]
+"""A part of a partition: a leaf that is stored, or entries of a leaf whose bounds are not known yet."""
 
 
 def row_key(level: int) -> Callable[[Entry | Child], str]:
-    """Return what orders the rows of a level: an entry's path, a child's first path."""
+    """Return the function for the sort key of a level's rows: an entry's path, a child's first path."""
     return attrgetter("first" if level else "path")
 
 
 def ends_leaf(path: str, shape: ChunkParams = SHAPE) -> bool:
-    """Whether a leaf ends after this path wherever it began: the paths before it have no say."""
+    """Whether a leaf ends after this path by the hash rule, wherever the leaf began."""
     return int.from_bytes(sha256(b"\0" + path.encode()).digest()[:8], "big") % shape.leaf_mod == 0
 
 
 class Chunker(Generic[Row]):
-    """Cuts the rows of one level into nodes, and gives each to `emit` in order.
+    """Divides the rows of one level into nodes, and passes each node's rows to `emit` in order.
 
-    `pending` are the rows of the open node. Above the leaves the last closed node is `held` back: one row that is
-    left at the end of a level joins it, so that every branch has two children and every level is at most half of the
-    one below, whatever the hashes say.
+    `pending` are the rows of the open node. Above the leaves the last closed node is `held` back: a single row that is
+    left at the end of a level joins it, so that every branch has at least two children and every level is at most half
+    of the level below, whatever the hashes are.
     """
 
     def __init__(self, level: int, shape: ChunkParams, emit: Callable[[list[Row]], None]) -> None:
@@ -73,7 +81,7 @@ class Chunker(Generic[Row]):
         self._last = ""
 
     def feed(self, rows: Iterable[Row]) -> None:
-        """Take rows, which must go on in strictly increasing order."""
+        """Add rows, which must continue in strictly increasing order; else `ValueError`."""
         pending, key, salt, mod, least, most = (
             self.pending,
             self._key,
@@ -105,94 +113,83 @@ class Chunker(Generic[Row]):
             self._emit(rows)
 
     def release(self) -> None:
-        """Give away the node that was held back: nothing can join it any more."""
+        """Emit the node that was held back: no row can join it any more."""
         if self.held is not None:
             rows, self.held = self.held, None
             self._emit(rows)
 
 
-FLUSH_EVERY = 64
-"""Nodes: a build reads nothing that could still fail, so it lets go of them as they are made."""
-
-
 def build(entries: Iterable[Entry], sink: NodeSink, shape: ChunkParams = SHAPE) -> Root | None:
-    """Build the tree of `entries` and return its root, or None if there are none.
+    """Build the tree of `entries` and return its root, or None if there are no entries.
 
-    They must come sorted by path and unique; else `ValueError`.
+    Entries must be sorted by path and unique; else `ValueError`.
     """
-    above = Levels(1, sink, shape)
-    packer = Chunker[Entry](0, shape, lambda rows: above.take(leaf(rows)))
-    packer.feed(entries)
-    if packer.pending:
-        packer.close()
+    above = BranchBuilder(1, sink, shape)
+    chunker = Chunker[Entry](0, shape, lambda rows: above.take(leaf(rows)))
+    chunker.feed(entries)
+    if chunker.pending:
+        chunker.close()
     return above.finish()
 
 
 def build_above(level: int, children: Iterable[Child], sink: NodeSink, shape: ChunkParams = SHAPE) -> Root | None:
     """Build the branches from `level` up over all the nodes of the level below it, and return the root."""
-    above = Levels(level, sink, shape)
+    above = BranchBuilder(level, sink, shape)
     above.feed(children)
     return above.finish()
 
 
-class Levels:
-    """The branches of a tree that is being built, from one level up."""
+class BranchBuilder:
+    """Builds the branches of a tree, from one level up."""
 
     def __init__(self, level: int, sink: NodeSink, shape: ChunkParams) -> None:
         self._base = level
         self._sink = sink
         self._shape = shape
-        self._packers: list[Chunker[Child]] = []
+        self._chunkers: list[Chunker[Child]] = []
         self._staged = 0
 
     def take(self, node: Node) -> None:
-        """Save a finished node and hand its description to the level above it."""
+        """Save a finished node and add its row to the level above it."""
         child = child_of(node, self._sink.save(node))
         self._staged += 1
         if self._staged >= FLUSH_EVERY:
             self._sink.flush()
             self._staged = 0
-        self._packer(node.level + 1).feed((child,))
+        self._chunker(node.level + 1).feed((child,))
 
     def feed(self, children: Iterable[Child]) -> None:
-        self._packer(self._base).feed(children)
+        self._chunker(self._base).feed(children)
 
     def finish(self) -> Root | None:
-        """Close every level from below; the one that has a single row has found the root."""
+        """Close every level from below, and return the root: the single row of the highest level."""
         root = None
-        # Closing a level can add the next one to the list: it ends since every level is at most half of the one below.
-        for level, packer in enumerate(self._packers, self._base):
-            if packer.held is not None and len(packer.pending) == 1:
-                packer.held += packer.pending
-            elif len(packer.pending) == 1:
-                root = root_of(level - 1, packer.pending[0])
+        # Closing a level can append the next to the list; this ends, since every level is at most half of the last.
+        for level, chunker in enumerate(self._chunkers, self._base):
+            if chunker.held is not None and len(chunker.pending) == 1:
+                chunker.held += chunker.pending
+            elif len(chunker.pending) == 1:
+                root = root_of(level - 1, chunker.pending[0])
                 break
-            elif packer.pending:
-                packer.close()
-            packer.release()
+            elif chunker.pending:
+                chunker.close()
+            chunker.release()
         self._sink.flush()
         return root
 
-    def _packer(self, level: int) -> Chunker[Child]:
-        if level - self._base == len(self._packers):
-            self._packers.append(Chunker(level, self._shape, partial(self._emit, level)))
-        return self._packers[level - self._base]
+    def _chunker(self, level: int) -> Chunker[Child]:
+        if level - self._base == len(self._chunkers):
+            self._chunkers.append(Chunker(level, self._shape, partial(self._emit, level)))
+        return self._chunkers[level - self._base]
 
     def _emit(self, level: int, rows: list[Child]) -> None:
         self.take(branch(level, rows))
 
 
-Piece = Child | Sequence[Entry]
-"""A leaf that is stored, or entries that belong to a leaf which is not known yet."""
-
-_AT_ONCE = 8192
-"""Entries: few enough to hold, enough to make a dozen leaves."""
-
-
 def chunk_partition(entries: Iterable[Entry], sink: NodeSink, shape: ChunkParams = SHAPE) -> Iterator[Piece]:
-    """Yield the pieces of one part, in order; a leaf is stored before it is yielded.
+    """Yield the pieces of one partition, in order; a leaf is stored before it is yielded.
 
-    `entries` must come sorted by path and unique; else `ValueError`.
+    `entries` must be sorted by path and unique; else `ValueError`.
     """
     source = iter(entries)
     head: list[Entry] = []
@@ -208,23 +205,23 @@ def chunk_partition(entries: Iterable[Entry], sink: NodeSink, shape: ChunkParams
         node = leaf(rows)
         made.append(child_of(node, sink.save(node)))
 
-    packer = Chunker[Entry](0, shape, emit)
-    for some in batched(source, _AT_ONCE):
-        packer.feed(some)
+    chunker = Chunker[Entry](0, shape, emit)
+    for some in batched(source, _BATCH_ROWS):
+        chunker.feed(some)
         sink.flush()
         yield from made
         made.clear()
-    if packer.pending:
-        yield packer.pending
+    if chunker.pending:
+        yield chunker.pending
 
 
 def join_partitions(pieces: Iterable[Piece], sink: NodeSink, shape: ChunkParams = SHAPE) -> Root | None:
-    """Build the tree of all parts from their pieces, which must come in order, and return its root; None if empty.
+    """Build the tree of all partitions from their pieces, which must come in order; return its root, None if empty.
 
-    `ValueError` for pieces that overlap, or a leaf that does not begin where another ends.
+    `ValueError` for pieces that overlap, or for a leaf that does not begin where another ends.
     """
-    above = Levels(1, sink, shape)
-    packer = Chunker[Entry](0, shape, lambda rows: above.take(leaf(rows)))
+    above = BranchBuilder(1, sink, shape)
+    chunker = Chunker[Entry](0, shape, lambda rows: above.take(leaf(rows)))
     last = ""
     for piece in pieces:
         first, end = (piece.first, piece.last) if isinstance(piece, Child) else (piece[0].path, piece[-1].path)
@@ -232,11 +229,11 @@ def join_partitions(pieces: Iterable[Piece], sink: NodeSink, shape: ChunkParams 
             raise ValueError(f"pieces must be sorted and apart: {first!r} came after {last!r}")
         last = end
         if not isinstance(piece, Child):
-            packer.feed(piece)
-        elif packer.pending:
+            chunker.feed(piece)
+        elif chunker.pending:
             raise ValueError(f"the leaf from {first!r} does not begin where another ends")
         else:
             above.feed((piece,))
-    if packer.pending:
-        packer.close()
+    if chunker.pending:
+        chunker.close()
     return above.finish()

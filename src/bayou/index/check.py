@@ -1,9 +1,8 @@
-"""Read a tree as far as that can be done, and report all that is wrong with it instead of stopping at the first.
+"""Read a damaged index as far as possible, and report everything that is wrong instead of stopping at the first error.
 
-What a head that is no head any more still says: enough, often, to find the tree that it named.
-
-Nothing here is believed: a root is proved by the digests of its nodes, and the rest only keeps ids and numbers from
-being used twice.
+`survey` and `outline` read a tree and list its damage. `salvage` reads the parts of a corrupt head that are still
+legible, often enough to find the tree that it named. None of these parts is trusted: a root is verified by the digests
+of its nodes, and the rest only prevents ids and numbers from being used twice.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bayou.index.tree import IndexTree, NodeSource
 
 
 class Damage(Struct, frozen=True):
-    """A node that cannot be used, and the range of paths that is out of sight with it (None: the whole tree)."""
+    """A node that cannot be used, and the paths that are hidden with it (`first` is None: the whole tree)."""
 
     node: str
     level: int
@@ -34,7 +33,7 @@ class Damage(Struct, frozen=True):
     last: str | None
     error: NodeMissing | NodeDamaged
     entries: int | None = None
-    """How many entries it held, if whatever names it says so."""
+    """How many entries the node held, if the reference to it has a count."""
 
     @property
     def span(self) -> KeyRange:
@@ -42,26 +41,26 @@ class Damage(Struct, frozen=True):
 
 
 class Survey(Struct):
-    """The entries that can be seen, in order of their paths, and what hides the others."""
+    """The entries that can be read, in order of their paths, and the damage that hides the others."""
 
     rows: list[Entry] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
     def hidden(self, within: Sequence[KeyRange]) -> list[KeyRange]:
-        """Return what is out of sight of these ranges."""
+        """Return the parts of these ranges that damage hides."""
         parts = [damage.span & span for damage in self.damage for span in within]
         return [part for part in parts if part.end is None or part.start < part.end]
 
 
 class Outline(Struct, frozen=True):
-    """What names the leaves of a tree that can be reached, in order, and what hides the others."""
+    """The references to the leaves of a tree that can be reached, in order, and the damage that hides the others."""
 
     leaves: Sequence[Ref]
     damage: list[Damage]
 
 
 def check(tree: IndexTree) -> Iterator[Damage]:
-    """Load every node that can be reached and yield the bad ones. Failures of the store itself are raised (V4)."""
+    """Load every node that can be reached and yield the damage. Failures of the store itself are raised (V4)."""
     yield from survey(tree.source, tree.root).damage
 
 
@@ -71,9 +70,10 @@ def survey(
     within: Sequence[KeyRange] = (EVERYTHING,),
     skip: set[Digest] | None = None,
 ) -> Survey:
-    """Read what can be read of some ranges of a tree. Failures of the store itself are raised (V4).
+    """Read the entries of some ranges of a tree, as far as possible. Failures of the store itself are raised (V4).
 
-    `skip` leaves out nodes that were visited before, by whatever version of the index, and takes note of the others.
+    `skip` holds the digests of nodes that were visited before, in any version of the index: they are left out, and the
+    nodes that are visited now are added.
     """
     seen = outline(source, root, within, skip)
     found = Survey(damage=seen.damage)
@@ -91,7 +91,7 @@ def outline(
     within: Sequence[KeyRange] = (EVERYTHING,),
     skip: set[Digest] | None = None,
 ) -> Outline:
-    """Read the branches of a tree, as far as that can be done, and return what names its leaves; as `survey` does."""
+    """Read the branches of a tree, as far as possible, and return references to its leaves; else like `survey`."""
     damage: list[Damage] = []
     refs: list[Ref] = [root] if root is not None and within else []
     for level in range(root.level if root is not None else 0, -1, -1):
@@ -111,13 +111,13 @@ def outline(
 
 
 def damage_of(ref: Ref, level: int, error: NodeMissing | NodeDamaged) -> Damage:
-    """Tell of a node that cannot be used."""
+    """Return the record of a node that cannot be used."""
     first, last = (ref.first, ref.last) if isinstance(ref, Child) else (None, None)
     return Damage(ref.node, level, first, last, error, None if isinstance(ref, Pointer) else ref.entries)
 
 
 def try_load(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | NodeDamaged:
-    """Return a node, or what is wrong with it; a failure of the store itself is raised (V4)."""
+    """Return a node, or the error that says what is wrong with it; a failure of the store itself is raised (V4)."""
     try:
         return source.load(level, ref)
     except (NodeMissing, NodeDamaged) as error:
@@ -130,11 +130,11 @@ _SEQ = re.compile(r'"seq"\s*:\s*(\d{1,15})(?!\d)')
 _ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]{1,1000}\})')
 _TRASH = re.compile(r'"trash"\s*:\s*(\{[^{}]{1,1000}\})')
 _FLAT = re.compile(r"\{[^{}]{40,4000}\}")
-"""As large as a row of the log can be, and no smaller: a head may hold a million braces (V25)."""
+"""An object of the size of a log row: a hostile head may hold a million braces (V25)."""
 
 
 class Salvage(Struct, frozen=True):
-    """Parts of a head that can be read. `rows` are of its log, oldest first, and may have gaps."""
+    """The legible parts of a corrupt head. `rows` are of its log, oldest first, and may have gaps."""
 
     store: str | None = None
     seq: int = 0
@@ -144,7 +144,7 @@ class Salvage(Struct, frozen=True):
 
 
 def salvage(data: bytes, where: str) -> Salvage:
-    """Read what can be read; `UnknownFormat` if it says that a newer Bayou wrote it (V10)."""
+    """Read the legible parts of a head; `UnknownFormat` if the head claims another format (V10)."""
     text = data.decode(errors="replace")
     found = _FORMAT.search(text)
     if found is not None and found[1] != str(FORMAT):

@@ -1,9 +1,8 @@
-"""Discovery: what a store without a head holds already, and how it becomes an index.
+"""Discovery: list what a store without a head holds, and publish it as the first index.
 
-The trash: discovered objects that left the index, kept as a tree until they are deleted.
-
-An object that Bayou wrote needs no such note, since its key says so. One that was there before has the plain path as
-its key, and nothing but this tree would tell it from payload that nobody has indexed yet.
+This module also has the rules of the trash: an index tree of discovered objects that left the index, kept until the
+collector deletes them. The key of an object that Bayou wrote shows that Bayou wrote it. A discovered object has the
+plain path as its key, and only the trash distinguishes it from payload that is not indexed yet.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import REPAIR, Root
-from bayou.index.node_store import Reads, Writes
+from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.index.tree import Change
 from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
@@ -28,18 +27,18 @@ from bayou.objectstore.transport import ObjectMeta
 _OUTSIDE = ("", ".", "..")
 IN_THE_WAY = "other objects have it as their directory"
 OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
-"""No reason to report a key: nobody misses it."""
+"""The reason for a key that is only counted, and not reported."""
 
 
 class Refused(Struct, frozen=True):
-    """A key below a payload root that cannot be payload. It stays where it is."""
+    """A key below a payload root that cannot be payload. The object stays where it is."""
 
     key: str
     reason: str
 
 
 class PayloadListing(Struct, frozen=True):
-    """The payload objects of a store, whoever wrote them; keys refused; and how many others are not ours."""
+    """The payload objects of a store, of Bayou and of other writers; refused keys; and the number of other keys."""
 
     objects: Sequence[ObjectMeta]
     refused: Sequence[Refused]
@@ -47,7 +46,7 @@ class PayloadListing(Struct, frozen=True):
 
 
 class Discovery(Struct, frozen=True):
-    """What a listing says: entries sorted by path, keys refused, and how many others are none of our business."""
+    """The entries of a listing, sorted by path; refused keys; and the number of other keys."""
 
     entries: Sequence[Entry]
     refused: Sequence[Refused]
@@ -55,7 +54,7 @@ class Discovery(Struct, frozen=True):
 
 
 class Discovered(Struct, frozen=True):
-    """The tree of what a store holds. `refused` names the first of the keys refused, of `refusals` in all."""
+    """The tree of a discovery. `refused` are the first of the refused keys, `refusals` is their number in all."""
 
     root: Root | None
     refused: Sequence[Refused]
@@ -64,15 +63,15 @@ class Discovered(Struct, frozen=True):
 
 
 class TooMany(Exception):
-    """There are more objects than one process was asked to list."""
+    """The store has more objects than the caller's limit."""
 
 
-def discover(store: Reads, *, limit: int | None = None) -> Discovery:
-    """List a store without a head and sort out what is payload. Nothing is written (V15).
+def discover(store: ReadableStore, *, limit: int | None = None) -> Discovery:
+    """List a store without a head and return the entries of its payload. Nothing is written (V15).
 
-    A listing that fails is raised, never taken for an empty one (V4). Where objects of pushes are found there is, or
-    was, a head: `AlreadyExists` if it is there by now (read it instead), `HeadLost` if it is not. `TooMany`, as soon as
-    it is known, if there are more than `limit` objects.
+    A failed listing is raised, never taken for an empty listing (V4). Objects of pushes show that there is, or was, a
+    head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not. `TooMany`, as early as possible, if
+    there are more than `limit` objects.
     """
     listing = list_payload(store, limit=limit)
     entries: dict[str, Entry] = {}
@@ -90,18 +89,18 @@ def discover(store: Reads, *, limit: int | None = None) -> Discovery:
     )
 
 
-def list_payload(store: Reads, *, limit: int | None = None) -> PayloadListing:
-    """List a store and sort out what is payload: at a plain path, or an object of a push. Nothing is written (V15)."""
+def list_payload(store: ReadableStore, *, limit: int | None = None) -> PayloadListing:
+    """List a store and return its payload: objects at plain paths, and objects of pushes. Nothing is written (V15)."""
     found, ignored = _list(store, limit)
     objects: dict[str, ObjectMeta] = {}
     refused: list[Refused] = []
-    folders = markers(store, found)
+    folders = folder_markers(store, found)
     for meta in found:
         if meta.key in folders:
             continue
         why = refusal(meta.key)
         if why is None:
-            # Of an object and a "folder" that a listing calls by one key, the object is the one with bytes.
+            # If an object and a "folder" are listed under one key, the larger is the object.
             if meta.key not in objects or meta.size > objects[meta.key].size:
                 objects[meta.key] = meta
         elif why == OF_ANOTHER_SYSTEM:
@@ -112,35 +111,35 @@ def list_payload(store: Reads, *, limit: int | None = None) -> PayloadListing:
 
 
 def in_payload(key: str) -> bool | None:
-    """Whether a key lies at or below a payload root, or pretends to lie outside; None for what Bayou keeps for itself.
+    """Whether a key is at or below a payload root, or tries to leave the store; None for Bayou's own objects.
 
-    `../x` and `/x` are refused by name (V21): a key of that kind is an attempt, and not another program's directory.
+    Keys like `../x` and `/x` are reported as refused (V21): they are an attempt to escape, not another program's data.
     """
     root, _, _ = key.partition("/")
     return None if root == keys.INTERNAL else root in paths.PAYLOAD_ROOTS or root in _OUTSIDE
 
 
-def other_store(key: str) -> str | None:
-    """Return the directory that is another store, as it holds `.bayou/`, if the key tells of one."""
+def nested_store(key: str) -> str | None:
+    """Return the directory above `.bayou/` in a key, which is another store; None if the key has none."""
     outside, inside, _ = key.partition(f"/{keys.INTERNAL}/")
     return outside if inside else None
 
 
 def refusal(key: str) -> str | None:
-    """Say why an object at or below a payload root is none of payload; None if it is."""
+    """Return why an object at or below a payload root is not payload; None if it is."""
     path = keys.parse_payload(key).path
     why = paths.refusal(path)
     return OF_ANOTHER_SYSTEM if why is not None and _of_another_system(path) else why
 
 
 def entry_of(meta: ObjectMeta) -> Entry:
-    """Return the entry of an object that nothing but a listing tells of: its hash is not known."""
+    """Return the entry of a listed object; its hash is unknown."""
     path, push = keys.parse_payload(meta.key)
     return Entry(path, push, meta.size, None, meta.etag, meta.version, meta.modified)
 
 
-def publish(store: Writes, root: Root | None, *, store_id: str, commit: str, at: str, by: str) -> HeadSeen:
-    """Create the head over the tree of a discovery, or return the head of whoever was faster (V1)."""
+def publish(store: WritableStore, root: Root | None, *, store_id: str, commit: str, at: str, by: str) -> HeadSeen:
+    """Create the first head, of a discovery's tree; if another client was faster, return that client's head (V1)."""
     tally = Tally(added=root.entries, bytes=root.bytes) if root else Tally()
     head = first_head(store=store_id, commit=commit, at=at, by=by, root=root, tally=tally)
     try:
@@ -148,13 +147,13 @@ def publish(store: Writes, root: Root | None, *, store_id: str, commit: str, at:
     except AlreadyExists:
         winner = read_head(store)
         if winner is None:
-            raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that") from None
+            raise BadAnswer(f"{store.url} says that its head is not modified, without a condition") from None
         return winner
     return HeadSeen(head, stored.etag, stored.version)
 
 
-def _list(store: Reads, limit: int | None) -> tuple[list[ObjectMeta], int]:
-    """Return what lies at or below a payload root and in no other store, and the number of other keys."""
+def _list(store: ReadableStore, limit: int | None) -> tuple[list[ObjectMeta], int]:
+    """Return the objects at or below a payload root and in no nested store, and the number of other keys."""
     found: list[ObjectMeta] = []
     foreign: set[str] = set()
     others = 0
@@ -165,13 +164,13 @@ def _list(store: Reads, limit: int | None) -> tuple[list[ObjectMeta], int]:
             ours = in_payload(meta.key)
             if ours is None:
                 continue
-            if (outside := other_store(meta.key)) is not None:
+            if (outside := nested_store(meta.key)) is not None:
                 foreign.add(outside)
             if ours:
                 found.append(meta)
             else:
                 others += 1
-    # The order of a listing does not say first that a directory is another store.
+    # Only now: a listing may name a nested store's payload before the key that shows that it is a store.
     kept = [meta for meta in found if foreign.isdisjoint(parents(meta.key))]
     return kept, others + len(found) - len(kept)
 
@@ -196,19 +195,19 @@ def directories(entries: Iterable[str]) -> set[str]:
     return seen
 
 
-def markers(store: Reads, found: Sequence[ObjectMeta]) -> set[str]:
-    """Return the keys of the "folders" that consoles make: empty objects whose key ends in `/`.
+def folder_markers(store: ReadableStore, found: Sequence[ObjectMeta]) -> set[str]:
+    """Return the keys of "folders" that consoles create: empty objects whose key ends in `/`.
 
-    Some listings drop that last character; then there is no object at the key that is left.
+    Some listings drop that last character; then there is no object at the remaining key.
     """
-    # Odd keys are only reported, those that end in `/` among them: no request with one may stop the others.
+    # Unsafe keys, among them those that end in `/`, are only reported: no request uses them, since it could fail.
     doubtful = [meta.key for meta in found if meta.size == 0 and paths.unsafe(meta.key) is None]
     there = store.map(partial(_exists, store), doubtful)
     gone = {key for key, exists in zip(doubtful, there, strict=True) if not exists}
     return gone | {meta.key for meta in found if meta.key.endswith("/")}
 
 
-def _exists(store: Reads, path: str) -> bool:
+def _exists(store: ReadableStore, path: str) -> bool:
     try:
         store.head(keys.payload(path, None))
     except NotFound:
@@ -216,8 +215,8 @@ def _exists(store: Reads, path: str) -> bool:
     return True
 
 
-def head_lost(store: Reads, key: str) -> AlreadyExists | HeadLost:
-    """Say why objects of pushes are there without a head; who publishes one does so before the first upload."""
+def head_lost(store: ReadableStore, key: str) -> AlreadyExists | HeadLost:
+    """Return the error for objects of pushes in a store without a head: a head is published before any upload."""
     try:
         store.head(keys.HEAD)
     except NotFound:
@@ -229,7 +228,7 @@ def head_lost(store: Reads, key: str) -> AlreadyExists | HeadLost:
 
 
 def _of_another_system(path: str) -> bool:
-    """Whether a safe path is refused only for a name that some other system keeps for itself."""
+    """Whether a safe path is refused only for a name that another system reserves."""
     if paths.unsafe(path) is not None:
         return False
     reserved = [segment for segment in path.split("/") if paths.reserved_name(segment) is not None]
@@ -237,9 +236,9 @@ def _of_another_system(path: str) -> bool:
 
 
 def trash_changes(changes: Iterable[Change]) -> dict[str, Entry | None]:
-    """Return what a commit of `changes` to the index changes in the trash; merge it in the same swap of the head.
+    """Return the changes of the trash that go with `changes` of the index, in the same swap of the head.
 
-    A discovered object whose entry is deleted or replaced goes in; one that is indexed (again) comes out (V5).
+    A discovered object whose entry is deleted or replaced goes in; an object that is indexed again comes out (V5).
     """
     trash: dict[str, Entry | None] = {}
     for change in changes:
@@ -251,10 +250,10 @@ def trash_changes(changes: Iterable[Change]) -> dict[str, Entry | None]:
 
 
 def trash_refusal(entry: Entry) -> str | None:
-    """Say why nothing may be deleted by a row of the trash; None if it can be one that a commit put there.
+    """Return why the collector must not delete the object of a trash row; None if a commit can have put it there.
 
-    The trash is part of the store, and whoever writes there can put any name into it (V5, V9, V25): only a payload path
-    of this store is believed, of an object that Bayou did not write, with the ETag that it had.
+    The trash is part of the store, and any writer of the store can put any name into it (V5, V9, V25). So only a
+    payload path of this store is accepted, of an object that Bayou did not write, with the ETag that it had.
     """
     if entry.push is not None:
         return "it names an object of a push, and such objects are never in the trash"

@@ -1,4 +1,4 @@
-"""One row of the index."""
+"""An entry: one row of the index, which describes the object of one path."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec import Struct
 from bayou.core import limits, paths
 from bayou.objectstore import keys
 
-_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Entry(Struct, frozen=True):
-    """What the index says of one path.
+    """The object that the index has for a path.
 
     `push` is the id of the push that wrote the object (None: discovered, at the plain path). `sha256` is 32 bytes, or
-    None after discovery until somebody of ours has read the object. `modified` is the file's mtime when it was
-    uploaded, in ms since 1970 UTC.
+    None after discovery until a Bayou client has read the object. `modified` is the file's mtime when it was uploaded,
+    in ms since 1970 UTC.
     """
 
     path: str
@@ -34,10 +34,10 @@ class Entry(Struct, frozen=True):
         return keys.payload(self.path, self.push)
 
     def refusal(self) -> str | None:
-        """Say why nothing may be done by this row, in the store or on a disk; None if it can be what a client wrote.
+        """Return why no client may act on this row, in a store or on a disk; None if a client can have written it.
 
-        A node can be proved to be what its commit wrote, and a row of it still be made to do harm (V21, V25). Such a
-        row is carried along, reported and forgotten on request; nobody reads, writes or deletes an object by it.
+        A digest proves that a commit wrote a row, not that the row is harmless (V21, V25). A refused row stays in the
+        index, is reported, and `verify --forget` drops it; no client reads, writes or deletes an object because of it.
         """
         why = paths.refusal(self.path)
         if why is not None:
@@ -49,6 +49,6 @@ class Entry(Struct, frozen=True):
         if self.modified not in limits.TIME_MS:
             return "its time is none that a calendar has"
         for label in (self.etag, self.version):
-            if label is not None and (len(label.encode()) > limits.LABEL_BYTES or _ODD.search(label)):
+            if label is not None and (len(label.encode()) > limits.LABEL_BYTES or _CONTROL.search(label)):
                 return "its ETag or version is too long, or has a control character"
         return None

@@ -1,6 +1,7 @@
 """The head: the one mutable object of the index, changed only by compare-and-swap (V1).
 
-What the head of a replica says of the store that it is a copy of.
+It names the current root, and holds the newest rows of the log. `advance` computes the next head, and `swap_head`
+stores it if the store still has the head that was read. The head of a replica also names its source (`Replica`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bayou.core.structs import (
 )
 from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
-from bayou.index.node_store import Reads, Writes
+from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.objectstore import keys
 from bayou.objectstore.transport import Create, Match, Stored
 
@@ -40,9 +41,9 @@ class Replica(Struct, frozen=True):
     """The source of a replica, and how far it was copied.
 
     `seq`, `commit` and `rebuilt` are those of the source's head that was copied last; `root` was its root, and `into`
-    the root that this made here: a replica with another root has been written to by somebody else. `whole`: every entry
-    of `root` was copied; otherwise the next run compares everything. A Bayou that does not know this field carries it
-    along.
+    the root that the copy made here: if the replica has another root, another client has written to it. `whole`: every
+    entry of `root` was copied; otherwise the next run compares everything. A client that does not know this field
+    preserves it.
     """
 
     store: Identifier
@@ -56,11 +57,11 @@ class Replica(Struct, frozen=True):
 
 FORMAT = 1
 PAGE_ROWS = 50
-"""The log in the head has at least this many rows once there are as many, and always less than twice as many."""
+"""The head's log has less than twice as many rows, and at least this many once there were as many commits."""
 
 
 class Gc(Struct, frozen=True):
-    """How often the store was collected, and of what age (the store's clock) uploads may be gone since the last."""
+    """How often the store was collected; uploads older than `before` (the store's clock) may be gone since."""
 
     count: Count = 0
     before: Time | None = None
@@ -83,16 +84,16 @@ class Head(SelectiveStruct, frozen=True):
     log: tuple[LogRow, ...]
     older: Identifier | None
     rebuilt: Identifier | None = None
-    """The commit that rebuilt the index last, if one did: what base knew before that is no history of this head."""
+    """The commit that last rebuilt the index, if any: a base from before that commit is not part of this history."""
     replica: Replica | None = None
-    """What this store is a copy of, if it is one."""
+    """The source of this store, if the store is a replica."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that a newer version of this format wrote; they are carried along."""
+    """Fields that a newer version of this format wrote; the next head preserves them."""
     format: int = FORMAT
 
 
 class HeadSeen(Struct, frozen=True):
-    """A head, and the fingerprint that came in the same answer (V2)."""
+    """A head, and the fingerprint that came in the same response (V2)."""
 
     head: Head
     etag: str | None
@@ -124,11 +125,11 @@ def advance(
     gc: Gc | None = None,
     mass_delete: bool = False,
 ) -> tuple[Head, Page | None]:
-    """Return the head that follows `head`, and the page of the log that must be stored before it, if one is full."""
+    """Return the head that follows `head`, and the log page that must be stored before it, if a page is full."""
     row = LogRow.of(head.seq + 1, commit, at, by, root, tally, mass_delete)
     log, older, page = (*head.log, row), head.older, None
     if len(log) >= 2 * PAGE_ROWS:
-        # Named by the commit, which no other attempt shares: the page of a swap that fails is never anybody's.
+        # Named by the commit id, which no other attempt shares: no head ever names the page of a failed swap.
         page = Page(commit, older, log[:PAGE_ROWS])
         log, older = log[PAGE_ROWS:], page.id
     new = replace(
@@ -147,10 +148,10 @@ def advance(
     return new, page
 
 
-def read_head(store: Reads, if_none_match: str | None = None) -> HeadSeen | None:
+def read_head(store: ReadableStore, if_none_match: str | None = None) -> HeadSeen | None:
     """Return the head, or None if its ETag is `if_none_match`.
 
-    `NotFound` if the store has none, `HeadCorrupt` or `UnknownFormat` if it is not one of ours.
+    `NotFound` if the store has none, `HeadCorrupt` or `UnknownFormat` if this client cannot use it.
     """
     try:
         fetched = store.get(keys.HEAD, if_none_match=if_none_match, most=limits.HEAD_BYTES)
@@ -161,14 +162,16 @@ def read_head(store: Reads, if_none_match: str | None = None) -> HeadSeen | None
     return HeadSeen(parse_head(bytes(fetched.data), store.url), fetched.meta.etag, fetched.meta.version)
 
 
-def create_head(store: Writes, head: Head) -> Stored:
-    """Store the first head; `AlreadyExists` if somebody was faster."""
+def create_head(store: WritableStore, head: Head) -> Stored:
+    """Store the first head; `AlreadyExists` if another client was faster."""
     return store.put(keys.HEAD, encode_head(head), condition=Create())
 
 
-def swap_head(store: Writes, head: Head, over: Match, page: Page | None) -> Stored:
-    """Replace the head of exactly the version `over`, after storing the page that `advance` made; else
-    `PreconditionFailed`, and nothing has changed that anybody can see (V11)."""
+def swap_head(store: WritableStore, head: Head, over: Match, page: Page | None) -> Stored:
+    """Store the page that `advance` made, then replace the head if its version is exactly `over`.
+
+    Otherwise raise `PreconditionFailed`: then no reader sees any change (V11).
+    """
     if over.etag is None and over.version is None:
         raise NoConditionalWrites(f"{store.url} gave no ETag for {keys.HEAD}, so it cannot be replaced safely")
     if page is not None:
@@ -176,14 +179,14 @@ def swap_head(store: Writes, head: Head, over: Match, page: Page | None) -> Stor
     return store.put(keys.HEAD, encode_head(head), condition=over)
 
 
-def iter_log(store: Reads, head: Head) -> Iterator[LogRow]:
-    """Yield every row of the log, newest first; pages are read only when they are reached."""
+def iter_log(store: ReadableStore, head: Head) -> Iterator[LogRow]:
+    """Yield every row of the log, newest first; a page is read only when the caller reaches it."""
     yield from reversed(head.log)
     yield from older_rows(store, head.older, head.log[0].seq)
 
 
 def encode_head(head: Head) -> bytes:
-    """Write a head."""
+    """Return a head as JSON."""
     return dump_json(
         {
             "format": head.format,
@@ -206,11 +209,11 @@ def encode_head(head: Head) -> bytes:
 
 
 def parse_head(data: bytes, where: str) -> Head:
-    """Read a head; `where` it came from is for the error. The format is looked at before anything else (V10)."""
+    """Parse a head; `where` names its store in errors. The format is checked before anything else (V10)."""
     try:
         fields = parse(data, limits.HEAD_BYTES)
         found = require_field(fields, "format")
-        if type(found) is not int:  # a bool is none
+        if type(found) is not int:  # not isinstance: a bool is an int
             raise Malformed("format is not an integer")
         if found != FORMAT:
             raise unknown_format(where, str(found))
@@ -220,12 +223,12 @@ def parse_head(data: bytes, where: str) -> Head:
 
 
 def head_corrupt(where: str, why: str) -> HeadCorrupt:
-    """Say that a head is none, and what to do."""
+    """Return the error for a corrupt head, with its reason and a hint."""
     return HeadCorrupt(f"the head of {where} is corrupt: {why}", hint=f"rebuild the index with `{REPAIR}`")
 
 
 def unknown_format(where: str, found: str) -> UnknownFormat:
-    """Say that an index is of another format; whoever meets one leaves it alone (V10)."""
+    """Return the error for an index of another format, which a client never changes (V10)."""
     return UnknownFormat(
         f"the index of {where} has format {found[:20]}, and this Bayou knows format {FORMAT}",
         hint="install a newer Bayou; nothing was changed",

@@ -1,4 +1,4 @@
-"""A range of paths."""
+"""Ranges of paths, by which jobs and lookups divide an index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayou.index.node import Child, Leaf
 
 
 class KeyRange(Struct, frozen=True):
-    """The paths from `start` on and before `end` (None: no end), in bytewise order.
+    """The paths from `start` up to but not including `end` (None: no end), in bytewise order.
 
     Python compares strings by code point, which is the order of their UTF-8 bytes.
     """
@@ -29,7 +29,7 @@ class KeyRange(Struct, frozen=True):
         return path >= self.start and (self.end is None or path < self.end)
 
     def touches(self, child: Child) -> bool:
-        """Whether a node can hold a path of this range."""
+        """Whether the node of a child can hold a path of this range."""
         return child.last >= self.start and (self.end is None or child.first < self.end)
 
     def rows(self, leaf: Leaf) -> Iterable[Entry]:
@@ -40,7 +40,7 @@ class KeyRange(Struct, frozen=True):
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """Its start and its end, for those who compare with `>=` and `<`; no path comes after the last character."""
+        """The start and the end, for a comparison with `>=` and `<`; every path is less than the last character."""
         return self.start, chr(0x10FFFF) if self.end is None else self.end
 
     def __and__(self, other: KeyRange) -> KeyRange:
@@ -52,11 +52,11 @@ EVERYTHING = KeyRange()
 
 
 class KeyRanges:
-    """Several ranges as one, few or many; what is asked of them costs as much as of one."""
+    """The union of several ranges; a lookup is a binary search, however many ranges there are."""
 
     def __init__(self, spans: Iterable[KeyRange]) -> None:
         self._spans: list[KeyRange] = []
-        for span in sorted(spans, key=lambda one: one.start):
+        for span in sorted(spans, key=lambda span: span.start):
             last = self._spans[-1] if self._spans else None
             if last is None or (last.end is not None and last.end < span.start):
                 self._spans.append(span)
@@ -72,7 +72,7 @@ class KeyRanges:
         return at >= 0 and self._spans[at].holds(path)
 
     def touches(self, child: Child) -> bool:
-        """Whether a node can hold a path of these ranges."""
+        """Whether the node of a child can hold a path of these ranges."""
         at = bisect_right(self._starts, child.last) - 1
         return at >= 0 and self._spans[at].touches(child)
 
@@ -82,7 +82,7 @@ class KeyRanges:
 
 
 def _successor(prefix: str) -> str | None:
-    """Return the least string that is greater than all that begin with `prefix`."""
+    """Return the least string that is greater than every string that begins with `prefix`; None if there is none."""
     while prefix:
         point = ord(prefix[-1]) + 1
         if point == 0xD800:

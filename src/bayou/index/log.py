@@ -1,4 +1,4 @@
-"""The log: one row for each commit, the newest in the head, the others in immutable pages."""
+"""The log: one row for each commit; the head holds the newest rows, immutable pages hold the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bayou.core.structs import (
     unknown_fields,
 )
 from bayou.index.node import REPAIR, Pointer, Root
-from bayou.index.node_store import Reads, Writes
+from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.objectstore import keys
 from bayou.objectstore.transport import Create
 
@@ -45,7 +45,7 @@ class Tally(Struct, frozen=True):
 
 
 class LogRow(SelectiveStruct, frozen=True):
-    """One commit and the root that it made. `mass_delete`: somebody allowed it to delete more than usual."""
+    """One commit and the root that it made. `mass_delete`: the user allowed it to delete more than usual."""
 
     unhashed: ClassVar[tuple[str, ...]] = ("extra",)
 
@@ -64,14 +64,14 @@ class LogRow(SelectiveStruct, frozen=True):
 
     @classmethod
     def of(cls, seq: int, commit: str, at: str, by: str, root: Root | None, tally: Tally, mass_delete: bool) -> LogRow:
-        """Make the row of a commit."""
+        """Return the row of a commit."""
         pointer = None if root is None else root.pointer
         counts = (tally.added, tally.changed, tally.deleted, tally.bytes)
         return cls(seq, commit, at, by, pointer, *counts, mass_delete)
 
     @classmethod
     def parse(cls, found: object, where: str = "") -> LogRow:
-        """Read a row, or raise `Malformed`."""
+        """Parse a row, or raise `Malformed`."""
         fields = check_object(found, where)
         row = {**fields, "root": _pointer(fields, where), "extra": unknown_fields(fields, LogRow)}
         made = convert(row, LogRow, where, optional=("mass_delete",))
@@ -79,10 +79,10 @@ class LogRow(SelectiveStruct, frozen=True):
         return made
 
     def document(self) -> dict[str, Any]:
-        """Return the row as JSON has it.
+        """Return the row as a JSON object.
 
-        `root` is `<level>-<node>`, without the node's commit where that is this very commit: a root in full would make
-        the head half as large again.
+        `root` is `<level>-<node>`, without the node's commit where that is this row's commit: a complete root would
+        make the head half as large again.
         """
         root = self.root and f"{self.root.level}-{self.root.node.removesuffix(f'-{self.commit}')}"
         return {
@@ -108,8 +108,8 @@ class Page(Struct, frozen=True):
     rows: tuple[LogRow, ...]
 
 
-def write_page(store: Writes, page: Page) -> None:
-    """Store a page. Its id is its commit's alone, so one that is there already is this one."""
+def write_page(store: WritableStore, page: Page) -> None:
+    """Store a page. Its id is unique to its commit, so a page that exists already is this page."""
     document = {"id": page.id, "older": page.older, "rows": [row.document() for row in page.rows]}
     try:
         store.put(keys.log_page(page.id), dump_json(document), condition=Create())
@@ -117,7 +117,7 @@ def write_page(store: Writes, page: Page) -> None:
         pass
 
 
-def read_page(store: Reads, page: str) -> Page:
+def read_page(store: ReadableStore, page: str) -> Page:
     """Return a page, or raise `IndexDamaged`."""
     try:
         fetched = store.get(keys.log_page(page), most=limits.PAGE_BYTES)
@@ -126,7 +126,7 @@ def read_page(store: Reads, page: str) -> Page:
     except TooLarge as error:
         raise _damaged(page, error.message) from error
     if fetched is None:
-        raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, and nobody asked that")
+        raise BadAnswer(f"{store.url} says that page {page} of the log is not modified, without a condition")
     try:
         fields = parse(bytes(fetched.data), limits.PAGE_BYTES)
         made = convert({**fields, "rows": rows_of(fields, "rows")}, Page)
@@ -137,10 +137,11 @@ def read_page(store: Reads, page: str) -> Page:
         raise _damaged(page, str(error)) from error
 
 
-def older_pages(store: Reads, page: str | None, below: int | None = None) -> Iterator[Page]:
-    """Yield the pages from `page` back; they go on from the row with the seq `below`, or from wherever the first ends.
+def older_pages(store: ReadableStore, page: str | None, below: int | None = None) -> Iterator[Page]:
+    """Yield the pages from `page` back; the first must end before the seq `below`, if that is given.
 
-    Each must end where the next one begins, so that pages which name each other in a circle are damage and no loop.
+    Each page must end where the page after it begins, so that pages that name each other in a circle are damage and no
+    endless loop.
     """
     for _ in range(limits.LOG_PAGES_MAX):
         if page is None:
@@ -154,14 +155,14 @@ def older_pages(store: Reads, page: str | None, below: int | None = None) -> Ite
         raise _damaged(page, f"more than {limits.LOG_PAGES_MAX} pages come after it")
 
 
-def older_rows(store: Reads, page: str | None, below: int) -> Iterator[LogRow]:
-    """Yield the rows of the pages from `page` back, newest first; they go on from the row with the seq `below`."""
+def older_rows(store: ReadableStore, page: str | None, below: int) -> Iterator[LogRow]:
+    """Yield the rows of the pages from `page` back, newest first; they continue from the row with the seq `below`."""
     for found in older_pages(store, page, below):
         yield from reversed(found.rows)
 
 
 def rows_of(fields: Mapping[str, Any], name: str) -> tuple[LogRow, ...]:
-    """Read a list of rows, which has at least one and no gap."""
+    """Parse a list of rows, which must have at least one row and no gap."""
     found = require_field(fields, name)
     if not isinstance(found, list):
         raise Malformed(f"{name} is not a list")

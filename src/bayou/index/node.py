@@ -1,7 +1,7 @@
-"""Nodes of an index tree, what names them, and the digest over their rows.
+"""Nodes of an index tree (leaves and branches), the references that name them, and the digest over their rows.
 
-The digest is over the rows and not over a file, so that it does not depend on who wrote the Parquet. It leaves out
-the children's `node` names, which differ between commits that hold the same entries.
+The digest is over the rows and not over the file, so that it does not depend on the Parquet writer. It leaves out the
+children's `node` names, which differ between commits that hold the same entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPAIR = "bayou datastore verify --repair"
 
 
 class Child(Struct, frozen=True):
-    """What a branch says of one node below it."""
+    """A row of a branch: describes one node below it."""
 
     first: str
     last: str
@@ -43,7 +43,7 @@ class Child(Struct, frozen=True):
 
 
 class Root(Struct, frozen=True):
-    """What a head says of the top node of its tree."""
+    """The reference of a head to the top node of its tree."""
 
     node: Label
     digest: Digest
@@ -57,7 +57,7 @@ class Root(Struct, frozen=True):
 
 
 class Pointer(Struct, frozen=True):
-    """What a row of the log says of an earlier root: enough to find it and to prove it."""
+    """The reference of a log row to the root of that commit: enough to find the node and to verify it."""
 
     level: Count
     node: Label
@@ -68,7 +68,7 @@ class Pointer(Struct, frozen=True):
 
 
 Ref = Child | Root | Pointer
-"""Whatever names a node: all have `node` and `digest`."""
+"""A reference to a node: all have `node` (its name) and `digest`."""
 
 
 class Leaf(Struct, frozen=True):
@@ -123,12 +123,12 @@ Node = Leaf | Branch
 
 
 def _sum(numbers: Iterable[int]) -> int:
-    """Add what rows say. One of them may say anything (V25), and their parent's row still has to hold the sum."""
+    """Add numbers of rows. A row may hold any number (V25), and the sum must still fit into the parent's row."""
     return min(max(sum(numbers), 0), limits.SUM_MAX)
 
 
 def leaf(rows: Sequence[Entry]) -> Leaf:
-    """Make a leaf, with its digest."""
+    """Return a leaf of these entries, with its digest."""
     parts = [_DOMAIN, b"\0"]
     add = parts.append
     # Hot: a call for each field would double the time of building a million entries.
@@ -144,7 +144,7 @@ def leaf(rows: Sequence[Entry]) -> Leaf:
 
 
 def branch(level: int, rows: Sequence[Child]) -> Branch:
-    """Make a branch, with its digest."""
+    """Return a branch of these children, with its digest."""
     parts = [_DOMAIN, level.to_bytes(1, "big")]
     add = parts.append
     for row in rows:
@@ -156,37 +156,37 @@ def branch(level: int, rows: Sequence[Child]) -> Branch:
 
 
 def name(digest: Digest, commit: str) -> str:
-    """Name a node: a commit's nodes are its own, so an unreachable one can never become reachable again."""
+    """Return a node's name. It contains the commit, so that an unreachable node never becomes reachable again."""
     return f"{digest.hex()}-{commit}"
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` can name a node, and so cannot lead anywhere else."""
+    """Whether `text` is a node's name, so that its key can be no other object's."""
     return keys.parse_node(keys.node(text)) == text
 
 
 def digest_of(text: str) -> Digest:
-    """Read the digest from a node's name."""
+    """Return the digest in a node's name."""
     return bytes.fromhex(text[:64])
 
 
 def child_of(node: Node, named: str) -> Child:
-    """Describe a node for the branch above it."""
+    """Return the row that describes a node in the branch above it."""
     return Child(node.first, node.last, named, node.digest, node.entries, node.bytes)
 
 
 def root_of(level: int, child: Child) -> Root:
-    """Describe the only node of a level for the head."""
+    """Return the root whose top node is the only node of a level."""
     return Root(child.node, child.digest, level, child.entries, child.bytes)
 
 
 def damaged(node: str, why: str) -> NodeDamaged:
-    """Say what is wrong with a node, and what to do."""
+    """Return the error for a damaged node, with its reason and a hint."""
     return NodeDamaged(f"index node {node} is damaged: {why}", hint=f"rebuild the index with `{REPAIR}`")
 
 
 def verify(node: Node, ref: Ref) -> None:
-    """Raise `NodeDamaged` unless the node is what `ref` says of it."""
+    """Raise `NodeDamaged` unless a node has the digest, counts and range that `ref` claims."""
     if node.digest != ref.digest:
         raise damaged(ref.node, f"its rows have the digest {node.digest.hex()}")
     if isinstance(ref, Pointer):

@@ -1,10 +1,9 @@
-"""Parse nodes of a store in a process of its own, which a node that is made for it may end (V25).
+"""Parse nodes of a store in a child process, which a hostile node may crash (V25).
 
 The Parquet parser ends its whole process on some bytes and takes any amount of memory on others; a seal does not help
-against a writer who means harm. The child has limits of its own for memory and time (`index.node_parser_child`),
-knows no
-credential, and answers with plain columns in JSON. A child that dies, hangs or answers nonsense is a damaged node, and
-the next node gets another child. One child is enough: this process spends as long on what comes back as the child does.
+against a malicious writer. The child (`index.node_parser_child`) has limits for memory and time, has no credential, and
+answers with plain columns in JSON. If the child dies, hangs or answers nonsense, the node counts as damaged, and the
+next node gets a new child. One child is enough: this process spends as long on an answer as the child does.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from bayou.core.errors import ParserFailed
 _MESSAGE = struct.Struct("<IB")
 _COLUMNS = 0
 _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from bayou.index.node_parser_child import main; main()"
-_AT_ONCE = 1 << 20
+_PIPE_BYTES = 1 << 20
 
 
 class Unparsable(ValueError):
-    """A node that the child could not read; the message says why, in one line."""
+    """A node that the child could not parse; the message says why, in one line."""
 
 
 def prepare() -> None:
-    """Start the child, if there is none, and do not wait for it: what it loads, it loads while a node is fetched."""
+    """Start the child, if there is none, without waiting for it: its imports run while a node is fetched."""
     if _state.child is None and _state.lock.acquire(blocking=False):
         try:
             _state.child = _state.child or _Child()
@@ -46,20 +45,20 @@ def prepare() -> None:
 
 
 def parse(data: bytes, level: int) -> list[list[Any]]:
-    """Return the columns of a node, in the order of its schema; hashes are hexadecimal. `Unparsable` if it has none."""
+    """Return the columns of a node, in the order of its schema; hashes are hexadecimal. Else `Unparsable`."""
     with _state.lock:
         chances = 2
         while True:
-            # Nobody else gets this child before it has answered: whatever is raised, no old answer is met later.
+            # No other call gets this child before it has answered: after an exception no call reads an old answer.
             child, _state.child = _state.child, None
             fresh = child is None
             child = child or _Child()
             try:
-                kind, answer = child.ask(level, data)
+                kind, answer = child.request(level, data)
             except _Died as error:
                 child.end()
-                # V4: only what a new child dies of is damage. One that waited may have ended for want of work, or of
-                # memory that an earlier node took; and a SIGKILL is none of its own limits, but somebody's.
+                # V4: a node is damaged only if a new child dies of it. An idle child may have ended by itself, or for
+                # want of memory that an earlier node took; and SIGKILL comes from outside, not from the child's limits.
                 if fresh or error.hung:
                     chances -= 1 if error.killed else 2
                 if chances <= 0:
@@ -74,7 +73,7 @@ def parse(data: bytes, level: int) -> list[list[Any]]:
 
 
 class _Died(Exception):
-    """The child has ended, or does not answer as it should: it `hung`, or was `killed` by somebody."""
+    """The child has ended, or does not answer as it should: it `hung`, or was `killed` by SIGKILL."""
 
     def __init__(self, how: str, *, hung: bool = False, killed: bool = False) -> None:
         super().__init__(how)
@@ -83,7 +82,7 @@ class _Died(Exception):
 
 
 class _Child:
-    """One child process. Both of its pipes are read and written only as far as they allow, until a moment in time."""
+    """One child process. Its pipes do not block, and every read and write has a time limit (V12)."""
 
     def __init__(self) -> None:
         try:
@@ -95,7 +94,7 @@ class _Child:
                 bufsize=0,
                 cwd="/",
                 env=_environment(),
-                process_group=0,  # an interrupt of the terminal is for this process to act on
+                process_group=0,  # only this process handles an interrupt from the terminal
             )
         except OSError as error:
             raise _failed(str(error)) from error
@@ -109,11 +108,11 @@ class _Child:
         self._ready = False
         _state.living.add(self)
 
-    def ask(self, level: int, data: bytes) -> tuple[int, bytes]:
-        """Send a node and return the answer; `_Died` unless one comes."""
+    def request(self, level: int, data: bytes) -> tuple[int, bytes]:
+        """Send a node and return the kind and the bytes of the answer; `_Died` if no valid answer comes."""
         self._wait_ready()
         until = time.monotonic() + limits.NODE_SECONDS
-        # The child answers only once it has read all of a request, so neither side waits for the other to read.
+        # The child answers only after it has read the whole request, so neither side waits for the other to read.
         self._send(_MESSAGE.pack(len(data), level) + data, until)
         answer = self._receive(_MESSAGE.size, until)
         length, kind = _MESSAGE.unpack_from(answer)
@@ -125,14 +124,14 @@ class _Child:
         return kind, answer[_MESSAGE.size :]
 
     def end(self) -> None:
-        """Kill it and wait for it (V14)."""
+        """Kill the child and wait for it (V14)."""
         _state.living.discard(self)
         self._process.kill()
         self._process.wait()
         self._close()
 
     def leave(self) -> None:
-        """After a fork: it is the other process's child. Only the copies of its pipes are ours, and are closed."""
+        """Close the copies of the pipes after a fork: the child belongs to the parent process."""
         self._process.returncode = 0
         self._close()
 
@@ -142,7 +141,7 @@ class _Child:
             pipe.close()
 
     def _wait_ready(self) -> None:
-        """Wait until it has loaded what it needs: a child that fails before that says nothing about any node."""
+        """Wait until the child has loaded its modules: a failure before that is not the fault of any node."""
         if self._ready:
             return
         try:
@@ -162,11 +161,11 @@ class _Child:
                 raise self._ended() from None
 
     def _receive(self, least: int, until: float) -> bytes:
-        """Return what comes, at least so many bytes."""
+        """Return the bytes that arrive, at least `least`."""
         parts: list[bytes] = []
         while least > 0:
             self._wait(self._output, select.POLLIN, until)
-            part = os.read(self._output, _AT_ONCE)
+            part = os.read(self._output, _PIPE_BYTES)
             if not part:
                 raise self._ended()
             parts.append(part)
@@ -180,7 +179,7 @@ class _Child:
             raise _Died(f"took longer than {limits.NODE_SECONDS:g} s", hung=True)
 
     def _ended(self) -> _Died:
-        """Say how it ended."""
+        """Return the error that says how the child ended."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -191,7 +190,7 @@ class _Child:
 
 
 class _State:
-    """The child of this process. Whoever has the lock may talk to it; `living` are all that were not waited for yet."""
+    """The child of this process, guarded by `lock`; `living` are all children that were not waited for yet."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -215,20 +214,20 @@ def _columns(kind: int, answer: bytes) -> list[list[Any]]:
 
 
 def _widen(pipe: int) -> None:
-    """Make room for a whole answer where the system can: each part of one is a wait among threads that compute."""
+    """Enlarge a pipe to hold a whole answer, where the system can: each further read waits for other threads."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _AT_ONCE)
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _import_path() -> list[str]:
-    """Return where the child finds our code and the parser: where this process does, but for its working directory."""
+    """Return the child's `sys.path`: that of this process, without relative entries such as the working directory."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(limits.__file__)))
     return [home, *(entry for entry in sys.path if os.path.isabs(entry) and entry != home)]
 
 
 def _environment() -> dict[str, str]:
-    """Return what the child is told of ours: where libraries are, and no credential (V26)."""
+    """Return the child's environment: where libraries are, and no credential (V26)."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     return {**kept, "RUST_BACKTRACE": "0", "MALLOC_ARENA_MAX": "1"}
 

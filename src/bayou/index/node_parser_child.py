@@ -1,8 +1,8 @@
-"""The process that parses nodes which may hold anything: it may die of one, and nobody else does (V25).
+"""The child process of `index.node_parser`: it parses untrusted nodes, and only this process dies of a bad one (V25).
 
 It reads requests from its standard input and answers each on its standard output, one at a time, until the input ends
-or nothing comes for a while. A request is the number of bytes, the node's level, and the bytes; an answer is the number
-of bytes, whether it is the node's columns (JSON) or a sentence that says what is wrong, and the bytes.
+or no request comes for a minute. A request is the number of bytes, the node's level, and the bytes. An answer is the
+number of bytes, the kind (the node's columns as JSON, or a sentence that says what is wrong), and the bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bayou.index.parquet import BadColumns, read_columns
 MESSAGE = struct.Struct("<IB")
 COLUMNS, WRONG = 0, 1
 READY = MESSAGE.pack(0, COLUMNS)
-"""What it says first: then all that it needs is loaded, and only a node can be its end."""
+"""The first message: all modules are loaded, so from now on only a node can end the process."""
 
 _IDLE_S = 60
 _LONGEST = 300
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends or stays idle."""
     _bound_memory()
     _write(READY)
     while select.select([0], [], [], _IDLE_S)[0] and (header := _read(MESSAGE.size)):
@@ -51,12 +51,12 @@ def _answer(data: bytes, level: int) -> tuple[int, bytes]:
 
 
 def _plain(column: list[object]) -> list[object]:
-    """Return a column as JSON has it: of bytes, their hexadecimal digits."""
+    """Return a column as JSON values: bytes become hexadecimal digits."""
     return [value.hex() if isinstance(value, bytes) else value for value in column]
 
 
 def _bound_memory() -> None:
-    """Limit the address space to what there is now and what one node may take; leave no core dump of a store's data."""
+    """Limit the address space to its current size and what one node may take; allow no core dump of a store's data."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -69,7 +69,7 @@ def _bound_memory() -> None:
 
 
 def _bound_time() -> None:
-    """Allow this request its own time to compute, whatever others took."""
+    """Give this request its own limit of CPU time, whatever earlier requests used."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     wanted = int(usage.ru_utime + usage.ru_stime) + 1 + limits.NODE_CPU_S
@@ -77,7 +77,7 @@ def _bound_time() -> None:
 
 
 def _read(length: int) -> bytes:
-    """Read exactly so many bytes; none if the input ends."""
+    """Read exactly `length` bytes; none if the input ends."""
     parts = []
     while length:
         part = os.read(0, min(length, 1 << 20))

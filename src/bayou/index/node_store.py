@@ -1,12 +1,8 @@
-"""Nodes in a store.
+"""Storage of nodes: in a store (`StoreNodes` reads, `StoreSink` writes) and in a local directory (`LocalNodes`).
 
-Nodes as bytes. What writes and reads them, and Arrow with it, is loaded with the first: most syncs need none.
-
-What all sinks of nodes have in common: take and name now, store together later.
-
-Nodes in a directory of this machine: a cache of a store's, and the home of trees that exist only here.
-
-What the index needs of a store; `bayou.objectstore.store.Store` has it all.
+The local directory caches nodes of the store, and holds the trees that exist only on this machine (base). A sink names
+nodes when it accepts them, and stores them together at `flush`. The module that encodes nodes, and Arrow with it, is
+imported with the first node, since most syncs need none.
 """
 
 from __future__ import annotations
@@ -33,18 +29,46 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+READ_AHEAD = 16
+"""Nodes that are loaded at once: enough to hide a store's latency behind the decoding, few enough to hold."""
+
+
+class ReadableStore(Protocol):
+    """What the index needs of a store that it reads; `bayou.objectstore.store.Store` implements it."""
+
+    @property
+    def url(self) -> str: ...
+
+    def get(self, key: Key, *, if_none_match: str | None = None, most: int | None = None) -> Fetched | None: ...
+
+    def head(self, key: Key) -> ObjectMeta: ...
+
+    def list(self) -> Iterator[Sequence[ObjectMeta]]: ...
+
+    def map(self, function: Callable[[T], R], items: Iterable[T], /, *, threads: int | None = None) -> Iterator[R]: ...
+
+
+class WritableStore(ReadableStore, Protocol):
+    """What the index needs of a store that it also writes."""
+
+    def put(self, key: Key, data: Buffer, *, condition: Condition | None = None) -> Stored: ...
+
+
 def encode(node: Node) -> bytes:
-    """Write a node as a sealed Parquet file."""
+    """Return a node as a sealed Parquet file."""
     from bayou.index import parquet  # noqa: PLC0415
 
     return parquet.encode(node)
 
 
 def decode(data: Buffer, level: int, ref: Ref, *, ours: bool = False) -> Node:
-    """Read a node and prove that it is what `ref` says; else raise `NodeDamaged` that names it.
+    """Parse a node and verify it against `ref`; else raise `NodeDamaged`.
 
-    `ours`: the bytes come from this machine's own state, where only nodes get that this client wrote or proved. Others
-    are parsed by a process of its own (V25).
+    `ours`: the bytes come from the local state, which holds only nodes that this client has written or verified. A
+    child process parses all others (V25).
     """
     from bayou.index import parquet  # noqa: PLC0415
 
@@ -52,22 +76,22 @@ def decode(data: Buffer, level: int, ref: Ref, *, ours: bool = False) -> Node:
 
 
 def prepare() -> None:
-    """Start the process that parses nodes of a store, while one is fetched."""
+    """Start the child process that parses nodes of a store, while a node is fetched."""
     from bayou.index import node_parser  # noqa: PLC0415
 
     node_parser.prepare()
 
 
 class NodeFile(Struct, frozen=True):
-    """A node as it is stored."""
+    """An encoded node."""
 
     level: int
     name: str
     data: bytes
 
 
-class Staging(ABC):
-    """A sink of one commit's nodes. `written` are the names of those that are stored."""
+class StagingSink(ABC):
+    """The base class of sinks, for the nodes of one commit. `written` are the names of the nodes that are stored."""
 
     def __init__(self, commit: str) -> None:
         self.written: list[str] = []
@@ -75,45 +99,45 @@ class Staging(ABC):
         self._staged: deque[NodeFile] = deque()
 
     def save(self, node: Node) -> str:
-        """Encode a node at once, since bytes are a tenth of what its rows take in memory, and return its name."""
+        """Encode a node at once, since its bytes take a tenth of the memory of its rows, and return its name."""
         named = name(node.digest, self.commit)
         self.take(NodeFile(node.level, named, encode(node)))
         return named
 
     def take(self, file: NodeFile) -> None:
-        """Take a node that was encoded elsewhere, for the same commit."""
+        """Accept a node that was encoded elsewhere, for the same commit."""
         self._staged.append(file)
 
     def flush(self) -> None:
-        """Store what is staged. After a failure, what is not known to be stored is staged still."""
-        for file in self._keep(tuple(self._staged)):
+        """Store the staged nodes. After a failure, the nodes that are not known to be stored stay staged."""
+        for file in self._store_files(tuple(self._staged)):
             self._staged.popleft()
             self.written.append(file.name)
 
     @abstractmethod
-    def _keep(self, files: Sequence[NodeFile]) -> Iterable[NodeFile]:
-        """Store the files and give back, in order, each that is."""
+    def _store_files(self, files: Sequence[NodeFile]) -> Iterable[NodeFile]:
+        """Store the files; yield each, in order, when it is stored."""
 
 
 class NodeFiles:
-    """The files of nodes. A leaf's is named by its digest alone, a branch's by its whole name.
+    """The node files of a local directory. A leaf's file is named by its digest alone, a branch's by its whole name.
 
     Two branches of one digest hold the same entries but may name their children differently, and only the names that
-    its own commit wrote are sure to exist: sharing a branch by digest would lead to nodes that were collected.
+    its own commit wrote are sure to exist: a branch shared by digest could name nodes that were collected.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def read(self, level: int, named: str) -> bytes | None:
-        """Return a file's bytes, or None if there is no such file; whether they are good is for the caller to prove."""
+        """Return a file's bytes, or None if there is no such file; the caller must verify them."""
         try:
             return self._path(level, named).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, files: Sequence[NodeFile], *, durable: bool) -> None:
-        """Write nodes, each whole or not at all; if `durable`, they survive a power cut once this returns."""
+        """Write nodes, each completely or not at all; if `durable`, they survive a power cut once this returns."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         made: list[tuple[Path, Path]] = []
         try:
@@ -123,7 +147,7 @@ class NodeFiles:
                 with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
                     opened.write(file.data)
             if durable:
-                # After all of them are written: then the first call does most of the work for the others.
+                # After all files are written: then the first sync does most of the work for the others.
                 for temporary, _ in made:
                     fsync_file(temporary)
             for temporary, final in made:
@@ -138,11 +162,11 @@ class NodeFiles:
         return self._directory / f"{named if level else digest_of(named).hex()}.parquet"
 
 
-class LocalNodes(Staging):
-    """A source and sink of nodes in one directory; what it saves is named after `commit`.
+class LocalNodes(StagingSink):
+    """A source and sink of nodes in one directory; the names of saved nodes contain `commit`.
 
-    A tree that lives here is changed by `merge`, also when it becomes equal to a tree of the store: then every node of
-    it has been written here, and it can be read without the store.
+    A local tree is changed only by `merge`, also when it becomes equal to a tree of the store: so every node of it is
+    in this directory, and the tree can be read without the store.
     """
 
     def __init__(self, files: NodeFiles, commit: str) -> None:
@@ -161,43 +185,15 @@ class LocalNodes(Staging):
     def map(self, fn: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         return map(fn, items)
 
-    def _keep(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
+    def _store_files(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
         self._files.write(files, durable=True)
         return files
 
 
-class Reads(Protocol):
-    """A store that can be read."""
-
-    @property
-    def url(self) -> str: ...
-
-    def get(self, key: Key, *, if_none_match: str | None = None, most: int | None = None) -> Fetched | None: ...
-
-    def head(self, key: Key) -> ObjectMeta: ...
-
-    def list(self) -> Iterator[Sequence[ObjectMeta]]: ...
-
-    def map(self, function: Callable[[T], R], items: Iterable[T], /, *, threads: int | None = None) -> Iterator[R]: ...
-
-
-class Writes(Reads, Protocol):
-    """A store that can be read and written."""
-
-    def put(self, key: Key, data: Buffer, *, condition: Condition | None = None) -> Stored: ...
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-READ_AHEAD = 16
-"""Nodes: enough to hide a store's latency behind the decoding, few enough to hold."""
-
-
 class StoreNodes:
-    """A source of nodes in a store, with a cache on this machine if there is one."""
+    """A source of nodes in a store, with a local cache if `cache` is given."""
 
-    def __init__(self, store: Reads, cache: NodeFiles | None = None) -> None:
+    def __init__(self, store: ReadableStore, cache: NodeFiles | None = None) -> None:
         self._store = store
         self._cache = cache
 
@@ -214,7 +210,7 @@ class StoreNodes:
         try:
             return decode(data, level, ref, ours=True)
         except NodeDamaged:
-            return None  # only a copy: the store's own decides, and replaces it
+            return None  # only a copy: the store's node decides, and replaces it
 
     def _fetch(self, level: int, ref: Ref) -> Node:
         prepare()
@@ -228,7 +224,7 @@ class StoreNodes:
         except TooLarge as error:
             raise damaged(ref.node, error.message) from error
         if fetched is None:
-            raise BadAnswer(f"{self._store.url} says that node {ref.node} is not modified, and nobody asked that")
+            raise BadAnswer(f"{self._store.url} says that node {ref.node} is not modified, without a condition")
         data = bytes(fetched.data)
         node = decode(data, level, ref)
         if self._cache is not None:
@@ -236,24 +232,26 @@ class StoreNodes:
         return node
 
 
-class StoreSink(Staging):
+class StoreSink(StagingSink):
     """A sink of one commit's nodes in a store, several requests at once.
 
-    What it keeps in a cache on this machine survives a power cut if that is `durable`.
+    It also writes the nodes to a local cache, if `cache` is given; they survive a power cut if `durable`.
     """
 
-    def __init__(self, store: Writes, commit: str, cache: NodeFiles | None = None, *, durable: bool = False) -> None:
+    def __init__(
+        self, store: WritableStore, commit: str, cache: NodeFiles | None = None, *, durable: bool = False
+    ) -> None:
         super().__init__(commit)
         self._store = store
         self._cache = cache
         self._durable = durable
 
-    def _keep(self, files: Sequence[NodeFile]) -> Iterator[NodeFile]:
+    def _store_files(self, files: Sequence[NodeFile]) -> Iterator[NodeFile]:
         if self._cache is not None:
             self._cache.write(files, durable=self._durable)
         return self._store.map(self._put, files)
 
     def _put(self, file: NodeFile) -> NodeFile:
-        # Plainly: no other commit uses this name, and writing it again writes the same rows (V11).
+        # Unconditionally: no other commit uses this name, and a repeated write writes the same rows (V11).
         self._store.put(keys.node(file.name), file.data)
         return file

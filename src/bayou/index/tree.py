@@ -1,8 +1,7 @@
-"""A tree of nodes, and what it needs from whoever keeps them.
+"""An index tree: look up paths, scan a range, and compare two trees.
 
-Look entries up and scan ranges, touching only the nodes on the way.
-
-Compare two trees, visiting only nodes whose digests differ.
+`find_many` and `scan` load only the nodes on the way; `diff` loads only nodes whose digests differ. The protocols
+`NodeSource` and `NodeSink` say what a tree needs of a place that stores nodes; `index.node_store` implements them.
 """
 
 from __future__ import annotations
@@ -24,39 +23,39 @@ R = TypeVar("R")
 
 
 class NodeSource(Protocol):
-    """Where nodes are read from."""
+    """Loads nodes."""
 
     def load(self, level: int, ref: Ref) -> Node:
-        """Return the node that `ref` names, proven to be what it says; else `NodeMissing` or `NodeDamaged`."""
+        """Return the node that `ref` names, verified against it; else raise `NodeMissing` or `NodeDamaged`."""
 
     def map(self, fn: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
-        """Apply `fn`, which loads nodes, to each item: in order, several at once, only few ahead of the reader."""
+        """Apply `fn`, which loads nodes, to each item: in order, several at once, only a few ahead of the reader."""
 
 
 class NodeSink(Protocol):
-    """Where new nodes go."""
+    """Stores new nodes."""
 
     def save(self, node: Node) -> str:
-        """Take a node and return its name. It need not be stored before `flush`."""
+        """Accept a node and return its name. The node need not be stored before `flush`."""
 
     def flush(self) -> None:
-        """Store every node taken so far; return when all of them can be read."""
+        """Store every node accepted so far; return when all of them can be read."""
 
 
 class IndexTree(Struct, frozen=True):
-    """One version of an index: a root (None: no entries) and where its nodes are."""
+    """One version of an index: a root (None: no entries) and the source of its nodes."""
 
     source: NodeSource
     root: Root | None
 
 
 def leaves(source: NodeSource, refs: Iterable[Ref]) -> Iterator[Leaf]:
-    """Load leaves, in order, a few ahead."""
+    """Load leaves in order, a few ahead of the reader."""
     return cast("Iterator[Leaf]", source.map(partial(source.load, 0), refs))
 
 
 def branches(source: NodeSource, level: int, refs: Iterable[Ref]) -> Iterator[Branch]:
-    """Load branches of one level, in order, a few ahead."""
+    """Load branches of one level in order, a few ahead of the reader."""
     return cast("Iterator[Branch]", source.map(partial(source.load, level), refs))
 
 
@@ -64,12 +63,12 @@ _first = attrgetter("first")
 
 
 def find(tree: IndexTree, path: str) -> Entry | None:
-    """Return the entry of one path, or None."""
+    """Return the entry of a path, or None if it has none."""
     return find_many(tree, (path,)).get(path)
 
 
 def find_many(tree: IndexTree, paths: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of those paths that have one; each node is loaded once, a level at a time."""
+    """Return the entries of those paths that have one, by path; each node is loaded once, a level at a time."""
     wanted = sorted(set(paths))
     if tree.root is None or not wanted:
         return {}
@@ -79,7 +78,7 @@ def find_many(tree: IndexTree, paths: Iterable[str]) -> dict[str, Entry]:
         todo = [
             (node.rows[at], keys[lo:hi])
             for node, (_, keys) in zip(nodes, todo, strict=True)
-            for at, lo, hi in spread(node.rows, keys, 0, len(keys))
+            for at, lo, hi in distribute(node.rows, keys, 0, len(keys))
         ]
     found = {}
     for node, (_, keys) in zip(leaves(tree.source, [ref for ref, _ in todo]), todo, strict=True):
@@ -89,7 +88,7 @@ def find_many(tree: IndexTree, paths: Iterable[str]) -> dict[str, Entry]:
 
 
 def scan(tree: IndexTree, span: KeyRange = EVERYTHING) -> Iterator[Entry]:
-    """Yield the entries of a range in order, holding only a few nodes at a time."""
+    """Yield the entries of a range in order, with only a few nodes in memory at a time."""
     if tree.root is not None:
         yield from _scan(tree.source, tree.root.level, [tree.root], span)
 
@@ -105,10 +104,10 @@ def names(tree: IndexTree) -> Iterator[str]:
         yield from (ref.node for ref in refs)
 
 
-def spread(rows: Sequence[Child], keys: Sequence[str], lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
-    """Divide the sorted `keys[lo:hi]` among children: yield the child's place and its part of the keys.
+def distribute(rows: Sequence[Child], keys: Sequence[str], lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
+    """Divide the sorted `keys[lo:hi]` among children: yield each child's position and the slice of its keys.
 
-    Every key has a child: the last that begins at or before it, or the very first.
+    Every key belongs to a child: the last that begins at or before the key, or else the first.
     """
     while lo < hi:
         at = max(0, bisect_right(rows, keys[lo], key=_first) - 1)
@@ -127,7 +126,7 @@ def _scan(source: NodeSource, level: int, refs: Sequence[Ref], span: KeyRange) -
 
 
 class Change(Struct, frozen=True):
-    """One path whose entries differ; None where there is none."""
+    """A path whose entries differ; None on the side that has no entry."""
 
     path: str
     old: Entry | None
@@ -135,7 +134,7 @@ class Change(Struct, frozen=True):
 
 
 def diff(old: IndexTree, new: IndexTree, span: KeyRange | KeyRanges = EVERYTHING) -> Iterator[Change]:
-    """Yield what differs between two trees in a range, in order of path. They may come from different sources."""
+    """Yield the differences of two trees in a range, in order of path. The trees may have different sources."""
     left, right = _Side(old, span), _Side(new, span)
     while True:
         _drop_shared(left, right)
@@ -168,7 +167,7 @@ class _Side:
 
 
 def _drop_shared(left: _Side, right: _Side) -> None:
-    """Forget nodes that both sides have: they hold the same entries, and their paths are nowhere else."""
+    """Drop the nodes that both sides have: they hold the same entries, and no other node holds those paths."""
     shared = {ref.digest for ref in left.refs} & {ref.digest for ref in right.refs}
     if shared:
         for side in (left, right):

@@ -1,11 +1,11 @@
-"""Leases: who may write to a model, or to the whole store, at this moment (V13).
+"""Leases: which holder may write to a model, or to the whole store, now (V13).
 
-A lease is one small object, changed only by compare-and-swap. It keeps writers out of each other's way; it does not
-keep data safe: the commit is a compare-and-swap of its own.
+A lease is one small object, changed only by compare-and-swap. Leases make writers wait for each other; the safety of
+the data does not depend on them, since the commit is a compare-and-swap of its own.
 
     leases = open_leases(repo)
-    with leases.acquire(model_key(type, id), on_wait=say) as lease:
-        lease.check()       # before each write: raises LeaseLost once it is no longer ours
+    with leases.acquire(model_key(type, id), on_wait=print) as lease:
+        lease.check()       # before each write: raises LeaseLost once this process no longer holds the lease
 """
 
 from bayou.leases.lease import VARIABLE, Lease, environment

@@ -1,11 +1,7 @@
-"""One try each: to take a lease, to free one. What repeats them is elsewhere.
+"""Acquire a lease: single attempts to take or free it, the wait that repeats them (V12), and the proof of staleness.
 
-Waiting for a lease: how often to look, how long, and what whoever waits is told (V12).
-
-When a lease is stale: nobody's clock is asked but our own (V13).
-
-A holder that lives changes its lease every third of the TTL. Who has watched one version for a whole TTL has proof
-that its holder is gone, whatever any clock says of the time of day.
+A living holder renews its lease every third of the TTL. A process that has watched one version of a lease for a whole
+TTL, by its own monotonic clock, has proof that the holder is gone (V13); no other clock matters.
 """
 
 from __future__ import annotations
@@ -37,30 +33,38 @@ from bayou.objectstore.transport import Match
 T = TypeVar("T")
 
 OnWait = Callable[[str], None]
-"""Told, in one line, who holds what we wait for: after a second, and again every now and then."""
+"""Called with a line that says who holds the lease: after a second of waiting, and then every ten seconds."""
 
 TIMEOUT = "BAYOU_LOCK_TIMEOUT"
 _TIMEOUT_S = 60.0
-_TELL_FIRST_S = 1.0
-_TELL_AGAIN_S = 10.0
+_NOTIFY_FIRST_S = 1.0
+_NOTIFY_AGAIN_S = 10.0
 _SLACK_S = 0.01
 _REQUESTS_S = 1.0
-"""Who is not to wait at all is still to ask once."""
+"""The least time for requests: also an acquisition that must not wait may send one request."""
+_TRIES = 5
+
+Clock = Callable[[], float]
+"""A monotonic clock of this machine, in seconds."""
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+CLOCK: Clock = time.monotonic if _BOOT is None else partial(time.clock_gettime, _BOOT)
+"""The clock that also counts while this machine sleeps, where there is one, so that a holder notices its sleep."""
 
 
 class Backoff(Struct, frozen=True):
-    """How long to wait between two looks: soon at first, then ever longer; never in step with others."""
+    """How long to wait between two attempts: exponential, with jitter."""
 
     base_s: float = 0.2
     cap_s: float = 8.0
 
-    def pause(self, turn: int) -> float:
-        """Seconds to wait after look number `turn` (from 0)."""
-        return float(min(self.cap_s, self.base_s * 2.0 ** min(turn, 16) * random.uniform(0.75, 1.25)))
+    def pause(self, tries: int) -> float:
+        """Return the seconds to wait after attempt number `tries` (from 0)."""
+        return float(min(self.cap_s, self.base_s * 2.0 ** min(tries, 16) * random.uniform(0.75, 1.25)))
 
 
 class Obstacle(Struct, frozen=True):
-    """Why a lease cannot be had at this moment; `stale_in` is when that is over if its holder is dead."""
+    """Why a lease cannot be acquired now; `stale_in` are the seconds until it is stale if its holder is dead."""
 
     key: str
     held: HeldLease | None = None
@@ -76,29 +80,29 @@ class Obstacle(Struct, frozen=True):
 
 
 def timeout_s() -> float:
-    """Return how long to wait for a lease, as the environment has it."""
-    told = os.environ.get(TIMEOUT)
-    if not told:
+    """Return how long to wait for a lease, according to the environment."""
+    text = os.environ.get(TIMEOUT)
+    if not text:
         return _TIMEOUT_S
     try:
-        seconds = float(told)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1 << 31:
-        raise ConfigInvalid(f"{TIMEOUT} is no number of seconds: {told!r}", hint="use 60, or leave it out")
+        raise ConfigInvalid(f"{TIMEOUT} is no number of seconds: {text!r}", hint="use 60, or leave it out")
     return seconds
 
 
 def corrupt_lease(key: str, record: Corrupt) -> LeaseCorrupt:
-    """Say that an object is no lease, and how to get rid of it."""
+    """Return the error for an object that is no lease, with the hint how to release it."""
     return LeaseCorrupt(
         f"the lease {key} is corrupt: {record.why}",
-        hint="if nobody writes, release it with the nonce that `bayou datastore lock status` shows",
+        hint="if no process writes, release it with the nonce that `bayou datastore lock status` shows",
     )
 
 
 class Wait:
-    """One wait, for as many leases as somebody needs together."""
+    """One wait with one time limit, for all leases of an acquisition."""
 
     def __init__(
         self,
@@ -113,18 +117,18 @@ class Wait:
         self._on_wait = on_wait
         self._backoff = backoff or Backoff()
         self._started = time.monotonic()
-        self._turn = 0
+        self._tries = 0
         self._slept = 0.0
-        self._tell_at = _TELL_FIRST_S
+        self._notify_at = _NOTIFY_FIRST_S
         whole = max(seconds, _REQUESTS_S)
         if deadline is not None:
             whole = min(whole, deadline.remaining())
         self.limit = Deadline.after(whole, deadline.cancelled if deadline else None)
 
     def until(self, step: Callable[[], T | Obstacle]) -> T:
-        """Repeat a step until it has a result; `LeaseTimeout` when the wait is over.
+        """Repeat a step until it returns a result; `LeaseTimeout` when the time is over.
 
-        A failure of the store that may pass is an obstacle like others; one that will not is raised at once.
+        A retryable failure of the store counts as an obstacle; any other failure is raised at once.
         """
         last: Obstacle | None = None
         while True:
@@ -135,28 +139,28 @@ class Wait:
                     raise
                 result = Obstacle("the store", cause=error)
             except DeadlinePassed as passed:
-                raise self._over(last, passed) from passed
+                raise self._timeout(last, passed) from passed
             if not isinstance(result, Obstacle):
                 return result
             last = result
             try:
                 self._sleep(result)
             except DeadlinePassed as passed:
-                raise self._over(last, passed) from passed
+                raise self._timeout(last, passed) from passed
 
     def _sleep(self, obstacle: Obstacle) -> None:
         waited = max(self._slept, time.monotonic() - self._started)
         if waited >= self._seconds:
-            raise self._over(obstacle, None)
-        pause = min(self._seconds - waited, self._backoff.pause(self._turn))
-        self._turn += 1
+            raise self._timeout(obstacle, None)
+        pause = min(self._seconds - waited, self._backoff.pause(self._tries))
+        self._tries += 1
         if obstacle.stale_in is not None:
-            pause = min(pause, obstacle.stale_in + _SLACK_S)  # look again when there may be proof, and not long after
-        silent = max(0.0, self._tell_at - waited)
+            pause = min(pause, obstacle.stale_in + _SLACK_S)  # try again as soon as the lease may be proved stale
+        silent = max(0.0, self._notify_at - waited)
         if self._on_wait is not None and silent <= pause:
             self._pause(silent)
             self._on_wait(f"waiting: {obstacle}")
-            self._tell_at = waited + silent + _TELL_AGAIN_S
+            self._notify_at = waited + silent + _NOTIFY_AGAIN_S
             pause -= silent
         self._pause(pause)
 
@@ -164,9 +168,9 @@ class Wait:
         self._slept += seconds
         (self._deadline or self.limit).sleep(seconds)
 
-    def _over(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> LeaseTimeout:
+    def _timeout(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> LeaseTimeout:
         if self._deadline is not None:
-            self._deadline.remaining()  # the caller's own end, if that is what came
+            self._deadline.remaining()  # raises if the caller's own deadline has passed
         why = str(obstacle) if obstacle is not None else passed.message if passed else "the store did not answer"
         return LeaseTimeout(
             f"{why}; not obtained within {self._seconds:g} s",
@@ -178,49 +182,38 @@ def _about(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
 
 
-Clock = Callable[[], float]
-"""Seconds that only grow, of this machine alone."""
-
-_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
-CLOCK: Clock = time.monotonic if _BOOT is None else partial(time.clock_gettime, _BOOT)
-"""The clock that also counts while this machine sleeps, where there is one: a holder that slept through must know."""
-
-
 class Watch:
-    """One observer's view of one lease."""
+    """Measures for how long one lease has kept its version."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._version: Match | None = None
         self._since = 0.0
 
-    def stale_in(self, seen: Seen, held: HeldLease, asked: float) -> float:
-        """Return the seconds until this version is proved stale; none left: it is.
+    def stale_in(self, seen: Seen, held: HeldLease, sent_at: float) -> float:
+        """Return the seconds until this version is proved stale; not positive: it is stale.
 
-        `asked` is when the request was sent that showed it. The version counts from the end of the first answer to
-        the begin of the last question: certainly not longer than it really stood.
+        `sent_at` is when the request that showed the version was sent. The time counts from the end of the first
+        response to the beginning of the last request, so it is never longer than the version really existed.
         """
         if seen.match != self._version:
             self._version, self._since = seen.match, self._clock()
-        return held.ttl_s - (asked - self._since)
-
-
-_TRIES = 5
+        return held.ttl_s - (sent_at - self._since)
 
 
 class Taken(Struct, frozen=True):
-    """A lease that is ours since `asked`, when the write was sent that made it so: nobody saw it before."""
+    """A lease that this process acquired; `sent_at` is when the write was sent, so no other process saw it before."""
 
     seen: Seen
     held: HeldLease
-    asked: float
+    sent_at: float
 
 
 class AcquireAttempt(Struct):
     """One acquisition. Each of its writes has a nonce of its own.
 
-    Else, after a write that took the lease unnoticed and lost it again, the next one would bring back a version that
-    somebody has watched for long and believes dead.
+    Otherwise, after a write that took the lease unnoticed and lost it again, the next write would bring back a version
+    that another process has watched for long and takes for stale.
     """
 
     wanted: HeldLease
@@ -232,52 +225,52 @@ class AcquireAttempt(Struct):
         return held
 
 
-def take(objects: LeaseObjects, bid: AcquireAttempt, watch: Watch, clock: Clock) -> Taken | Obstacle:
-    """Try once to take a lease that nobody has, or that is proved stale, or that no lease can be held for so long.
+def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Clock) -> Taken | Obstacle:
+    """Try once to take a lease that is free, proved stale, or not renewed for longer than any TTL allows.
 
-    One that has a nonce of ours is an earlier write whose answer was lost; it is written over, so that the time of
-    this write counts. So is one whose answer came when it was due for renewal already: peers count its TTL from the
-    write, so its holder would lose it at once.
+    A lease with a nonce of this attempt is an earlier write whose response was lost; it is written again, so that the
+    time of the new write counts. So is a lease whose response came when it was already due for renewal: other
+    processes count its TTL from the write, so its holder would lose it at once.
     """
-    key = bid.wanted.key
-    asked = clock()
+    key = attempt.wanted.key
+    sent_at = clock()
     seen = objects.read(key)
     record: HeldLease | None = None
     match seen:
         case Seen(Corrupt() as broken):
-            if not objects.outlived(seen):
+            if not objects.past_longest_ttl(seen):
                 raise corrupt_lease(key, broken)
-        case Seen(HeldLease(nonce=nonce) as held) if nonce in bid.nonces:
-            record = held.again()
+        case Seen(HeldLease(nonce=nonce) as held) if nonce in attempt.nonces:
+            record = held.renewal()
         case Seen(HeldLease() as held):
-            stale_in = watch.stale_in(seen, held, asked)
-            if stale_in > 0 and not objects.outlived(seen):
+            stale_in = watch.stale_in(seen, held, sent_at)
+            if stale_in > 0 and not objects.past_longest_ttl(seen):
                 return Obstacle(key, held, stale_in=stale_in)
-    record = record or bid.next()
-    asked = clock()
+    record = record or attempt.next()
+    sent_at = clock()
     taken = objects.swap(key, record, seen)
     if taken is None:
         return Obstacle(key)
-    if clock() - asked > record.ttl_s * RENEW:
+    if clock() - sent_at > record.ttl_s * RENEW:
         return Obstacle(key, cause=TimedOut("the store answered too late"))
-    return Taken(taken, record, asked)
+    return Taken(taken, record, sent_at)
 
 
 def release_if_stale(
-    objects: LeaseObjects, key: str, seen: Seen, held: HeldLease, watch: Watch, asked: float
+    objects: LeaseObjects, key: str, seen: Seen, held: HeldLease, watch: Watch, sent_at: float
 ) -> Obstacle | None:
-    """Free another's lease if it is proved stale; else say that it is in the way. None: it is free now."""
-    stale_in = watch.stale_in(seen, held, asked)
-    if stale_in > 0 and not objects.outlived(seen):
+    """Free another process's lease if it is proved stale, and return None; else return the obstacle."""
+    stale_in = watch.stale_in(seen, held, sent_at)
+    if stale_in > 0 and not objects.past_longest_ttl(seen):
         return Obstacle(key, held, stale_in=stale_in)
     return None if objects.swap(key, Free(held.nonce), seen) is not None else Obstacle(key)
 
 
 def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | None = None) -> bool:
-    """Free a lease that has one of these nonces, whoever holds it; return whether this call did (V13: by a swap).
+    """Free a lease that has one of these nonces, by a swap (V13); return whether this call did.
 
-    `seen` is where to begin, to save a look. A renewal that arrives in between makes us look again; it can arrive no
-    more once the lease is free, since its version is gone.
+    `seen` is the last known record, which saves a read. If a renewal arrives in between, the record is read again; once
+    the lease is free no renewal can arrive, since its version is gone.
     """
     for _ in range(_TRIES):
         seen = seen or objects.read(key)
@@ -289,28 +282,28 @@ def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | N
     return False
 
 
-def abandon_attempt(objects: LeaseObjects, bid: AcquireAttempt) -> None:
-    """Free what a write of ours may have taken although nobody will use it (V14); if that fails it is stale in time.
+def abandon_attempt(objects: LeaseObjects, attempt: AcquireAttempt) -> None:
+    """Free the lease that a write of this attempt may have taken (V14); if that fails, the lease becomes stale.
 
-    A write that is still on its way must not arrive afterwards, so what is free is freed once more: then its version,
-    too, is gone.
+    A write that is still on its way must not take effect afterwards, so a free lease is freed once more: then the
+    version that the late write expects is gone.
     """
-    if not bid.nonces:
+    if not attempt.nonces:
         return
     try:
         for _ in range(_TRIES):
-            match objects.read(bid.wanted.key):
+            match objects.read(attempt.wanted.key):
                 case None | Seen(Free()) as seen:
-                    freed = objects.swap(bid.wanted.key, Free(ulid()), seen)
+                    freed = objects.swap(attempt.wanted.key, Free(ulid()), seen)
                     if freed is not None:
                         return
                 case _ as seen:
-                    free(objects, bid.wanted.key, bid.nonces, seen)
+                    free(objects, attempt.wanted.key, attempt.nonces, seen)
                     return
     except BayouError:
         return
 
 
 def _plain(nonce: str) -> str:
-    """Return a nonce of the length that free leases have: that of a corrupt one is its own."""
+    """Return a nonce with the length that free leases have, since the nonce of a corrupt lease is shorter."""
     return nonce[:26].ljust(26, "0")

@@ -1,10 +1,9 @@
-"""A lease as its holder has it: renewed in the background, and lost in no silence.
+"""A lease as its holder uses it: renewed in the background, with `check` to learn that it was lost.
 
-What a process may do because the one above it holds a lease (F089).
-
-A holder puts the nonces of its leases into the environment of the processes it starts. They are believed only while
-the store shows the same nonce. A child neither renews nor releases what it was lent, so a sibling that ends first
-takes nothing away from the others.
+`OwnLease` is a lease that this process acquired. `BorrowedLease` is a lease of the parent process (F089): a holder puts
+the nonces of its leases into the environment of the processes that it starts. A child trusts a nonce only while the
+store shows the same nonce, and neither renews nor releases the lease, so that a child that ends first takes nothing
+away from its siblings.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ from bayou.core.errors import BayouError, ConfigInvalid, LeaseLost
 from bayou.leases.acquire import Clock, Taken, free
 from bayou.leases.objects import RENEW, HeldLease, LeaseObjects, Seen
 
+VARIABLE = "BAYOU_LEASE"
 OnLost = Callable[[LeaseLost], None]
-"""Told once, at the moment at which a lease is known to be lost; from another thread."""
+"""Called once, from another thread, when a lease is found to be lost."""
 
 _CERTAIN = 0.9
 """The part of its TTL for which a holder trusts a renewal; the rest is for clocks that do not run alike."""
 _SOON = 1 / 30
+"""The part of its TTL after which a holder tries again if it could not renew a lease."""
 RELEASE_S = 4.0
-"""How long giving up may take: a person waits for it."""
+"""The time limit of a release: a person waits for it."""
 
 
 class Lease(ABC):
-    """Permission to write, until `check` says otherwise. Leaving the block gives it up.
+    """Permission to write, until `check` raises. The end of the `with` block releases it.
 
-    While `check` passes, nobody else has taken the lease for stale: a holder stops trusting it before anybody else may.
+    While `check` passes, no other process has found the lease stale: a holder stops trusting it before others may.
     """
 
     def __init__(self, held: HeldLease, until: float, clock: Clock, on_lost: OnLost | None) -> None:
@@ -60,7 +61,7 @@ class Lease(ABC):
 
     @property
     def lost(self) -> bool:
-        """Whether it is no longer ours."""
+        """Whether this process no longer holds the lease."""
         try:
             self.check()
         except LeaseLost:
@@ -68,7 +69,7 @@ class Lease(ABC):
         return False
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless it is still ours. Sends nothing: call it before every write."""
+        """Raise `LeaseLost` unless this process still holds the lease. Sends no request: call it before every write."""
         if self._lost is None and self._clock() >= self._until:
             self._lose(f"it could not be renewed for {self.ttl_s:g} s")
         if self._lost is not None:
@@ -77,22 +78,22 @@ class Lease(ABC):
             raise LeaseLost(f"the lease {self.key} was given up")
 
     @abstractmethod
-    def beat(self) -> float:
-        """Confirm the lease once; return the seconds until the next time. Whoever finds it lost says so here."""
+    def renew(self) -> float:
+        """Renew or confirm the lease once, or find that it is lost; return the seconds until the next renewal."""
 
     @abstractmethod
     def release(self, deadline: Deadline | None = None) -> bool:
-        """Give it up, within a few seconds; return whether it is free now. Never raises: the TTL does the rest."""
+        """Release the lease, within a few seconds; return whether it is free now. Never raises: its TTL ends it."""
 
-    def keep(self) -> Self:
-        """Begin to confirm it in the background, until it is given up or lost."""
-        threading.Thread(target=self._keep, name=f"bayou-lease {self.key}", daemon=True).start()
+    def start_renewing(self) -> Self:
+        """Start the thread that renews the lease until it is released or lost."""
+        threading.Thread(target=self._renew_until_ended, name=f"bayou-lease {self.key}", daemon=True).start()
         return self
 
-    def _keep(self) -> None:
+    def _renew_until_ended(self) -> None:
         delay = self.ttl_s * RENEW
         while not self._ended.wait(min(delay, max(0.0, self._until - self._clock()))) and not self.lost_event.is_set():
-            delay = self.beat()
+            delay = self.renew()
 
     def _confirm(self, until: float) -> None:
         with self._state:
@@ -112,28 +113,28 @@ class Lease(ABC):
 
 
 class OwnLease(Lease):
-    """A lease that this process took, renews, and gives up."""
+    """A lease that this process acquired, renews, and releases."""
 
     def __init__(self, objects: LeaseObjects, taken: Taken, clock: Clock, on_lost: OnLost | None = None) -> None:
-        super().__init__(taken.held, taken.asked + taken.held.ttl_s * _CERTAIN, clock, on_lost)
+        super().__init__(taken.held, taken.sent_at + taken.held.ttl_s * _CERTAIN, clock, on_lost)
         self._objects = objects
         self._held, self._seen = taken.held, taken.seen
 
-    def beat(self) -> float:
-        """Renew it (V13: by swapping exactly the version that we know)."""
+    def renew(self) -> float:
+        """Renew the lease by a swap of exactly the version that this process wrote (V13)."""
         if self.lost:
             return 0.0
-        asked = self._clock()
-        objects = self._objects.within_seconds(self._until - asked)
-        held = self._held.again()
+        sent_at = self._clock()
+        objects = self._objects.within_seconds(self._until - sent_at)
+        held = self._held.renewal()
         try:
             renewed = objects.swap(self.key, held, self._seen)
             if renewed is None:
-                return self._look(objects)
+                return self._reread(objects)
         except BayouError:
             return self.ttl_s * _SOON
         self._held, self._seen = held, renewed
-        self._confirm(asked + self.ttl_s * _CERTAIN)
+        self._confirm(sent_at + self.ttl_s * _CERTAIN)
         return self.ttl_s * RENEW
 
     def release(self, deadline: Deadline | None = None) -> bool:
@@ -146,8 +147,8 @@ class OwnLease(Lease):
         except BayouError:
             return False
 
-    def _look(self, objects: LeaseObjects) -> float:
-        """Find out why a renewal was refused: an earlier one of ours has arrived, or it is no longer ours."""
+    def _reread(self, objects: LeaseObjects) -> float:
+        """Find out why a renewal was refused: an earlier renewal of ours has arrived late, or the lease is lost."""
         found = objects.read(self.key)
         match found:
             case Seen(HeldLease(nonce=self.nonce) as held):
@@ -155,33 +156,33 @@ class OwnLease(Lease):
             case Seen(HeldLease() as other):
                 self._lose(f"{other} has it now")
             case _:
-                self._lose("somebody released it")
+                self._lose("it was released by hand")
         return self.ttl_s * _SOON
 
 
 class BorrowedLease(Lease):
-    """A lease that the process above us holds and renews. It is watched, and neither renewed nor given up here."""
+    """A lease that the parent process holds and renews. This process only watches it, and never releases it."""
 
     def __init__(
         self,
         objects: LeaseObjects,
         seen: Seen,
         held: HeldLease,
-        asked: float,
+        sent_at: float,
         clock: Clock,
         on_lost: OnLost | None = None,
     ) -> None:
-        super().__init__(held, asked + held.ttl_s, clock, on_lost)
+        super().__init__(held, sent_at + held.ttl_s, clock, on_lost)
         self._objects = objects
-        self._seen, self._asked = seen, asked
+        self._seen, self._asked = seen, sent_at
 
-    def beat(self) -> float:
-        """Look whether its holder still has it, and still renews it."""
+    def renew(self) -> float:
+        """Check that the parent still holds the lease, and still renews it."""
         if self.lost:
             return 0.0
-        asked = self._clock()
+        sent_at = self._clock()
         try:
-            found = self._objects.within_seconds(self._until - asked).read(self.key)
+            found = self._objects.within_seconds(self._until - sent_at).read(self.key)
         except BayouError:
             return self.ttl_s * _SOON
         renewed = False
@@ -189,13 +190,13 @@ class BorrowedLease(Lease):
             case Seen(HeldLease(nonce=self.nonce)):
                 renewed = found.match != self._seen.match
                 if renewed:
-                    # It was written after we last looked, so nobody can have watched it for longer than that.
+                    # It was written after our last read, so no process can have watched it for longer than that.
                     self._confirm(self._asked + self.ttl_s * _CERTAIN)
-                self._seen, self._asked = found, asked
+                self._seen, self._asked = found, sent_at
             case _:
                 self._lose("the process that lent it has lost it")
-        # Its holder renews it as often as we look. Whoever comes a moment too early must not wait for the next turn:
-        # by then he would have lost it, though it was renewed in time.
+        # The holder renews as often as we read. A read that comes a moment too early must be repeated soon: at the
+        # next regular read we would count the lease as lost, though it was renewed in time.
         return self.ttl_s * (RENEW if renewed else _SOON)
 
     def release(self, deadline: Deadline | None = None) -> bool:
@@ -203,21 +204,18 @@ class BorrowedLease(Lease):
         return False
 
 
-VARIABLE = "BAYOU_LEASE"
-
-
 def environment(leases: Iterable[Lease]) -> dict[str, str]:
-    """Return what to add to the environment of a child so that it may work under these leases, and under our own."""
-    return {VARIABLE: json.dumps({**inherited(), **{lease.key: lease.nonce for lease in leases}})}
+    """Return the environment variable that lets a child work under these leases, and under those we inherited."""
+    return {VARIABLE: json.dumps({**inherited_nonces(), **{lease.key: lease.nonce for lease in leases}})}
 
 
-def inherited() -> Mapping[str, str]:
-    """Return the nonces that the process above us named, by key; nothing of it is proved."""
-    told = os.environ.get(VARIABLE)
-    if not told:
+def inherited_nonces() -> Mapping[str, str]:
+    """Return the nonces that the parent process named, by key; they are not verified yet."""
+    text = os.environ.get(VARIABLE)
+    if not text:
         return {}
     try:
-        value = json.loads(told)
+        value = json.loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict) or not all(isinstance(nonce, str) for nonce in value.values()):
@@ -228,11 +226,11 @@ def inherited() -> Mapping[str, str]:
 def borrow(
     objects: LeaseObjects, key: str, nonce: str | None, clock: Clock, on_lost: OnLost | None
 ) -> BorrowedLease | None:
-    """Return the lease that the process above us holds, if the store says so too."""
+    """Return the lease that the parent process holds, if the store shows the same nonce; else None."""
     if nonce is None:
         return None
-    asked = clock()
+    sent_at = clock()
     match objects.read(key):
         case Seen(HeldLease(nonce=found) as held) as seen if found == nonce:
-            return BorrowedLease(objects, seen, held, asked, clock, on_lost)
+            return BorrowedLease(objects, seen, held, sent_at, clock, on_lost)
     return None

@@ -1,16 +1,11 @@
-"""The leases of one datastore: take, list, release.
+"""The leases of one datastore: acquire, list and release them.
 
-Several leases that stand and fall together.
-
-How `store` and the leases of models keep each other out, with nothing but one object each.
-
-A writer of a model takes its lease, and then looks at `store`; if somebody has that, it gives its own up again and
-waits. Who wants `store` takes it, and then looks at the others, until none is held. Each writes before it looks, so
-of two that come at once at least one sees the other, and only the writer of a model ever gives way: neither can both
-go on, nor wait for each other. New writers stay out as soon as `store` is taken, so its turn comes when those that
-were at work are done.
-
-Leases as `lock status` shows them: for people, and by clocks that nobody relies on.
+The lease `store` and the leases of models exclude each other, with one object each. A writer of a model acquires its
+lease and then reads `store`; if `store` is held, the writer releases its own lease and waits. A process that wants
+`store` acquires it and then reads the other leases until none is held. Each side writes before it reads, so of two
+that come at once at least one sees the other, and only the writer of a model ever gives way: the two can neither both
+go on nor wait for each other. New writers stay out as soon as `store` is held, so its holder goes on when the writers
+that were active are done.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from msgspec import Struct
 
 from bayou.core.clock import format_ms, now_ms
 from bayou.core.deadline import Deadline
-from bayou.leases import lease as inherit
 from bayou.leases.acquire import (
     CLOCK,
     AcquireAttempt,
@@ -46,14 +40,17 @@ from bayou.leases.acquire import (
     take,
     timeout_s,
 )
-from bayou.leases.lease import RELEASE_S, Lease, OnLost, OwnLease, environment
-from bayou.leases.objects import RENEW, STORE, Corrupt, HeldLease, LeaseObjects, Seen, check_key, is_work
+from bayou.leases.lease import RELEASE_S, Lease, OnLost, OwnLease, borrow, environment, inherited_nonces
+from bayou.leases.objects import RENEW, STORE, Corrupt, HeldLease, LeaseObjects, Seen, check_key, excluded_by_store
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 
+TTL_S = 30.0
+_ABANDON_S = 2.0
+
 
 class LeaseGroup:
-    """Leases that one session holds. Leaving the block gives up all of them."""
+    """Leases that one session holds together. The end of the `with` block releases all of them."""
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self._leases = tuple(leases)
@@ -73,7 +70,7 @@ class LeaseGroup:
         self.release()
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless all of them are still ours. Sends nothing: call it before every write."""
+        """Raise `LeaseLost` unless this process still holds all. Sends no request: call it before every write."""
         for lease in self._leases:
             lease.check()
 
@@ -82,58 +79,61 @@ class LeaseGroup:
         return any(lease.lost for lease in self._leases)
 
     def environment(self) -> dict[str, str]:
-        """Return what to add to the environment of a child, so that it may work under these leases."""
+        """Return the environment variable that lets a child process work under these leases."""
         return environment(self._leases)
 
     def release(self) -> None:
-        """Give all of them up, in the time that one may take."""
+        """Release all of them, within the time limit of a single release."""
         deadline = Deadline.after(RELEASE_S)
         for lease in reversed(self._leases):
             lease.release(deadline)
 
 
-def store_lease_holder(objects: LeaseObjects, watch: Watch, clock: Clock, family: Mapping[str, str]) -> Obstacle | None:
-    """Say who has `store`, unless that is the process above us; a holder that is proved dead loses it here (F082)."""
-    asked = clock()
+def store_lease_holder(
+    objects: LeaseObjects, watch: Watch, clock: Clock, inherited: Mapping[str, str]
+) -> Obstacle | None:
+    """Return the obstacle if a process other than our parent holds `store`; release a stale `store` first (F082)."""
+    sent_at = clock()
     match objects.read(STORE):
         case Seen(Corrupt() as broken) as seen:
-            if not objects.outlived(seen):
+            if not objects.past_longest_ttl(seen):
                 raise corrupt_lease(STORE, broken)
-        case Seen(HeldLease() as held) as seen if family.get(STORE) != held.nonce:
-            return release_if_stale(objects, STORE, seen, held, watch, asked)
+        case Seen(HeldLease() as held) as seen if inherited.get(STORE) != held.nonce:
+            return release_if_stale(objects, STORE, seen, held, watch, sent_at)
     return None
 
 
 def active_writer(
-    objects: LeaseObjects, watches: MutableMapping[str, Watch], clock: Clock, family: Mapping[str, str]
+    objects: LeaseObjects, watches: MutableMapping[str, Watch], clock: Clock, inherited: Mapping[str, str]
 ) -> Obstacle | None:
-    """Say who is at work on a model, other than the process above us; dead ones lose their leases here."""
-    asked = clock()
+    """Return an obstacle if a process other than our parent holds a model's lease; release stale leases first."""
+    sent_at = clock()
     first: Obstacle | None = None
     for key, seen in objects.held():
-        if not is_work(key):
+        if not excluded_by_store(key):
             continue
         match seen.record:
             case Corrupt() as broken:
-                if not objects.outlived(seen):
+                if not objects.past_longest_ttl(seen):
                     raise corrupt_lease(key, broken)
-            case HeldLease() as held if family.get(key) != held.nonce:
+            case HeldLease() as held if inherited.get(key) != held.nonce:
                 watch = watches.setdefault(key, Watch(clock))
-                first = _sooner(first, release_if_stale(objects, key, seen, held, watch, asked))
+                first = _first_over(first, release_if_stale(objects, key, seen, held, watch, sent_at))
     return first
 
 
-def _sooner(one: Obstacle | None, other: Obstacle | None) -> Obstacle | None:
-    """Return the obstacle that may be over first, so that nobody sleeps past that moment."""
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=lambda each: each.stale_in if each.stale_in is not None else 0.0)
+def _first_over(left: Obstacle | None, right: Obstacle | None) -> Obstacle | None:
+    """Return the obstacle that may be over first, so that the wait does not sleep past that moment."""
+    if left is None or right is None:
+        return left or right
+    return min(left, right, key=lambda obstacle: obstacle.stale_in if obstacle.stale_in is not None else 0.0)
 
 
 class LeaseInfo(Struct, frozen=True):
-    """One lease that is not free. `stale` is what the times suggest; who takes a lease watches it for a whole TTL.
+    """A lease that is not free, as `lock status` shows it.
 
-    `held` is None if it is corrupt, and `corrupt` says how; its `nonce` releases it all the same.
+    The times and `stale` are estimates for people: a process that acquires a lease watches it for a whole TTL. If the
+    lease is corrupt, `held` is None and `corrupt` says why; its `nonce` releases it all the same.
     """
 
     key: str
@@ -146,7 +146,7 @@ class LeaseInfo(Struct, frozen=True):
 
 
 def describe(key: str, seen: Seen, now_ms: int) -> LeaseInfo | None:
-    """Say how a lease stands at a moment of the store's clock; None if it is free."""
+    """Describe a lease at a moment of the store's clock; None if it is free."""
     quiet_s = max(0.0, (now_ms - seen.modified) / 1000)
     match seen.record:
         case HeldLease() as held:
@@ -157,14 +157,10 @@ def describe(key: str, seen: Seen, now_ms: int) -> LeaseInfo | None:
     return None
 
 
-TTL_S = 30.0
-_FORSAKE_S = 2.0
-
-
 class Leases:
-    """The leases of one store. Safe to use from many threads; two of them exclude each other like two processes.
+    """The leases of one store. Safe to use from many threads; two threads exclude each other like two processes.
 
-    `directory` is where the store lies if it is one that the first who writes may have to make.
+    `directory` is the directory of a `file://` store, which the first acquisition creates if it is missing.
     """
 
     def __init__(
@@ -179,12 +175,12 @@ class Leases:
     ) -> None:
         self._directory = directory
         self._ttl_s = ttl_s or TTL_S
-        # A request that waits for longer than this would use up the lease that it takes or renews; repeated in time, it
-        # finds its own write.
+        # A longer request would use up the TTL of the lease that it acquires or renews; a retry in time finds the
+        # write of the first try.
         self._objects = LeaseObjects(store.with_request_timeout(self._ttl_s * RENEW))
         self._backoff = backoff or Backoff()
         self._clock = clock
-        self._family = dict(inherit.inherited() if inherited is None else inherited)
+        self._inherited = dict(inherited_nonces() if inherited is None else inherited)
 
     def acquire(
         self,
@@ -195,7 +191,7 @@ class Leases:
         deadline: Deadline | None = None,
         on_lost: OnLost | None = None,
     ) -> Lease:
-        """Take one lease, as `acquire_all` does."""
+        """Acquire one lease, as `acquire_all` does."""
         (lease,) = self.acquire_all([key], wait_s=wait_s, on_wait=on_wait, deadline=deadline, on_lost=on_lost)
         return lease
 
@@ -208,14 +204,15 @@ class Leases:
         deadline: Deadline | None = None,
         on_lost: OnLost | None = None,
     ) -> LeaseGroup:
-        """Take these leases, or none: `LeaseTimeout` after `wait_s` (BAYOU_LOCK_TIMEOUT), `LeaseCorrupt` at once.
+        """Acquire these leases, or none: `LeaseTimeout` after `wait_s` (BAYOU_LOCK_TIMEOUT), `LeaseCorrupt` at once.
 
-        They are taken in one order by everybody, so that nobody waits in a circle. `store` waits for all others. What
-        the process above us holds is lent to us. Give them up: the result is a context manager.
+        Every process acquires leases in the same order, so that no two wait for each other. `store` waits for all
+        others. A lease that the parent process holds is borrowed. The caller must release the result, which is a
+        context manager.
         """
         wanted = sorted({check_key(key) for key in keys})
         if self._directory is not None:
-            with suppress(OSError):  # the first request says what is wrong with it
+            with suppress(OSError):  # the first request reports what is wrong
                 self._directory.mkdir(exist_ok=True)
         wait = Wait(
             timeout_s() if wait_s is None else wait_s, deadline=deadline, on_wait=on_wait, backoff=self._backoff
@@ -225,10 +222,10 @@ class Leases:
             try:
                 own = [lease.key for lease in group if isinstance(lease, OwnLease)]
                 if STORE in own:
-                    self._wait_for_work(group, wait)
+                    self._wait_for_writers(group, wait)
                     return group
                 watch = Watch(self._clock)
-                if not any(map(is_work, own)) or self._store_is_open_now(wait, watch):
+                if not any(map(excluded_by_store, own)) or self._store_is_free(wait, watch):
                     return group
                 group.release()
                 self._wait_for_store(wait, watch)
@@ -240,14 +237,14 @@ class Leases:
         """Return every lease that is not free, by key. Sends no write (V15)."""
         objects = self._within(deadline)
         found = list(objects.held())
-        told = objects.now() if found else None
-        # Where the store has no clock of its own, what it shows as newest is a lower bound, should ours be behind.
-        now = told or max([now_ms(), *(seen.modified for _, seen in found)])
+        store_ms = objects.now() if found else None
+        # If the store has no clock, its newest modification time is a lower bound, in case our clock is behind.
+        now = store_ms or max([now_ms(), *(seen.modified for _, seen in found)])
         infos = (describe(key, seen, now) for key, seen in found)
         return sorted((info for info in infos if info is not None), key=lambda info: info.key)
 
     def release(self, key: str, nonce: str, deadline: Deadline | None = None) -> bool:
-        """Free a lease that still has this nonce, whoever holds it, without acquiring anything (F077)."""
+        """Release another process's lease that still has this nonce, without acquiring anything (F077)."""
         return free(self._within(deadline), check_key(key), (nonce,))
 
     def _take_all(self, wanted: Sequence[str], wait: Wait, on_lost: OnLost | None) -> LeaseGroup:
@@ -258,33 +255,33 @@ class Leases:
 
     def _take(self, key: str, wait: Wait, on_lost: OnLost | None) -> Lease:
         bounded = self._objects.within(wait.limit)
-        if key in self._family:
-            lent = wait.until(lambda: inherit.borrow(bounded, key, self._family[key], self._clock, on_lost))
-            if lent is not None:
-                return lent.keep()
-        bid, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
+        if key in self._inherited:
+            borrowed = wait.until(lambda: borrow(bounded, key, self._inherited[key], self._clock, on_lost))
+            if borrowed is not None:
+                return borrowed.start_renewing()
+        attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
         try:
-            taken: Taken = wait.until(lambda: take(bounded, bid, watch, self._clock))
-            return OwnLease(self._objects, taken, self._clock, on_lost).keep()
-        except BaseException:  # V14: also when a signal came while the answer was on its way
-            abandon_attempt(self._objects.within_seconds(_FORSAKE_S), bid)
+            taken: Taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
+            return OwnLease(self._objects, taken, self._clock, on_lost).start_renewing()
+        except BaseException:  # V14: also if a signal came while the response was on its way
+            abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
             raise
 
-    def _store_is_open_now(self, wait: Wait, watch: Watch) -> bool:
+    def _store_is_free(self, wait: Wait, watch: Watch) -> bool:
         bounded = self._objects.within(wait.limit)
-        return wait.until(lambda: store_lease_holder(bounded, watch, self._clock, self._family) is None)
+        return wait.until(lambda: store_lease_holder(bounded, watch, self._clock, self._inherited) is None)
 
     def _wait_for_store(self, wait: Wait, watch: Watch) -> None:
         bounded = self._objects.within(wait.limit)
-        wait.until(lambda: store_lease_holder(bounded, watch, self._clock, self._family))
+        wait.until(lambda: store_lease_holder(bounded, watch, self._clock, self._inherited))
 
-    def _wait_for_work(self, group: LeaseGroup, wait: Wait) -> None:
+    def _wait_for_writers(self, group: LeaseGroup, wait: Wait) -> None:
         bounded, watches = self._objects.within(wait.limit), dict[str, Watch]()
-        family = {**self._family, **{lease.key: lease.nonce for lease in group}}
+        inherited = {**self._inherited, **{lease.key: lease.nonce for lease in group}}
 
         def step() -> object:
             group.check()
-            return active_writer(bounded, watches, self._clock, family)
+            return active_writer(bounded, watches, self._clock, inherited)
 
         wait.until(step)
 
@@ -309,7 +306,7 @@ def open_leases(repo: Repo, store: Store | None = None) -> Leases:
         return Leases(store or repo.store())
     from bayou.objectstore.open import open_directory  # noqa: PLC0415
 
-    # Those of a tree that only this repo has stay out of it: the tree holds payload alone.
+    # The leases of a tree that only this repo uses are beside it: the tree holds payload alone.
     directory = repo.root if repo.config.datastore.path is None else repo.tree_root
     return Leases(open_directory(directory), directory=directory)
 
@@ -317,5 +314,5 @@ def open_leases(repo: Repo, store: Store | None = None) -> Leases:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as somebody whom nobody has named
+    except (KeyError, OSError):  # a container may run as a user without a name
         return f"uid {os.getuid()}"

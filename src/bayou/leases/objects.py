@@ -1,16 +1,12 @@
-"""The objects of leases in a store: read one, swap one, list those that somebody holds.
+"""The objects of leases in a store: their keys, their records, and how to read, swap and list them.
 
-A directory datastore is a store here too: `file://` swaps under the lock of a file, on every host that mounts it.
+A lease's key is text for people: `model/<type>/<id>`, `store`, `commit`. Types have slashes, and a key may be longer
+than a file's name, so `object_key` computes the object's name, and the name is never parsed: the record has the key.
 
-What a lease's object says.
-
-No two writes of one key ever have the same bytes: a nonce belongs to one acquisition, is renewed by counting, and is
-freed once. So an ETag that is made of content is a version too, and a write that arrives late never fits (F083).
-
-What leases are called, and what their objects are called.
-
-A key is text for people: `model/<type>/<id>`, `store`, `commit`. Types have slashes, and a key may be longer than a
-file's name, so the object's name is made of it here and is never taken apart: the key is also in the record.
+No two writes of one key ever have the same bytes: a nonce belongs to one acquisition, each renewal counts up, and a
+nonce is freed once. So an ETag that is computed from content identifies a version too, and the condition of a write
+that arrives late never holds (F083). A directory datastore works the same way: `file://` swaps under a file lock, on
+every host that mounts the directory.
 """
 
 from __future__ import annotations
@@ -42,15 +38,24 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Create, Match
 
 _LONGEST_KEY = 4096
+_LONGEST_NAME = 200
 
 RENEW = 1 / 3
 """The part of its TTL after which a holder renews a lease."""
 
+STORE = "store"
+"""The key of the lease that excludes every writer of a model; its holder waits for active writers."""
+
+COMMIT = "commit"
+"""The key of the lease that lets a committer go first that loses one race after the other; only committers wait."""
+
+_MODEL = "model/"
+
 
 class HeldLease(Struct, frozen=True):
-    """Somebody has it, for at most `limits.TTL_MAX` at a time, whatever it says (V25).
+    """The record of a lease that a process holds, for at most `limits.TTL_MAX` at a time, whatever `ttl_s` is (V25).
 
-    `acquired_at` is the holder's own clock, and for people only; `renewed` counts renewals.
+    `acquired_at` is by the holder's own clock, and only for people; `renewed` counts renewals.
     """
 
     key: Annotated[str, Meta(max_length=_LONGEST_KEY)]
@@ -62,13 +67,13 @@ class HeldLease(Struct, frozen=True):
     ttl_s: Annotated[float, Meta(gt=0)]
     renewed: Count = 0
 
-    def again(self) -> HeldLease:
-        """Return what its holder writes next."""
+    def renewal(self) -> HeldLease:
+        """Return the record that its holder writes next."""
         return replace(self, renewed=self.renewed + 1)
 
     @property
     def age_s(self) -> float:
-        """How long it is held, at least: renewals come every third of the TTL, and need no clock that we trust."""
+        """The least time for which the lease was held, from the number of renewals, so that no clock is compared."""
         return self.renewed * self.ttl_s * RENEW
 
     def __str__(self) -> str:
@@ -76,13 +81,13 @@ class HeldLease(Struct, frozen=True):
 
 
 class Free(Struct, frozen=True):
-    """Nobody has it; the one with this nonce was the last."""
+    """The record of a free lease, with the nonce of its last holder."""
 
     nonce: Identifier
 
 
 class Corrupt(Struct, frozen=True):
-    """Something that is no lease. Its nonce is made of its bytes, so that it can be released like any other."""
+    """An object that is no lease. Its nonce is computed from its bytes, so that it can be released like any other."""
 
     nonce: str
     why: str
@@ -92,14 +97,14 @@ Record = HeldLease | Free | Corrupt
 
 
 def encode(record: HeldLease | Free) -> bytes:
-    """Write a record. A free one is always `FREE_SIZE` long, and no other is: a listing shows which need no look."""
+    """Encode a record. Only a free record is `FREE_SIZE` long, so a listing shows which leases need no read."""
     if isinstance(record, Free):
         return dump_json({"free": True, "nonce": record.nonce})
     return dump_json(asdict(record))
 
 
 def decode(data: bytes) -> Record:
-    """Read a record; what is none is `Corrupt`, never an error."""
+    """Decode a record; an object that is none gives `Corrupt`, never an error."""
     try:
         fields = parse(data, limits.LEASE_BYTES)
         if fields.get("free", False) is True:
@@ -107,7 +112,7 @@ def decode(data: bytes) -> Record:
         if fields.get("free", False) is not False:
             raise Malformed("free is not true or false")
         if isinstance(ttl := fields.get("ttl_s"), int | float) and not isinstance(ttl, bool):
-            fields["ttl_s"] = min(ttl, limits.TTL_MAX)  # V25: also where it is too large for a float
+            fields["ttl_s"] = min(ttl, limits.TTL_MAX)  # V25: also if it is too large for a float
         held = convert(fields, HeldLease)
         check_time(held.acquired_at, "acquired_at")
         return held
@@ -116,54 +121,45 @@ def decode(data: bytes) -> Record:
 
 
 def corrupt(data: bytes, why: str) -> Corrupt:
+    """Return the record of an object that is no lease."""
     return Corrupt(f"corrupt-{hashlib.sha256(data).hexdigest()[:16]}", why)
 
 
 def too_large(version: str, why: str) -> Corrupt:
-    """Return the record of an object that is too large to be read; its version makes its nonce."""
+    """Return the record of an object that is too large to read, with a nonce from its version."""
     return corrupt(version.encode(errors="replace"), why)
 
 
 FREE_SIZE = len(encode(Free("0" * 26)))
 
 
-STORE = "store"
-"""Keeps every writer of a model out, and waits for those that are at work."""
-
-COMMIT = "commit"
-"""Lets a committer that loses one race after the other go first. Nobody waits for it but committers."""
-
-_MODEL = "model/"
-_LONGEST = 200
-
-
 def model_key(model_type: str, model_id: str) -> str:
-    """Name the lease for writers of one model."""
+    """Return the key of the lease for writers of one model."""
     return f"{_MODEL}{model_type}/{model_id}"
 
 
-def is_work(key: str) -> bool:
-    """Whether this is a lease that `store` excludes: all but `store` itself and `commit`."""
+def excluded_by_store(key: str) -> bool:
+    """Whether the lease `store` excludes this lease: all but `store` itself and `commit`."""
     return key not in (STORE, COMMIT)
 
 
 def check_key(key: str) -> str:
-    """Return a key that can be one."""
+    """Return `key`, or raise `UsageError` if it is empty."""
     if not key:
         raise UsageError("a lease has no empty key", hint="list them with `bayou datastore lock status`")
     return key
 
 
 def object_key(key: str) -> Key:
-    """Name the object of a lease; one whose key is too long for a file's name is named by its hash."""
+    """Return the key of a lease's object; it contains a hash if the lease's key is too long for a file's name."""
     whole = keys.lease(key)
-    if len(whole) <= _LONGEST:
+    if len(whole) <= _LONGEST_NAME:
         return whole
     return keys.lease(f"long-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()}")
 
 
 class Seen(Struct, frozen=True):
-    """A record, and the version that came in the same answer (V2). `modified` is the store's clock, in ms."""
+    """A record, and the version that came in the same response (V2). `modified` is by the store's clock, in ms."""
 
     record: Record
     match: Match
@@ -171,7 +167,7 @@ class Seen(Struct, frozen=True):
 
 
 class LeaseObjects:
-    """Leases as the store has them, one request or two at a time. Safe to use from many threads."""
+    """The lease objects of a store; each method sends one or two requests. Safe to use from many threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -181,7 +177,7 @@ class LeaseObjects:
         return self._store.url
 
     def now(self) -> int | None:
-        """Return the store's time in ms, if it tells."""
+        """Return the store's time in ms, or None if the store does not supply it."""
         return self._store.now()
 
     def within(self, deadline: Deadline) -> LeaseObjects:
@@ -191,14 +187,14 @@ class LeaseObjects:
         return LeaseObjects(self._store.within_seconds(seconds))
 
     def read(self, key: str) -> Seen | None:
-        """Return what a lease says, or None if nobody ever took it."""
+        """Return a lease's record, or None if no process ever acquired it."""
         return self._read(object_key(key))
 
     def swap(self, key: str, record: HeldLease | Free, over: Seen | None) -> Seen | None:
-        """Write a record over exactly the version `over`, or where there is none.
+        """Replace exactly the version `over` by a record, or create the object if `over` is None.
 
-        None: it is not known to be in. Somebody else was faster, or the answer was lost and the object shows
-        something else; then it may still arrive, and whoever wrote it looks for its nonce before it writes again.
+        None: the record is not known to be stored. Another process was faster, or the response was lost and the object
+        has another record. Then the write may still arrive, so the caller looks for its nonce before it writes again.
         """
         data = encode(record)
         condition = Create() if over is None else over.match
@@ -216,7 +212,7 @@ class LeaseObjects:
         return Seen(record, Match(stored.etag, stored.version), 0)
 
     def held(self) -> Iterator[tuple[str, Seen]]:
-        """Yield the leases that are not free, with their keys; of corrupt ones as far as the object's name tells."""
+        """Yield the leases that are not free, with their keys; that of a corrupt lease is from the object's name."""
         found = [
             keys.as_listed(meta.key)
             for page in self._store.list(keys.LEASES)
@@ -250,14 +246,14 @@ class LeaseObjects:
             record = too_large(f"{meta.etag} {meta.version} {meta.size}", error.message)
         return Seen(record, Match(meta.etag, meta.version), meta.modified)
 
-    def outlived(self, seen: Seen) -> bool:
-        """Whether a lease was not renewed for longer than any may be held: then it keeps nobody out, whatever it says.
+    def past_longest_ttl(self, seen: Seen) -> bool:
+        """Whether a lease was not renewed for longer than the longest TTL: then it excludes no process.
 
-        A holder that lives would have renewed it, and a corrupt one needs no person to remove it (V25). Our own clock
-        only says whether it is worth a request; the store's decides, by which the lease was written too.
+        A living holder would have renewed it, and a corrupt lease needs no person to release it (V25). Our own clock
+        only decides whether to send a request; the store's clock, which also stamped the lease, decides the rest.
         """
         most = limits.TTL_MAX * 1000
-        if not seen.modified or time.time() * 1000 - seen.modified <= most:  # 0: nobody knows when
+        if not seen.modified or time.time() * 1000 - seen.modified <= most:  # 0: the time is unknown
             return False
         now = self.now()
         if now is None:
@@ -266,13 +262,13 @@ class LeaseObjects:
             try:
                 now = self._store.head(probe).modified
             except NotFound:
-                return False  # a collection has taken it; whoever waits asks again
+                return False  # a collection has deleted the probe; the next attempt asks again
             finally:
                 self._store.delete([probe])
         return now - seen.modified > most
 
 
 def _is_lease(name: str) -> bool:
-    """Whether a lease can have this object: one of a name that no key makes keeps nobody out, and is no lease."""
+    """Whether an object is named like a lease's object: any other object excludes no process, and is no lease."""
     key = keys.parse_lease(name)
     return key is not None and object_key(key) == name

@@ -25,7 +25,7 @@ from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import Part, divide, groups, objects
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.check import try_load
-from bayou.index.discovery import other_store, parents, trash_refusal
+from bayou.index.discovery import nested_store, parents, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Head, iter_log
 from bayou.index.log import LogRow, older_pages
@@ -266,7 +266,7 @@ class _ListKernel:
         for page in (page for directory in part for page in objects(self._store.open(), directory)):
             for meta in page:
                 newest = max(newest, meta.modified)
-                outside = other_store(meta.key)
+                outside = nested_store(meta.key)
                 if outside is not None and outside not in other_stores:
                     other_stores.add(outside)
                     yield Listed(outside, kind=_OTHER)

@@ -199,7 +199,7 @@ def _new_first_head(
     context: SyncContext, damaged: DamagedIndex, row: LogRow, root: Root | None, trash: Root | None
 ) -> Head:
     """Return a head for a store that has lost its own: with its id, a higher seq than any known, and its log."""
-    known, parts = context.base.place, damaged.parts
+    known, parts = context.base.remote, damaged.parts
     seqs = [parts.seq, known.seq or 0, *(old.seq for page in damaged.pages for old in page.rows)]
     # A seq near the maximum was never reached by counting.
     last = max(number for number in (0, *seqs) if number < limits.SEQ_MAX // 2)

@@ -139,7 +139,7 @@ def repair_entries(
         for path, entry in done.changes.items():
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
             if path in here:
-                base.restate(db, context.remote_id, path, entry)
+                base.update_entry(db, context.remote_id, path, entry)
         db.execute(commit.FORGET_PENDING, (context.remote_id,))
     context.base.fold(context.nodes)
     return len(done.changes)

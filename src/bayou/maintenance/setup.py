@@ -134,7 +134,7 @@ def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline) -
     deadline.remaining()
     with source.open(item.path) as file:
         target.write(item.path, file)
-    os.utime(target.place(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
+    os.utime(target.local_path(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
 
 
 def _keep(folder: Conflicts, root: Path, path: str, winner: Literal["remote", "local"]) -> Conflict:
@@ -276,7 +276,7 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     Base forgets the other store, so that its entries cause no deletes and no skipped files in this one.
     """
     try:
-        remote_snapshot.read_snapshot(context.store, context.cache, context.base.place, etag=None)
+        remote_snapshot.read_snapshot(context.store, context.cache, context.base.remote, etag=None)
         return None, False
     except (StoreSwapped, StoreEmptied, StoreRestored):
         context.base.forget()

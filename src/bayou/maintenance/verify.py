@@ -168,7 +168,7 @@ def _read_head(context: SyncContext) -> HeadSeen:
     except NotFound:
         discover(context.store)  # HeadLost, if objects of pushes are there
         if context.base.known:
-            raise remote_snapshot.store_emptied(context.store, context.base.place) from None
+            raise remote_snapshot.store_emptied(context.store, context.base.remote) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
@@ -200,7 +200,7 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     with context.database.transaction() as db:
         # Base gets this very entry, even if its content was never pulled: the delete then refers to it.
         for path, entry in remote.items():
-            base.take(db, context.remote_id, path, entry)
+            base.record_entry(db, context.remote_id, path, entry)
     ticket = context.journal.open("delete", plain)
     for path in plain:
         context.incoming.remove(path)

@@ -25,9 +25,9 @@ from bayou.index.discovery import (
     IN_THE_WAY,
     OF_ANOTHER_SYSTEM,
     entry_of,
+    folder_markers,
     in_payload,
-    markers,
-    other_store,
+    nested_store,
     parents,
     refusal,
     trash_refusal,
@@ -202,7 +202,7 @@ class SectionComparison:
         """List the section into the spool, and note which of its directories are other stores."""
         for page in objects(self._store, self._section.part):
             found = [meta for meta in page if in_payload(meta.key) is not None]
-            self._others.update(outside for meta in found if (outside := other_store(meta.key)) is not None)
+            self._others.update(outside for meta in found if (outside := nested_store(meta.key)) is not None)
             spool.add(_spooled(meta) for meta in found if in_payload(meta.key))
 
     def _objects(self, spool: SortedSpool) -> Iterator[tuple[bytes, ObjectMeta]]:
@@ -211,7 +211,7 @@ class SectionComparison:
         while some := list(islice(rows, _AT_ONCE)):
             listed = [(row[0], ObjectMeta(key_text(row[2]), *row[3:])) for row in some]
             listed = [(path, meta) for path, meta in listed if self._others.isdisjoint(parents(meta.key))]
-            folders = markers(self._store, [meta for _, meta in listed])
+            folders = folder_markers(self._store, [meta for _, meta in listed])
             for path, meta in listed:
                 why = refusal(meta.key) if meta.key not in folders else OF_ANOTHER_SYSTEM
                 if why is None:

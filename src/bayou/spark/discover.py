@@ -34,16 +34,16 @@ from bayou.index.discovery import (
     Discovered,
     Refused,
     directories,
+    folder_markers,
     head_lost,
     in_payload,
-    markers,
-    other_store,
+    nested_store,
     parents,
     refusal,
 )
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Leaf, Node, Pointer, Root, digest_of, leaf, name
-from bayou.index.node_store import NodeFile, Reads, Staging, StoreSink
+from bayou.index.node_store import NodeFile, ReadableStore, StagingSink, StoreSink
 from bayou.index.tree import NodeSink
 from bayou.objectstore import keys
 from bayou.objectstore.spec import StoreSpec
@@ -151,14 +151,14 @@ class Nesting:
             yield entry
 
 
-class _Carried(Staging):
+class _Carried(StagingSink):
     """A sink whose nodes go to the caller with the rows that tell of them."""
 
     def __init__(self, commit: str) -> None:
         super().__init__(commit)
         self.files: dict[str, bytes] = {}
 
-    def _keep(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
+    def _store_files(self, files: Sequence[NodeFile]) -> Sequence[NodeFile]:
         self.files.update((file.name, file.data) for file in files)
         return files
 
@@ -255,7 +255,7 @@ class Verdict(NamedTuple):
 class Judge:
     """Judges the pages of one task's listing. Each other store is told of once, beside the verdicts."""
 
-    def __init__(self, store: Reads) -> None:
+    def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._others: set[str] = set()
 
@@ -271,9 +271,9 @@ class Judge:
                 found.append(meta)
             elif ours is not None:
                 yield Verdict(IGNORED)
-        folders = markers(self._store, found)
+        folders = folder_markers(self._store, found)
         for meta in found:
-            outside = other_store(meta.key)
+            outside = nested_store(meta.key)
             if outside is not None and outside not in self._others:
                 self._others.add(outside)
                 yield Verdict(STORE, key=key_bytes(outside))
@@ -355,7 +355,7 @@ def discover(
     spark: SparkSession,
     store: Store,
     recipe: StoreSpec,
-    sink: Staging,
+    sink: StagingSink,
     *,
     carry: bool = False,
     deadline: Deadline | None = None,
@@ -378,7 +378,7 @@ def discover(
         found.unpersist()
 
 
-def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Leaves, sink: Staging) -> Discovered:
+def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Leaves, sink: StagingSink) -> Discovered:
     if counts.get(STORE):
         others = frozenset(key_text(row["key"]) for row in _with(found, STORE).select("key").distinct().collect())
         found = found.mapInArrow(partial(without_others, others), ddl(JUDGED))
@@ -401,7 +401,7 @@ def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Le
     return Discovered(root, refused[:MOST_REFUSED], refusals, counts.get(IGNORED, 0))
 
 
-def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: Staging, *, apart: bool = False) -> Root | None:
+def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: StagingSink, *, apart: bool = False) -> Root | None:
     """Sort the entries into parts, have the leaves of each written where it is, and stitch."""
     if entries == 0:
         return None
@@ -411,7 +411,7 @@ def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: Staging, *, ap
     return join_partitions(joined(_stream(rows), _keeping(sink), apart=apart), sink)
 
 
-def _keeping(sink: Staging) -> Callable[[NodeFile], None]:
+def _keeping(sink: StagingSink) -> Callable[[NodeFile], None]:
     """Return what takes leaves that tasks have carried here, and stores some of them at a time."""
     taken = count(1)
 

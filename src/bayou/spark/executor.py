@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
     from bayou.index.discovery import Discovered
-    from bayou.index.node_store import Staging
+    from bayou.index.node_store import StagingSink
     from bayou.index.tree import IndexTree
     from bayou.objectstore.spec import StoreSpec
     from bayou.objectstore.store import Store
@@ -82,7 +82,7 @@ class SparkExecutor:
             ):
                 return job.fold(rows)
 
-    def discover(self, store: Store, recipe: StoreSpec, sink: Staging, *, carry: bool) -> Discovered:
+    def discover(self, store: Store, recipe: StoreSpec, sink: StagingSink, *, carry: bool) -> Discovered:
         from bayou.spark.discover import discover  # noqa: PLC0415
 
         return discover(

@@ -112,7 +112,7 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
 
     The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
     """
-    context.journal.settle()
+    context.journal.close_abandoned()
     exported = export(context.database, context.remote_id, folder)
     marks = tuple(context.journal.marks())
     base = context.base.tree()
@@ -125,7 +125,7 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
         adopt=context.options.adopt,
         marks=marks,
         through=exported.through,
-        moved=context.base.place.policy != policy.text,
+        moved=context.base.remote.policy != policy.text,
         same=same,
     )
     if not exported.files and base.root is None and remote.root is not None and _shows_nothing(context):

@@ -1,12 +1,13 @@
-"""Base: the entries that this tree is known to match, kept as an index tree of its own.
+"""The sync base: the entries that this tree is known to match, kept as an index tree of its own.
 
-A place is a URL and a namespace. Its base is a root in the local node cache, and an overlay of rows that came since;
-`fold` merges the two. Rows are the remote's, verbatim. Everything here is written inside transactions of the caller's,
-together with what made it true.
+Each remote (a URL and a namespace) has a base. It consists of a root in the local node cache (`.bayou/state/nodes`)
+and an overlay of rows that came since; `SyncBase.fold` merges the overlay into the tree. The rows of base are the
+remote's rows, verbatim. Beside base, `absent` lists the entries that this tree leaves out on purpose.
 
-The nodes of base, on this machine. What is lost of them is found out anew, not mourned.
-
-What base says of paths, whether or not they are here. Nothing is asked of the store.
+The module's functions with a `db` parameter write inside a transaction of the caller, together with the change that
+makes the row true (V3). `paths_under`, `paths_without_entry` and `changed_paths` answer questions about paths from base
+alone: they send no request to the store. A lost node of base raises `BaseLost`; the next sync then compares the tree
+with the store again.
 """
 
 from __future__ import annotations
@@ -22,24 +23,22 @@ from msgspec.structs import replace
 
 from bayou.core.errors import NodeDamaged, NodeMissing, StateError
 from bayou.core.ids import ulid
-from bayou.index import merge
-from bayou.index import tree as read
 from bayou.index.entry import Entry
 from bayou.index.key_range import EVERYTHING, KeyRange
+from bayou.index.merge import merge
 from bayou.index.node import Node, Ref, Root
 from bayou.index.node_store import LocalNodes, NodeFiles
-from bayou.index.tree import IndexTree, NodeSink, NodeSource, diff, scan
+from bayou.index.tree import IndexTree, NodeSink, NodeSource, diff, find_many, scan
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.state import database as rows
-from bayou.state.database import IN_SPAN, Database, remote_id, remote_url
+from bayou.state.database import IN_RANGE, Database, dump_entry, load_entry, register_remote, remote_url
 
 Why = Literal["lazy", "excluded", "refused"]
-"""Why a path that base has is absent here on purpose."""
+"""Why a path that base has is absent from the tree on purpose."""
 
 
 class RemoteState(Struct, frozen=True):
-    """What is known of one store at one URL. `etag` is kept only while base's root is that head's root."""
+    """What this machine knows of one remote. `etag` is set only while base's root is that head's root (V3)."""
 
     id: int
     url: str
@@ -51,44 +50,41 @@ class RemoteState(Struct, frozen=True):
     etag: str | None
     policy: str
     rebuilt: str | None
-    """The rebuilding of the index that base has been compared with, if there was one."""
+    """The commit of the last index rebuild that base was compared with, if there was one."""
 
 
 class SyncBase:
-    """The base of one place. `source` has its nodes; lookups see the overlay first."""
+    """The base of one remote. `source` loads its nodes; a row of the overlay hides the tree's row of that path."""
 
     def __init__(self, database: Database, url: str, namespace: str | None, source: NodeSource) -> None:
         self.database = database
+        self.remote_id = register_remote(database, url, namespace or "")
         self._source = source
-        self._place_id = remote_id(database, url, namespace or "")
 
     @property
-    def place(self) -> RemoteState:
+    def remote(self) -> RemoteState:
+        """The remote's row in `sync.db`, as of now."""
         found = self.database.rows(
             "SELECT id, url, namespace, store, root, seq, commit_id, etag, policy, rebuilt FROM place WHERE id = ?",
-            (self._place_id,),
+            (self.remote_id,),
         )
         number, url, namespace, store, root, *rest = found[0]
         return RemoteState(number, url, namespace or None, store, load_root(cast("str | None", root)), *rest)  # type: ignore[arg-type]
 
     @property
-    def place_id(self) -> int:
-        return self._place_id
-
-    @property
     def known(self) -> bool:
-        """Whether this tree was ever in step with a head of this place."""
-        return self.place.commit is not None
+        """Whether this tree ever matched a head of this remote."""
+        return self.remote.commit is not None
 
     def tree(self) -> IndexTree:
         """Return base as of the last fold."""
-        return IndexTree(self._source, self.place.root)
+        return IndexTree(self._source, self.remote.root)
 
     def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
-        """Return the entries that base has of these paths."""
+        """Return the entries that base has for these paths."""
         wanted = sorted(set(paths))
-        overlay = self._overlay()
-        found = read.find_many(self.tree(), [path for path in wanted if path not in overlay])
+        overlay = {path: load_entry(path, text) for path, text in self._overlay().items()}
+        found = find_many(self.tree(), [path for path in wanted if path not in overlay])
         for path in wanted:
             entry = overlay.get(path)
             if entry is not None:
@@ -96,176 +92,176 @@ class SyncBase:
         return found
 
     def dirty(self) -> bool:
-        return bool(self.database.rows("SELECT 1 FROM overlay WHERE place = ? LIMIT 1", (self._place_id,)))
+        """Whether the overlay has rows that no fold has merged yet."""
+        return bool(self.database.rows("SELECT 1 FROM overlay WHERE place = ? LIMIT 1", (self.remote_id,)))
 
     def fold(self, sink: NodeSink) -> RemoteState:
-        """Merge the overlay into the tree; return the place as it is then."""
-        texts = self._overlay_texts()
-        if texts:
-            place = self.place
-            overlay = {path: rows.load_entry(path, text) for path, text in texts.items()}
-            root = merge.merge(IndexTree(self._source, place.root), overlay, sink)
+        """Merge the overlay into the tree; return the remote's state after that."""
+        overlay = self._overlay()
+        if overlay:
+            remote = self.remote
+            changes = {path: load_entry(path, text) for path, text in overlay.items()}
+            root = merge(IndexTree(self._source, remote.root), changes, sink)
             sink.flush()
             with self.database.transaction() as db:
-                # V3: the ETag was proof of another root, if this one is new.
-                changed = (root and root.digest) != (place.root and place.root.digest)
+                # V3: the ETag was proof of another root, if this root is new.
+                changed = (root and root.digest) != (remote.root and remote.root.digest)
                 db.execute(
                     "UPDATE place SET root = ?, etag = iif(?, NULL, etag) WHERE id = ?",
-                    (dump_root(root), changed, self._place_id),
+                    (dump_root(root), changed, self.remote_id),
                 )
-                if self._overlay_texts() == texts:  # one statement for all: a tenth of the time
-                    db.execute("DELETE FROM overlay WHERE place = ?", (self._place_id,))
+                if self._overlay() == overlay:  # one statement for all rows takes a tenth of the time
+                    db.execute("DELETE FROM overlay WHERE place = ?", (self.remote_id,))
                 else:
                     db.executemany(
                         "DELETE FROM overlay WHERE place = ? AND path = ? AND entry IS ?",
-                        [(self._place_id, path, text) for path, text in texts.items()],
+                        [(self.remote_id, path, text) for path, text in overlay.items()],
                     )
-        return self.place
+        return self.remote
 
-    def can_follow(self, old: Root | None, new: Root | None) -> bool:
-        """Whether base can become `new`, which a commit from here has just made of `old`, without a look at its rows.
+    def can_replace_root(self, old: Root | None, new: Root | None) -> bool:
+        """Whether `replace_root` may make `new`, which a commit of this client made from `old`, the root of base.
 
-        It must be all of `old`, with nothing on top; and each node of `new` must be here, by the name that it goes by
-        in `new`. The commit has written those that are new. Of the others, leaves go by their digest, so base has them;
-        branches may have other names here.
+        Base must equal `old`, with an empty overlay, and the local cache must have each node of `new` under the name
+        that `new` uses. The commit has written the new nodes. Of the others, the cache has the leaves, since it names
+        leaves by digest; branches may have other names here.
         """
-        mine = self.place.root
-        if self.dirty() or (mine and mine.digest) != (old and old.digest):
+        current = self.remote.root
+        if self.dirty() or (current and current.digest) != (old and old.digest):
             return False
         return old is None or new is None or new.level <= 1
 
     def forget(self) -> None:
-        """Forget all that is known of this place, to join it anew; what the tree holds is untracked then."""
+        """Delete all that is known of this remote, to join it again; the files of the tree are untracked then."""
         with self.database.transaction() as db:
             for table in ("overlay", "absent", "known", "untracked", "intent", "upload", "pending"):
-                db.execute(f"DELETE FROM {table} WHERE place = ?", (self._place_id,))
-            db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self._place_id,))
+                db.execute(f"DELETE FROM {table} WHERE place = ?", (self.remote_id,))
+            db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self.remote_id,))
             db.execute(
                 "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL, rebuilt = NULL"
                 " WHERE id = ?",
-                (self._place_id,),
+                (self.remote_id,),
             )
 
-    def _overlay(self) -> dict[str, Entry | None]:
-        return {path: rows.load_entry(path, text) for path, text in self._overlay_texts().items()}
-
-    def _overlay_texts(self) -> dict[str, str | None]:
-        found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self._place_id,))
-        return cast("dict[str, str | None]", dict(found))  # type: ignore[arg-type]
-
     def absent(self, within: KeyRange = EVERYTHING) -> dict[str, Why]:
-        """Return what is not here on purpose, and why."""
+        """Return the paths that are absent from the tree on purpose, and why."""
         found = self.database.rows(
-            f"SELECT path, why FROM absent WHERE place = ? AND {IN_SPAN}", (self._place_id, *within.bounds)
+            f"SELECT path, why FROM absent WHERE place = ? AND {IN_RANGE}", (self.remote_id, *within.bounds)
         )
         return cast("dict[str, Why]", dict(found))  # type: ignore[arg-type]
 
     def hashes(self, entries: Iterable[Entry], within: KeyRange = EVERYTHING) -> dict[str, Entry]:
-        """Give entries that discovery left without a hash the one that this machine found by reading the object."""
+        """Return entries that discovery left without a hash, with the hash that this machine found in the object."""
         found = self.database.rows(
-            f"SELECT path, size, etag, version, sha256 FROM known WHERE place = ? AND {IN_SPAN}",
-            (self._place_id, *within.bounds),
+            f"SELECT path, size, etag, version, sha256 FROM known WHERE place = ? AND {IN_RANGE}",
+            (self.remote_id, *within.bounds),
         )
-        known = {path: rest for path, *rest in found}
-        answer = {}
+        recorded = {path: rest for path, *rest in found}
+        hashed = {}
         for entry in entries:
-            size, etag, version, sha256 = known.get(entry.path, (None, None, None, None))
+            size, etag, version, sha256 = recorded.get(entry.path, (None, None, None, None))
             if entry.sha256 is None and (size, etag, version) == (entry.size, entry.etag, entry.version):
-                answer[entry.path] = replace(entry, sha256=cast("bytes", sha256))
-        return answer
+                hashed[entry.path] = replace(entry, sha256=cast("bytes", sha256))
+        return hashed
+
+    def _overlay(self) -> dict[str, str | None]:
+        """Return the overlay's entries by path, as JSON; None for a path that base has no more."""
+        found = self.database.rows("SELECT path, entry FROM overlay WHERE place = ?", (self.remote_id,))
+        return cast("dict[str, str | None]", dict(found))  # type: ignore[arg-type]
 
 
-def take(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
-    """Make base say this of a path."""
-    restate(db, place, path, entry)
-    db.execute("DELETE FROM absent WHERE place = ? AND path = ?", (place, path))
-    db.execute("DELETE FROM untracked WHERE place = ? AND path = ?", (place, path))
+def record_entry(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None) -> None:
+    """Set base's entry of a path (None: base has none), and the path is no longer absent or untracked."""
+    update_entry(db, remote_id, path, entry)
+    db.execute("DELETE FROM absent WHERE place = ? AND path = ?", (remote_id, path))
+    db.execute("DELETE FROM untracked WHERE place = ? AND path = ?", (remote_id, path))
 
 
-def take_many(db: sqlite3.Connection, place: int, entries: Mapping[str, Entry | None]) -> None:
-    """Make base say this of many paths."""
+def record_entries(db: sqlite3.Connection, remote_id: int, entries: Mapping[str, Entry | None]) -> None:
+    """Do what `record_entry` does, for many paths."""
     db.executemany(
         "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
-        [(place, path, rows.dump_entry(entry)) for path, entry in entries.items()],
+        [(remote_id, path, dump_entry(entry)) for path, entry in entries.items()],
     )
-    _are_here(db, place, entries)
+    _clear_absent_and_untracked(db, remote_id, entries)
 
 
-def follow(db: sqlite3.Connection, place: int, root: Root | None, changed: Collection[str]) -> None:
-    """Make base all that a root says, where it can (`Base.can_follow`); `changed` are the paths that this changes."""
+def update_entry(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None) -> None:
+    """Set base's entry of a path, and leave alone whether the path is absent or untracked."""
+    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (remote_id, path, dump_entry(entry)))
+
+
+def replace_root(db: sqlite3.Connection, remote_id: int, root: Root | None, changed: Collection[str]) -> None:
+    """Make `root` the root of base, if `SyncBase.can_replace_root`; `changed` are the paths whose entries differ."""
     # V3: the ETag was proof of another root.
-    db.execute("UPDATE place SET root = ?, etag = NULL WHERE id = ?", (dump_root(root), place))
-    _are_here(db, place, changed)
+    db.execute("UPDATE place SET root = ?, etag = NULL WHERE id = ?", (dump_root(root), remote_id))
+    _clear_absent_and_untracked(db, remote_id, changed)
 
 
-def _are_here(db: sqlite3.Connection, place: int, paths: Collection[str]) -> None:
-    """Forget that paths were absent or untracked."""
-    for table in ("absent", "untracked"):
-        if db.execute(f"SELECT 1 FROM {table} WHERE place = ? LIMIT 1", (place,)).fetchone() is not None:
-            db.executemany(
-                f"DELETE FROM {table} WHERE place = ? AND path = ?",
-                [(place, path) for path in paths],
-            )
+def record_absent(db: sqlite3.Connection, remote_id: int, path: str, why: Why) -> None:
+    """Record that the tree leaves out an entry of base on purpose; call it after `record_entry`."""
+    db.execute("INSERT OR REPLACE INTO absent VALUES (?, ?, ?)", (remote_id, path, why))
 
 
-def restate(db: sqlite3.Connection, place: int, path: str, entry: Entry | None) -> None:
-    """Make base say in other words what it says of a path: whether the file is here is as it was."""
-    db.execute("INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", (place, path, rows.dump_entry(entry)))
-
-
-def leave_out(db: sqlite3.Connection, place: int, path: str, why: Why) -> None:
-    """Note that an entry of base is not here on purpose; after `take`."""
-    db.execute("INSERT OR REPLACE INTO absent VALUES (?, ?, ?)", (place, path, why))
-
-
-def learn_hash(db: sqlite3.Connection, place: int, entry: Entry, sha256: bytes) -> None:
-    """Keep the hash of an object that discovery found, from its own bytes."""
+def record_hash(db: sqlite3.Connection, remote_id: int, entry: Entry, sha256: bytes) -> None:
+    """Record the hash of a discovered object, computed from its own bytes."""
     db.execute(
         "INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?, ?, ?)",
-        (place, entry.path, entry.size, entry.etag, entry.version, sha256),
+        (remote_id, entry.path, entry.size, entry.etag, entry.version, sha256),
     )
 
 
-def settle_head(
+def record_head(
     db: sqlite3.Connection,
-    place: int,
+    remote_id: int,
     store: str | None,
     seq: int | None,
     commit: str | None,
     etag: str | None,
     policy: str,
 ) -> None:
-    """Note the head that base was last compared with. Give its ETag only if base's root is that head's root (V3)."""
+    """Record the head that base was last compared with. Pass its ETag only if base's root is that head's root (V3)."""
     db.execute(
         "UPDATE place SET store = ?, seq = ?, commit_id = ?, etag = ?, policy = ? WHERE id = ?",
-        (store, seq, commit, etag, policy, place),
+        (store, seq, commit, etag, policy, remote_id),
     )
 
 
-def settle_rebuilt(db: sqlite3.Connection, place: int, rebuilt: str) -> None:
-    """Note that base says nothing any more that this rebuilding of the index does not say too."""
-    db.execute("UPDATE place SET rebuilt = ? WHERE id = ?", (rebuilt, place))
+def record_rebuilt(db: sqlite3.Connection, remote_id: int, rebuilt: str) -> None:
+    """Record that base was compared with this rebuild of the index, and has no entry that the rebuilt index lacks."""
+    db.execute("UPDATE place SET rebuilt = ? WHERE id = ?", (rebuilt, remote_id))
+
+
+def _clear_absent_and_untracked(db: sqlite3.Connection, remote_id: int, paths: Collection[str]) -> None:
+    for table in ("absent", "untracked"):
+        if db.execute(f"SELECT 1 FROM {table} WHERE place = ? LIMIT 1", (remote_id,)).fetchone() is not None:
+            db.executemany(
+                f"DELETE FROM {table} WHERE place = ? AND path = ?",
+                [(remote_id, path) for path in paths],
+            )
 
 
 def dump_root(root: Root | None) -> str | None:
+    """Return a root as the JSON that `sync.db` holds."""
     return None if root is None else json.dumps([root.node, root.digest.hex(), root.level, root.entries, root.bytes])
 
 
 def load_root(text: str | None) -> Root | None:
+    """Return the root that `dump_root` wrote."""
     if text is None:
         return None
     node, digest, level, entries, size = json.loads(text)
     return Root(node, bytes.fromhex(digest), level, entries, size)
 
 
-def repo_place(repo: Repo, store: Store) -> str:
-    """Return what identifies the place that a repo syncs with: its own words, whatever a plug-in calls its bucket."""
+def repo_remote_url(repo: Repo, store: Store) -> str:
+    """Return the URL that identifies a repo's remote: as the configuration spells it, if it names a URL."""
     url = repo.config.datastore.url
     return remote_url(url, store.namespace) if url is not None else store.url
 
 
 class BaseLost(StateError):
-    """Part of base cannot be read. It is forgotten then, and the next look compares the tree with the store anew."""
+    """A part of base cannot be read. The next sync deletes the rest of base and compares the tree with the store."""
 
 
 class BaseNodes(LocalNodes):
@@ -281,19 +277,18 @@ class BaseNodes(LocalNodes):
             ) from error
 
 
-def known(repo: Repo, database: Database, place: int, prefix: str) -> set[str]:
+def paths_under(repo: Repo, database: Database, remote_id: int, prefix: str) -> set[str]:
     """Return the paths of base that begin with `prefix`, as of now."""
     span = KeyRange.under(prefix)
     # One statement, so that no fold falls between the two.
-    rows = database.rows(
+    (_, _, root), *overlay = database.rows(
         "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
         " SELECT path, entry, NULL FROM overlay WHERE place = ? AND path >= ? AND (? IS NULL OR path < ?)",
-        (place, place, span.start, span.end, span.end),
+        (remote_id, remote_id, span.start, span.end, span.end),
     )
-    (_, _, root), *overlay = rows
     found: set[str] = set()
     if root is not None:
-        # A base that is lost is found out anew by the next sync, which then takes nothing here for a change of it.
+        # Where base is lost, the next sync compares everything, and takes no missing row for a change.
         with suppress(BaseLost):
             found = {entry.path for entry in scan(IndexTree(_nodes(repo), load_root(str(root))), span)}
     for path, entry, _ in overlay:
@@ -301,8 +296,8 @@ def known(repo: Repo, database: Database, place: int, prefix: str) -> set[str]:
     return found
 
 
-def unknown(repo: Repo, database: Database, paths: Set[str]) -> set[str]:
-    """Return which of these paths base has no entry of; none of them if part of it is lost."""
+def paths_without_entry(repo: Repo, database: Database, paths: Set[str]) -> set[str]:
+    """Return which of these paths have no entry in base; none of them if part of base is lost."""
     config = repo.config.datastore
     assert config.url is not None
     base = SyncBase(database, remote_url(config.url, config.namespace), config.namespace, _nodes(repo))
@@ -312,8 +307,8 @@ def unknown(repo: Repo, database: Database, paths: Set[str]) -> set[str]:
         return set()
 
 
-def differing(repo: Repo, old: str | None, new: str | None) -> set[str] | None:
-    """Return the paths whose entries differ between two roots of base; None if part of one is lost."""
+def changed_paths(repo: Repo, old: str | None, new: str | None) -> set[str] | None:
+    """Return the paths whose entries differ between two roots of base; None if part of either is lost."""
     source = _nodes(repo)
     try:
         return {change.path for change in diff(IndexTree(source, load_root(old)), IndexTree(source, load_root(new)))}

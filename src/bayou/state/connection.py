@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Connection:
     """One repo's database and store, for all threads of this process. Close it, or use it as a context manager.
 
-    Making one opens nothing. A connection that was closed opens again when it is used. The objects that work with a
-    connection refer to it, so an object that a caller still holds never finds its database closed by the garbage
-    collector. A forked child opens a database and a store of its own.
+    The constructor opens nothing. A closed connection opens again when it is used. The objects that work with a
+    connection refer to it, so the garbage collector never closes the database of an object that a caller still holds.
+    A forked child opens a database and a store of its own.
     """
 
     def __init__(self, repo: Repo) -> None:
@@ -72,7 +72,7 @@ class Connection:
 
 @contextmanager
 def connected(repo: Repo, connection: Connection | None = None) -> Iterator[Connection]:
-    """Yield this connection, which stays open, or one that is closed at the end of the block (V14)."""
+    """Yield `connection`, which stays open, or a new connection that is closed at the end of the block (V14)."""
     if connection is not None:
         yield connection
         return

@@ -1,15 +1,15 @@
 """`sync.db`: what this machine knows about its tree and its stores (SQLite, WAL, synchronous=FULL).
 
-One connection for each process (a forked child opens its own) and thread-safe use of it; every change is a transaction
-that takes the write lock at its start, so that what a transaction has read stays true until it commits.
+A process has one connection, which its threads share; a forked child opens its own. Every change is a transaction that
+takes the write lock at its start, so that what a transaction has read stays true until it commits.
 
-A damaged file (no SQLite database, truncated, malformed) is moved to `.bayou/set-aside/` when a command opens it, and
-sync goes on as after a lost state directory. A file that is busy, not readable or of another version stays.
-Damage that a statement meets later ends the command; the next one checks the whole file first.
+A remote is a URL and a namespace that the repo has synced with. Nearly every table has a column `place`: the number of
+the remote that the row is about (`register_remote`). `dump_entry` and `load_entry` convert the index entries in these
+tables.
 
-Places: what this machine keeps apart from each other, one for each URL and namespace that a repo has synced with.
-
-Entries as they are kept in `sync.db`.
+Opening moves a damaged file (no SQLite database, truncated, malformed) to `.bayou/set-aside/`, and sync goes on as
+after a lost state directory. A file that is busy, not readable or of another version stays. Damage that a statement
+meets later ends the command; the next command checks the whole file first.
 """
 
 from __future__ import annotations
@@ -129,18 +129,19 @@ CREATE TABLE pending (
 """
 _VERSION = 2
 
-IN_SPAN = "path >= ? AND path < ?"
-"""A condition on paths that takes the `bounds` of a `Span`; SQLite compares text by its UTF-8 bytes, as spans do."""
+IN_RANGE = "path >= ? AND path < ?"
+"""A condition on paths whose parameters are `KeyRange.bounds`; SQLite compares text by its UTF-8 bytes, as they do."""
 
 _OPEN_WITHIN_S = 60.0
 _FILES = ("", "-wal", "-shm", "-journal")
-"""Endings of what SQLite keeps. The database is moved first: SQLite deletes a log beside a database that is empty."""
+"""Suffixes of SQLite's files, the database first: SQLite deletes a log beside a database that is empty."""
 _SUSPECT = "-suspect"
-"""Ending of the file that tells the next command to check the whole database, since a statement found damage."""
+"""Suffix of the file that makes the next command check the whole database, since a statement found damage."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NORMAL = 1
-"""As SQLite counts what it waits for: OFF, NORMAL, FULL. In WAL mode NORMAL waits at checkpoints only."""
-
+"""SQLite's number of `synchronous = NORMAL`. In WAL mode NORMAL syncs at checkpoints only."""
+_decode_json = json.JSONDecoder().raw_decode
+"""Hot: `json.loads` takes twice as long for a list this short."""
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _inherited: list[sqlite3.Connection] = []
@@ -161,7 +162,7 @@ class Database:
         self._aside: Path | None = None
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Ten processes may open it for the first time at once; only one makes it.
+            # Several processes may open the database for the first time at once; only one creates it.
             lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
             if not lock.acquire(_OPEN_WITHIN_S):  # V12
                 raise StateError(
@@ -196,17 +197,17 @@ class Database:
         return self._handle
 
     def forked(self) -> None:
-        """Leave the parent's connection alone, in a forked child: SQLite lets a child neither use nor close it."""
-        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+        """Let go of the parent's connection in a forked child: SQLite lets a child neither use nor close it."""
+        self._lock = threading.RLock()  # another thread of the parent may have held the old lock
         if self._handle is not None and self._closer.detach():
             _inherited.append(self._handle)
             self._handle = None
 
     def _open(self) -> sqlite3.Connection:
-        for end in _FILES:
-            if os.path.islink(f"{self.path}{end}"):
-                raise StateError(f"{self.path.name}{end} is a link, which Bayou never makes", hint="remove the link")
-        # SQLite takes an empty file for a new database; one that base was kept in has lost what it held.
+        for suffix in _FILES:
+            if os.path.islink(f"{self.path}{suffix}"):
+                raise StateError(f"{self.path.name}{suffix} is a link, which Bayou never makes", hint="remove the link")
+        # SQLite takes an empty file for a new database; beside nodes of base, the file has lost its rows.
         emptied = os.path.lexists(self.path) and not self.path.stat().st_size and self.path.with_name("nodes").is_dir()
         create_private(self.path)
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
@@ -217,14 +218,14 @@ class Database:
         except BaseException as error:
             try:
                 if _is_damage(error):
-                    self._set_aside()  # before the close, which could write the log into the file and remove it
+                    self._set_aside()  # before the close, which could write the log into the file and delete the log
             finally:
                 connection.close()
             raise
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new database; raise unless an old one is whole, of this version, and this user's."""
+        """Create the tables of a new database; raise unless an old one is intact, of this version, and this user's."""
         for pragma in self.pragmas:
             connection.execute(f"PRAGMA {pragma}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -234,10 +235,10 @@ class Database:
                 raise _Malformed(found)
             os.unlink(f"{self.path}{_SUSPECT}")
         if version == 0:
-            # A number of its own, so that whoever follows the journal notices when the state was made anew.
-            own = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
-            whose = [f"INSERT INTO owner VALUES ('{one}');" for one in owner_ids(self.path.with_name(OWNER))[:1]]
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {''.join(whose)} {own} COMMIT;")
+            # A random number, by which a reader of the change feed notices that the state was created again.
+            numbers = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
+            owners = [f"INSERT INTO owner VALUES ('{owner}');" for owner in owner_ids(self.path.with_name(OWNER))[:1]]
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {''.join(owners)} {numbers} COMMIT;")
         elif version != _VERSION:
             raise StateError(
                 f"{self.path.name} was written by another version of Bayou (format {version})",
@@ -246,7 +247,7 @@ class Database:
         self._check_owner(connection)
 
     def _set_aside(self) -> None:
-        """Move a damaged database away, unless a process works with it: what that journals must not go with it (V7)."""
+        """Move a damaged database away, unless a process uses it: the rows that it journals must not go too (V7)."""
         state = self.path.parent
         for path in (state / "sync.lock", *state.glob("owners/*")):
             lock = FileLock(path)
@@ -256,13 +257,13 @@ class Database:
                     hint="end that process, and try again: the next command sets the file aside",
                 )
             lock.release()
-        files = [self.path.with_name(f"{self.path.name}{end}") for end in (*_FILES, _SUSPECT)]
+        files = [self.path.with_name(f"{self.path.name}{suffix}") for suffix in (*_FILES, _SUSPECT)]
         self._aside = set_aside_damaged(state.parent, files)
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
-        """Raise unless this file was made with the state that it lies in: Git may have replaced it since (V24)."""
+        """Raise unless this file was created with the state directory around it: Git may have replaced it (V24)."""
         ids = owner_ids(self.path.with_name(OWNER))
-        found = [one for (one,) in connection.execute("SELECT id FROM owner")]
+        found = [owner for (owner,) in connection.execute("SELECT id FROM owner")]
         if ids and not set(ids) & set(found) and not trusts_all():
             raise StateError(
                 f"{self.path.name} is not the one that you made here: something has replaced it",
@@ -289,8 +290,10 @@ class Database:
 
     @contextlib.contextmanager
     def note(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction that nobody waits for the disk for: processes that are killed cannot take it back, but a
-        power cut can, until the next `transaction` is over. For what can be found out, or done, anew."""
+        """Run a transaction without waiting for the disk; use it for rows that can be computed again.
+
+        The transaction survives the end of this process. A power cut can undo it until the next `transaction` is over.
+        """
         with self._lock:
             (level,) = self._connection.execute("PRAGMA synchronous").fetchone()
             self._connection.execute(f"PRAGMA synchronous = {min(level, _NORMAL)}")
@@ -302,7 +305,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Run queries that all see one moment; nobody is kept from writing meanwhile."""
+        """Run queries that all see one version of the database; other processes may write meanwhile."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN")
@@ -314,7 +317,7 @@ class Database:
                 raise self._state_error(error) from None
 
     def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """Return what a query finds, as of one moment."""
+        """Return all rows of a query."""
         with self._lock:
             try:
                 return self._connection.execute(statement, parameters).fetchall()
@@ -363,19 +366,19 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def remote_of(database: Database, repo: Repo) -> int:
-    """Return the place that a repo's configuration names; nothing is opened, so that offline work goes on."""
+    """Return the number of the remote that a repo's configuration names; no store is opened, so this works offline."""
     config = repo.config.datastore
     assert config.url is not None
-    return remote_id(database, remote_url(config.url, config.namespace), config.namespace or "")
+    return register_remote(database, remote_url(config.url, config.namespace), config.namespace or "")
 
 
 def remote_url(url: str, namespace: str | None) -> str:
-    """Return what identifies a store's place."""
+    """Return the URL that identifies a remote."""
     return f"{parse_url(url)}/{namespace or ''}".rstrip("/")
 
 
-def remote_id(database: Database, url: str, namespace: str) -> int:
-    """Return the number of a place, which gets one when it is first asked for."""
+def register_remote(database: Database, url: str, namespace: str) -> int:
+    """Return the number of a remote; the first call for a remote creates its row."""
     found = database.rows("SELECT id FROM place WHERE url = ? AND namespace = ?", (url, namespace))
     if not found:
         with database.transaction() as db:
@@ -384,25 +387,22 @@ def remote_id(database: Database, url: str, namespace: str) -> int:
     return cast("int", found[0][0])
 
 
-_read = json.JSONDecoder().raw_decode
-"""Hot: `json.loads` takes twice as long for a list this short."""
-
-
 def dump_entry(entry: Entry | None) -> str | None:
     """Return an entry without its path as JSON. Hot: `json.dumps` takes five times as long for a list this short."""
     if entry is None:
         return None
     sha256 = f'"{entry.sha256.hex()}"' if entry.sha256 is not None else "null"
-    push, etag, version = _text(entry.push), _text(entry.etag), _text(entry.version)
+    push, etag, version = _json_string(entry.push), _json_string(entry.etag), _json_string(entry.version)
     return f"[{push}, {entry.size}, {sha256}, {etag}, {version}, {entry.modified}]"
 
 
-def _text(text: str | None) -> str:
+def _json_string(text: str | None) -> str:
     return "null" if text is None else encode_basestring_ascii(text)
 
 
 def load_entry(path: str, text: str | None) -> Entry | None:
+    """Return the entry that `dump_entry` wrote for a path."""
     if text is None:
         return None
-    (push, size, sha256, etag, version, modified), _ = _read(text)
+    (push, size, sha256, etag, version, modified), _ = _decode_json(text)
     return Entry(path, push, size, bytes.fromhex(sha256) if sha256 is not None else None, etag, version, modified)

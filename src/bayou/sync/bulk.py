@@ -21,7 +21,7 @@ from bayou.engine.handle import RemoteHandle, StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import Request, Selector
 from bayou.index.discovery import Discovered
-from bayou.index.node_store import Staging
+from bayou.index.node_store import StagingSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class BulkExecutor(Protocol):
     """An executor that also joins many tables of paths, and moves files, where its workers are."""
 
-    def discover(self, store: Store, recipe: StoreSpec, sink: Staging, *, carry: bool) -> Discovered:
+    def discover(self, store: Store, recipe: StoreSpec, sink: StagingSink, *, carry: bool) -> Discovered:
         """List a store without a head, and build the tree of its payload in `sink`.
 
         With `carry` nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
@@ -114,7 +114,7 @@ class Bulk(Struct, frozen=True):
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None
 
-    def discover(self, store: Store, sink: Staging, *, carry: bool) -> Discovered | None:
+    def discover(self, store: Store, sink: StagingSink, *, carry: bool) -> Discovered | None:
         """Discover a store on Spark; None if that cannot be: then do it here."""
 
         def job(executor: BulkExecutor, recipe: StoreSpec) -> Discovered:

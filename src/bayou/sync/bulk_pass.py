@@ -106,7 +106,7 @@ def _compare(
 
 def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
     """Forget what a rebuilt index does not say any more, before anything is compared with it."""
-    head, place = store_view.head, context.base.place
+    head, place = store_view.head, context.base.remote
     if head is not None and remote_snapshot.rebuilt_since(place, head):
         mine = IndexTree(context.nodes, place.root)
         forget_unconfirmed(context, diff(mine, store_view.tree), head)
@@ -247,7 +247,7 @@ class _Large:
             paths = {one.observed.path: one.observed for one in window.rows}
             observation = Observation(told, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
-                file_stats.remember_many(db, [one.kept for one in window.rows if one.kept is not None])
+                file_stats.save_many(db, [one.kept for one in window.rows if one.kept is not None])
             observer = LocalScanner(
                 context.root,
                 context.database,

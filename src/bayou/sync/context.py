@@ -26,7 +26,7 @@ from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.state.base import BaseNodes, SyncBase, Why, repo_place
+from bayou.state.base import BaseNodes, SyncBase, Why, repo_remote_url
 from bayou.state.connection import Connection, connected
 from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
@@ -69,7 +69,7 @@ class SyncContext(Struct):
     @property
     def remote_id(self) -> int:
         """The number of the synced remote in `sync.db`, which keeps the state of each remote apart."""
-        return self.base.place_id
+        return self.base.remote_id
 
     @property
     def committer(self) -> Committer:
@@ -160,8 +160,8 @@ def open_context(
         held.enter_context(_sync_lock(repo.state / "sync.lock", deadline))
         cache = NodeFiles(repo.state / "nodes")
         nodes = BaseNodes(cache, ulid())
-        base = SyncBase(database, repo_place(repo, bounded), bounded.namespace, nodes)
-        journal = Journal(database, base.place_id)
+        base = SyncBase(database, repo_remote_url(repo, bounded), bounded.namespace, nodes)
+        journal = Journal(database, base.remote_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")
         yield SyncContext(

@@ -15,7 +15,7 @@ from bayou.index.tree import IndexTree, names
 from bayou.state.base import load_root
 from bayou.state.database import Database
 from bayou.state.journal import Journal
-from bayou.worktree.staging import made_before, sweep
+from bayou.worktree.staging import begun_before, remove_abandoned
 
 LARGE = "large"
 """The directory, below the local state, where a pass on Spark keeps its findings; only a killed pass leaves it."""
@@ -67,13 +67,13 @@ def sweep_tree(root: Path, state: Path, journal: Journal, temporaries: Sequence[
     if not temporaries:
         return
     yesterday = now_ms() - _DAY_MS
-    old = made_before(temporaries, yesterday)
+    old = begun_before(temporaries, yesterday)
     if not old:
         return
-    oldest = journal.oldest_living(yesterday)
-    orphans = made_before(old, yesterday if oldest is None else oldest)
+    oldest = journal.oldest_owner_ms(yesterday)
+    orphans = begun_before(old, yesterday if oldest is None else oldest)
     awaited = _change_sets(state)
-    sweep(root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
+    remove_abandoned(root, [path for path in orphans if path.rpartition("/")[2] not in awaited], yesterday)
 
 
 def _change_sets(state: Path) -> str:

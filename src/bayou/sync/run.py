@@ -105,7 +105,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
     The function appends the snapshot of the store to `snapshots`, so that a pass on Spark need not read it again.
     """
     report = context.report
-    remote_state = context.base.place
+    remote_state = context.base.remote
     scanner = LocalScanner(
         context.root,
         context.database,
@@ -164,7 +164,7 @@ def _nothing_to_plan(context: SyncContext, observation: Observation) -> bool:
 
 def _proved(context: SyncContext) -> bool:
     """Whether base equals a whole head under the current policy, and no commit is pending (V3)."""
-    same_policy = context.base.place.policy == context.policy.text
+    same_policy = context.base.remote.policy == context.policy.text
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.remote_id)
 
 
@@ -173,7 +173,7 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
 
     A store without a head gets its first index if this sync may push; otherwise the client only discovers its objects.
     """
-    remote_state = context.base.place
+    remote_state = context.base.remote
     try:
         return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag)
     except NotFound:
@@ -243,7 +243,7 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
         remote_state.policy if newly_wanted(context.base, context.policy, remote_state.policy) else context.policy.text
     )
     with context.database.transaction() as db:
-        base.settle_head(
+        base.record_head(
             db,
             context.remote_id,
             seen.head.store,

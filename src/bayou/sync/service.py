@@ -121,9 +121,9 @@ class StoreSync:
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths of base that begin with `prefix`, whether or not the tree has the files."""
-        from bayou.state.base import known  # noqa: PLC0415
+        from bayou.state.base import paths_under  # noqa: PLC0415
 
-        return known(self._repo, self._journal.database, self._journal.place, prefix)
+        return paths_under(self._repo, self._journal.database, self._journal.remote_id, prefix)
 
     def status(self) -> Status:
         from bayou.sync.status import status  # noqa: PLC0415

@@ -16,7 +16,7 @@ from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
-from bayou.state.base import SyncBase, repo_place
+from bayou.state.base import SyncBase, repo_remote_url
 from bayou.state.connection import Connection, connected
 from bayou.state.database import Database, remote_url
 from bayou.state.journal import Journal
@@ -60,8 +60,8 @@ def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status
         healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
     latency = round((time.monotonic() - begin) * 1000)
     base = _base(repo, store, connection.database)
-    known = base.place
-    paths, bulk = Journal(connection.database, base.place_id).counts()
+    known = base.remote
+    paths, bulk = Journal(connection.database, base.remote_id).counts()
     policy = Policy.of(config.hydrate, config.exclude)
     proved = known.etag is not None and known.policy == policy.text and not base.dirty()
     in_sync = proved and etag == known.etag and not paths
@@ -77,8 +77,8 @@ def _offline(repo: Repo, database: Database) -> Status:
     assert config.url is not None
     nodes = LocalNodes(NodeFiles(repo.state / "nodes"), "status")
     base = SyncBase(database, remote_url(config.url, config.namespace), config.namespace, nodes)
-    paths, bulk = Journal(database, base.place_id).counts()
-    seq = base.place.seq
+    paths, bulk = Journal(database, base.remote_id).counts()
+    seq = base.remote.seq
     return Status(
         str(parse_url(config.url)), config.namespace, None, None, "offline: the store was not asked", None, False, seq,
         paths, bulk, config.hydrate, str(repo.tree_root),
@@ -87,7 +87,7 @@ def _offline(repo: Repo, database: Database) -> Status:
 
 def _base(repo: Repo, store: Store, database: Database) -> SyncBase:
     return SyncBase(
-        database, repo_place(repo, store), store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status")
+        database, repo_remote_url(repo, store), store.namespace, LocalNodes(NodeFiles(repo.state / "nodes"), "status")
     )
 
 

@@ -1,6 +1,7 @@
-"""A file on its way to its place: a temporary beside it until it is whole and durable.
+"""Atomic changes of one file: replace it by rename (`AtomicFile`), or append to it all or nothing (`append`).
 
-Add to the end of a file, all or nothing.
+A replacement is written to a temporary file in the same directory, made durable, and renamed. The names of temporary
+files can never be payload; a scan ignores them, and `staging.remove_abandoned` deletes those of writers that are gone.
 """
 
 from __future__ import annotations
@@ -23,31 +24,33 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PREFIX, _SUFFIX = ".bayou-", ".tmp"
-_MADE = re.compile(r"\.bayou-[0-9A-HJKMNP-TV-Z]{26}\.tmp", re.ASCII)
+_GENERATED = re.compile(r"\.bayou-[0-9A-HJKMNP-TV-Z]{26}\.tmp", re.ASCII)
 _BUFFER = 1 << 17
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def temporary_name() -> str:
-    """Return a name that no payload may have and no other file has."""
+    """Return a unique name that no payload may have."""
     return f"{_PREFIX}{ulid()}{_SUFFIX}"
 
 
 def is_temporary(name: str) -> bool:
+    """Whether a name begins and ends like that of a temporary file."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def is_made(name: str) -> bool:
-    """Whether a name is one that `temporary_name` gives, and nobody else thinks of."""
-    return _MADE.fullmatch(name) is not None
+def is_generated(name: str) -> bool:
+    """Whether a name is exactly of the form that `temporary_name` returns."""
+    return _GENERATED.fullmatch(name) is not None
 
 
-def made_id(name: str) -> str:
-    """Return the ULID in such a name: it tells when it was given."""
+def temporary_ulid(name: str) -> str:
+    """Return the ULID in a name that `temporary_name` returned; it holds the time of that call."""
     return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
 
 
 class OutFile(io.FileIO):
-    """A file being written, whose failures are explained where they happen, in whatever code writes to it."""
+    """A file being written, which raises `TreeError` instead of `OSError` in whatever code writes to it."""
 
     def __init__(self, descriptor: int, what: str, *, closefd: bool) -> None:
         super().__init__(descriptor, "wb", closefd=closefd)
@@ -59,23 +62,23 @@ class OutFile(io.FileIO):
 
 
 class AtomicFile:
-    """The `with` block of one temporary file. Unless `place` was reached, nothing of it stays behind (V14)."""
+    """A temporary file, for a `with` block. Unless `rename` succeeded, nothing of it stays behind (V14)."""
 
-    def __init__(self, ground: SafeRoot, path: str, gained: set[str]) -> None:
+    def __init__(self, safe_root: SafeRoot, path: str, changed_dirs: set[str]) -> None:
         self.path = path
-        self._ground = ground
-        self._gained = gained
+        self._safe_root = safe_root
+        self._changed_dirs = changed_dirs
         self._temporary = temporary_name()
         self._what = f"cannot write {path}"
         self._descriptor = -1
-        self._placed = False
+        self._renamed = False
         self.file: BinaryIO
 
     def __enter__(self) -> AtomicFile:
         try:
             with translate_oserror(self._what):
-                self._descriptor = self._ground.make(self.path, self._gained, self._create)
-            # The descriptor is ours: it can be synced also when the caller has closed the file.
+                self._descriptor = self._safe_root.create(self.path, self._changed_dirs, self._create)
+            # This object owns the descriptor, to sync it also after the caller has closed the file.
             raw = OutFile(self._descriptor, self._what, closefd=False)
             self.file = io.BufferedWriter(raw, _BUFFER)
         except BaseException:
@@ -86,37 +89,37 @@ class AtomicFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._placed:
+        if not self._renamed:
             with contextlib.suppress(BayouError, OSError):
                 self.file.close()
             self._discard()
 
     def seal(self) -> None:
-        """End the writing, and make the content durable."""
+        """Close the file, and make the content durable."""
         self.file.close()
         with translate_oserror(self._what):
             os.fsync(self._descriptor)
             self._close()
 
-    def place(self) -> None:
-        """Give the file its name, in one step. It must be sealed: a name never stands for half a file."""
-        with translate_oserror(self._what), self._ground.spot(self.path) as spot:
-            spot.check_free()
-            os.replace(self._temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)
-        self._placed = True
-        self._gained.add(self.path.rpartition("/")[0])
+    def rename(self) -> None:
+        """Give the file its final name, atomically. It must be sealed: a name never stands for half a file."""
+        with translate_oserror(self._what), self._safe_root.locate(self.path) as ref:
+            ref.check_free()
+            os.replace(self._temporary, ref.name, src_dir_fd=ref.directory, dst_dir_fd=ref.directory)
+        self._renamed = True
+        self._changed_dirs.add(self.path.rpartition("/")[0])
 
-    def _create(self, spot: DirEntryRef) -> int:
+    def _create(self, ref: DirEntryRef) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        return os.open(self._temporary, flags, spot.file_mode, dir_fd=spot.directory)
+        return os.open(self._temporary, flags, ref.file_mode, dir_fd=ref.directory)
 
     def _discard(self) -> None:
-        """Remove what there is; what cannot be removed is a temporary that everybody ignores."""
+        """Delete the temporary file; if that fails, it stays as a temporary, which every scan ignores."""
         with contextlib.suppress(BayouError, OSError):
             self._close()
-        with contextlib.suppress(BayouError, OSError), self._ground.spot(self.path) as spot:
-            os.unlink(self._temporary, dir_fd=spot.directory)
-        self._ground.prune(self.path)
+        with contextlib.suppress(BayouError, OSError), self._safe_root.locate(self.path) as ref:
+            os.unlink(self._temporary, dir_fd=ref.directory)
+        self._safe_root.prune(self.path)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -124,31 +127,28 @@ class AtomicFile:
             os.close(descriptor)
 
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+def append(safe_root: SafeRoot, path: str, data: bytes, changed_dirs: set[str], at: int | None = None) -> None:
+    """Append `data` durably, creating the file if there is none; if that fails, the file is unchanged.
 
-
-def append(ground: SafeRoot, path: str, data: bytes, gained: set[str], at: int | None = None) -> None:
-    """Append `data` durably, making the file if there is none; if that fails, the file is as it was.
-
-    Processes that append to one file take turns (an audit log of a day has many writers). With `at`, as `Tree.append`
-    says.
+    Processes that append to one file wait for each other (an audit log of a day has many writers). `Worktree.append`
+    documents `at`.
     """
-    if at is not None and ground.status(path) is None:
+    if at is not None and safe_root.lstat(path) is None:
         raise ContentChanged(f"{path} is gone", hint="bayou datastore sync brings back what was lost here")
-    ground.make(path, gained, lambda spot: _append(spot, data, at))
-    gained.add(path.rpartition("/")[0])
+    safe_root.create(path, changed_dirs, lambda ref: _append(ref, data, at))
+    changed_dirs.add(path.rpartition("/")[0])
 
 
-def _append(spot: DirEntryRef, data: bytes, at: int | None) -> None:
-    """Append in turn; `FileNotFoundError`, to try again, if the file changed hands while this waited for its turn."""
-    descriptor, created = _open(spot)
+def _append(ref: DirEntryRef, data: bytes, at: int | None) -> None:
+    """Append under the file's lock; `FileNotFoundError`, to try again, if the file was replaced in the meantime."""
+    descriptor, created = _open(ref)
     try:
-        # Held for one write and one sync, and given back by the kernel should this process die.
+        # Held for one write and one sync; the kernel releases the lock if this process dies.
         lock_descriptor(descriptor, timeout=None)
         status = os.fstat(descriptor)
         if status.st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "deleted or replaced", spot.path)
-        end = status.st_size if at is None else _cut(descriptor, status.st_size, at, spot.path)
+            raise FileNotFoundError(errno.ENOENT, "deleted or replaced", ref.path)
+        end = status.st_size if at is None else _truncate(descriptor, status.st_size, at, ref.path)
         try:
             rest = memoryview(data)
             while rest:
@@ -158,14 +158,14 @@ def _append(spot: DirEntryRef, data: bytes, at: int | None) -> None:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, end)
                 if created and end == 0:
-                    os.unlink(spot.name, dir_fd=spot.directory)
+                    os.unlink(ref.name, dir_fd=ref.directory)
             raise
     finally:
         os.close(descriptor)
 
 
-def _cut(descriptor: int, size: int, at: int, path: str) -> int:
-    """Cut off what lies beyond `at`."""
+def _truncate(descriptor: int, size: int, at: int, path: str) -> int:
+    """Cut off the bytes beyond `at`; `ContentChanged` if the file is shorter."""
     if size < at:
         raise ContentChanged(
             f"{path} has {size} bytes, and had {at}", hint="bayou datastore verify says whether it is what was stored"
@@ -175,13 +175,13 @@ def _cut(descriptor: int, size: int, at: int, path: str) -> int:
     return at
 
 
-def _open(spot: DirEntryRef) -> tuple[int, bool]:
-    """Open a file to append to; say whether it was made for that."""
+def _open(ref: DirEntryRef) -> tuple[int, bool]:
+    """Open a file to append to; return its descriptor, and whether it was created."""
     try:
-        return os.open(spot.name, _APPEND, dir_fd=spot.directory), False
+        return os.open(ref.name, _APPEND, dir_fd=ref.directory), False
     except FileNotFoundError:
         pass
     try:
-        return os.open(spot.name, _APPEND | os.O_CREAT | os.O_EXCL, spot.file_mode, dir_fd=spot.directory), True
+        return os.open(ref.name, _APPEND | os.O_CREAT | os.O_EXCL, ref.file_mode, dir_fd=ref.directory), True
     except FileExistsError:
-        raise FileNotFoundError(errno.ENOENT, "made by somebody else meanwhile", spot.path) from None
+        raise FileNotFoundError(errno.ENOENT, "created by another process meanwhile", ref.path) from None

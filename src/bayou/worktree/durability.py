@@ -1,7 +1,4 @@
-"""Make files and directories survive a power cut, many at once.
-
-Turn failures of the file system into errors with a cause and a next step.
-"""
+"""Calls to the file system: sync many files at once, and turn an `OSError` into an error with cause and next step."""
 
 from __future__ import annotations
 
@@ -10,36 +7,38 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bayou.core.errors import PathRefused, TreeError
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
 _T = TypeVar("_T")
-_TOGETHER = 8
+_THREADS = 8
+_HINTS = {
+    errno.ENOSPC: "free some space, and try again",
+    errno.EDQUOT: "free some space or raise the quota, and try again",
+    errno.EFBIG: "raise the limit on the size of files, and try again",
+    errno.EROFS: "mount the file system writable",
+    errno.EACCES: "give this user access to the directory of the datastore",
+    errno.EPERM: "give this user access to the directory of the datastore",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EXDEV: "keep the tree and .bayou on one file system",
+}
 
 
 def parallel_fsync(sync: Callable[[_T], None], items: Sequence[_T]) -> None:
-    """Call `sync` for each item and wait for all; the first error comes out.
+    """Call `sync` for each item on several threads and wait for all; the first error is raised.
 
-    Side by side, because a file system commits the syncs that wait for it together: 500 small files take a tenth of
-    the time.
+    A file system commits the syncs that wait for it together, so that 500 small files take a tenth of the time.
     """
     if len(items) < 2:
         for item in items:
             sync(item)
         return
-    with _pool(min(_TOGETHER, len(items))) as pool:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (4 ms, and a reader syncs nothing)
+
+    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="bayou-fsync") as pool:
         for _ in pool.map(sync, items):
             pass
-
-
-def _pool(threads: int) -> Executor:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (4 ms, and who only reads syncs nothing)
-
-    return ThreadPoolExecutor(threads, thread_name_prefix="bayou-fsync")
 
 
 def sync_file_system(root: Path) -> bool:
@@ -56,31 +55,19 @@ def sync_file_system(root: Path) -> bool:
         os.close(descriptor)
 
 
-_HINTS = {
-    errno.ENOSPC: "free some space, and try again",
-    errno.EDQUOT: "free some space or raise the quota, and try again",
-    errno.EFBIG: "raise the limit on the size of files, and try again",
-    errno.EROFS: "mount the file system writable",
-    errno.EACCES: "give this user access to the directory of the datastore",
-    errno.EPERM: "give this user access to the directory of the datastore",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.EXDEV: "keep the tree and .bayou on one file system",
-}
-
-
-def why(error: OSError) -> str:
-    """Say what went wrong, without the file names of this machine."""
+def os_reason(error: OSError) -> str:
+    """Return the reason of an `OSError`, without the file names of this machine."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 def tree_error(error: OSError, what: str) -> TreeError:
-    """Say what could not be done, why, and what helps."""
+    """Return the error for what could not be done (`what`), with its reason and a hint."""
     hint = _HINTS.get(error.errno or 0, "check the file system, and try again")
-    return TreeError(f"{what}: {why(error)}", hint=hint)
+    return TreeError(f"{what}: {os_reason(error)}", hint=hint)
 
 
-class translate_oserror:  # noqa: N801  (read as a word: `with explained("cannot …")`)
-    """Let no bare `OSError` out of a block of file system calls. Hot: a generator would cost as much as a call."""
+class translate_oserror:  # noqa: N801  (read as a function: `with translate_oserror("cannot …")`)
+    """Raise `TreeError` instead of an `OSError` in a block. Hot: a generator would cost as much as a system call."""
 
     __slots__ = ("_what",)
 
@@ -97,6 +84,6 @@ class translate_oserror:  # noqa: N801  (read as a word: `with explained("cannot
             raise tree_error(error, self._what) from error
 
 
-def refused(path: str, reason: str) -> PathRefused:
-    """Say that what lies in the tree leaves no safe place for `path`."""
+def path_refused(path: str, reason: str) -> PathRefused:
+    """Return the error for a `path` that cannot be written safely because of what is in the tree."""
     return PathRefused(f"refused path {path!r}: {reason}", hint="move what is in the way out of the tree")

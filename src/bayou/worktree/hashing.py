@@ -1,6 +1,6 @@
-"""Hash a file, and notice when it changes under the hand (V6).
+"""Hash a file, and notice when it changes meanwhile (V6).
 
-What the file system says of one file, and when that is enough to know its content.
+`FileStat` is a file's size, times and inode, and says when an equal stat proves equal content; `read_content` hashes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import ClassVar, NamedTuple
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ContentChanged
 from bayou.core.structs import SelectiveStruct
-from bayou.worktree.durability import refused, tree_error
-from bayou.worktree.safe_root import what_is
+from bayou.worktree.durability import path_refused, tree_error
+from bayou.worktree.safe_root import file_kind
 
 _COARSEST_CLOCK_NS = 2_000_000_000
-"""FAT stamps files in steps of two seconds; nothing else in use is coarser."""
+"""FAT stamps files in steps of two seconds; no other file system in use is coarser."""
 
 _FINE_CLOCK_NS = 250_000_000
 """A stamp with a fraction of a second comes from a clock of 10 ms steps or less; the rest is for a server's clock."""
 
 _SECOND_NS = 1_000_000_000
+_BUFFER = 1 << 20
+_TRIES = 5
 
 
 class FileStat(NamedTuple):
-    """Size, times and inode of a regular file. Equal stats say when not to bother hashing, and no more (V6).
+    """Size, times and inode of a regular file. Equal stats only say when hashing can be skipped (V6).
 
     A tuple, since a walk makes and compares one for every file of the tree.
     """
@@ -41,12 +43,8 @@ class FileStat(NamedTuple):
     def of(cls, status: os.stat_result) -> FileStat:
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
-    def same(self, other: FileStat | None) -> bool:
-        """Say whether nothing seems to have happened to the file between the two."""
-        return self == other
-
     def settled(self, now_ns: int) -> bool:
-        """Say whether every write after `now_ns` is sure to change this stat.
+        """Whether every write after `now_ns` is sure to change this stat.
 
         Take the stat, then `now_ns`, then read the content: only if the stat was settled do equal stats later prove
         equal content. A file system stamps files by a clock that moves in steps, and a second write within one step
@@ -61,15 +59,11 @@ class FileStat(NamedTuple):
         return max(self.mtime_ns, self.ctime_ns) < now_ns - step
 
 
-_BUFFER = 1 << 20
-_TRIES = 5
-
-
 class Content(SelectiveStruct, frozen=True):
-    """The hash and size of bytes that were the file's at one moment, and the stat that it had just before.
+    """The hash and size of bytes that the file had at one moment, and the stat that it had just before.
 
-    A file that has changed since has another stat, unless this one is not `settled`. `data` are those bytes, if
-    somebody wanted them kept.
+    A file that has changed since has another stat, unless this stat is not `settled`. `data` are the bytes, if the
+    caller asked to keep them.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("data",)
@@ -84,9 +78,10 @@ class Content(SelectiveStruct, frozen=True):
 def read_content(path: Path | str, deadline: Deadline | None = None, keep: int = 0) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
-    A file that is appended to meanwhile gives the bytes it had at the start, and a stat that says it has changed
-    since. One that is rewritten meanwhile is read again, and is `ContentChanged` if that never ends. A large file
-    takes a while: a `deadline` ends it (V12). The bytes of one that has up to `keep` of them stay in memory.
+    If a writer appends to the file meanwhile, the result has the bytes of the start, and a stat that differs from the
+    file's new stat. If a writer rewrites the file meanwhile, it is read again, and `ContentChanged` is raised if that
+    happens every time. A `deadline` ends the reading of a large file (V12). `Content.data` keeps the bytes of a file of
+    at most `keep` bytes.
     """
     try:
         for _ in range(_TRIES):
@@ -97,19 +92,19 @@ def read_content(path: Path | str, deadline: Deadline | None = None, keep: int =
         raise
     except OSError as error:
         if os.path.islink(path):
-            raise refused(str(path), "it is a symbolic link") from None
+            raise path_refused(str(path), "it is a symbolic link") from None
         raise tree_error(error, f"cannot read {path}") from error
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
 def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Content | None:
-    """Hash as many bytes as the file has at the start; None if they may be of two versions."""
-    # Not blocking, or a FIFO would wait for its writer.
+    """Hash as many bytes as the file has at the start; None if they may be of two versions of the file."""
+    # Not blocking, since opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise refused(str(path), f"it is {what_is(status.st_mode)}")
+            raise path_refused(str(path), f"it is {file_kind(status.st_mode)}")
         before = FileStat.of(status)
         size = before.size
         if deadline is not None:
@@ -129,6 +124,6 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
         after = FileStat.of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    if after.same(before) or after.size > size:
+    if after == before or after.size > size:
         return Content(digest.digest(), size, before, chunk if size <= keep and len(chunk) == size else None)
     return None

@@ -1,4 +1,8 @@
-"""Who is told of every change to the tree, before it is made."""
+"""The protocol of the journal that a `Worktree` writes to before every change (V7).
+
+`bayou.state.journal` implements it on `sync.db`. The protocol stands here because `worktree` is the lower layer and
+must not import `state`.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ from typing import Literal, Protocol
 
 Kind = Literal["write", "delete"]
 Ticket = object
-"""What a journal gives for the rows it opened, and takes to close them; nobody else looks inside."""
+"""What `Journal.open` returns for the rows that it opened, and `Journal.close` takes; opaque to the caller."""
 
 
 class Journal(Protocol):
-    """The durable, ordered rows of V7. For many threads and processes; what it raises is a `BayouError`."""
+    """The durable, ordered rows of V7. Safe to use from many threads and processes; raises only `BayouError`."""
 
     def open(self, kind: Kind, paths: Sequence[str]) -> Ticket:
-        """Open a row for each path. They are durable when this returns; if it raises, there are none.
+        """Open a row for each path. The rows are durable when this returns; if this raises, there are none.
 
         The caller has changed nothing yet, and changes nothing if this raises.
         """
 
     def close(self, ticket: Ticket) -> None:
-        """Close the rows of one `open`, now that the change is durable or has been given up.
+        """Close the rows of one `open`, now that the change is durable or was given up.
 
-        Rows that nobody closes count as closed once their process is gone.
+        Rows that stay open count as closed after their process has ended.
         """

@@ -1,11 +1,9 @@
-"""What can be done at a path of the tree, safely (V21).
+"""Safe access to a path below the tree's root, one real directory at a time (V21).
 
-The place of one path: an open directory, and a name in it.
-
-Reach a payload path below the tree's root, one real directory at a time (V21).
-
-Every step starts from a descriptor of the directory before it and follows no link, so that neither a link that lies
-in the tree nor one that is swapped in at the last moment can lead out of it.
+`SafeRoot.locate` opens the directory of a path and returns a `DirEntryRef`: the directory's descriptor and the name in
+it. Each step starts from the descriptor of the directory before it and follows no link, so that neither a link in the
+tree nor a link that is swapped in at the last moment can lead out of the tree. `DirFdCache` keeps the directories of
+the last path open for the next one.
 """
 
 from __future__ import annotations
@@ -21,31 +19,48 @@ from typing import NamedTuple, TypeVar
 
 from bayou.core.atomic_file import fsync_directory
 from bayou.core.errors import BayouError, PathRefused, TreeError
-from bayou.worktree.durability import parallel_fsync, refused, sync_file_system, translate_oserror, tree_error, why
+from bayou.worktree.durability import (
+    os_reason,
+    parallel_fsync,
+    path_refused,
+    sync_file_system,
+    translate_oserror,
+    tree_error,
+)
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+"""Flags that open a directory, and fail on a link."""
+
+_T = TypeVar("_T")
+_TRIES = 100
+_MANY = 64
+"""Directories from which on one sync of the file system is faster than one sync for each."""
+_NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
 class DirEntryRef(NamedTuple):
-    """Where `path` is or may be. `directory` is a descriptor of a real directory inside the tree."""
+    """A reference to the name of `path` in its directory, whether or not a file has that name.
+
+    `directory` is a descriptor of a real directory inside the tree.
+    """
 
     directory: int
     name: str
     path: str
     folds: bool
-    """Whether the file system takes names that differ by case only for one."""
+    """Whether the file system treats names that differ only by case as the same name."""
     made: bool = False
-    """Whether the directory was made on the way here, this very moment."""
+    """Whether `locate` has just created the directory."""
     private: bool = False
-    """Whether only this user can enter the tree: then nobody else can read what is made in it."""
+    """Whether only this user can enter the tree: then no other user can read new files in it."""
 
     @property
     def file_mode(self) -> int:
         """The mode of a new file, before the umask."""
         return 0o600 if self.private else 0o666
 
-    def look(self) -> os.stat_result:
-        """Look at what has the name, itself and not what it points to; `FileNotFoundError` if nothing has."""
+    def lstat(self) -> os.stat_result:
+        """Return the status of the name itself, without following a link; `FileNotFoundError` if there is none."""
         found = os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         self.check_spelling()
         return found
@@ -53,25 +68,25 @@ class DirEntryRef(NamedTuple):
     def check_free(self) -> None:
         """Raise `PathRefused` unless a regular file, or nothing, has the name."""
         if self.made and not self.folds:
-            return  # nobody else knows of it yet, and what is done next follows no link in any case
+            return  # the directory is new and empty, and the next system call follows no link in any case
         with contextlib.suppress(FileNotFoundError):
-            mode = self.look().st_mode
+            mode = self.lstat().st_mode
             if not stat.S_ISREG(mode):
-                raise refused(self.path, f"{what_is(mode)} is in the way")
+                raise path_refused(self.path, f"{file_kind(mode)} is in the way")
 
     def enter(self) -> int:
-        """Open the directory that has the name.
+        """Open the directory of this name.
 
-        `FileNotFoundError` if nothing has, `NotADirectoryError` if a file has, `PathRefused` if it is a link or spelt
-        otherwise (V21).
+        `FileNotFoundError` if there is none, `NotADirectoryError` if the name is a file, `PathRefused` if it is a link
+        or its real spelling differs (V21).
         """
         try:
             inner = os.open(self.name, DIRECTORY, dir_fd=self.directory)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            if stat.S_ISLNK(self.look().st_mode):
-                raise refused(self.path, f"its directory {self.name!r} is a symbolic link") from None
+            if stat.S_ISLNK(self.lstat().st_mode):
+                raise path_refused(self.path, f"its directory {self.name!r} is a symbolic link") from None
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.name) from None
         try:
             self.check_spelling()
@@ -81,7 +96,7 @@ class DirEntryRef(NamedTuple):
         return inner
 
     def check_spelling(self) -> None:
-        """Raise `PathRefused` if what was found under the name is really called otherwise."""
+        """Raise `PathRefused` if the directory spells the name differently."""
         if not self.folds:
             return
         folded = self.name.casefold()
@@ -90,14 +105,16 @@ class DirEntryRef(NamedTuple):
                 name for entry in entries if (name := unicodedata.normalize("NFC", entry.name)).casefold() == folded
             ]
         if names and self.name not in names:
-            raise refused(self.path, f"{names[0]!r} is there already, and this file system does not tell them apart")
+            raise path_refused(
+                self.path, f"{names[0]!r} is there already, and this file system does not tell them apart"
+            )
 
 
 def folds_case(directory: int, name: str) -> bool:
-    """Say whether a directory that may hold `name`, in lower case, would find it in upper case too.
+    """Whether a directory that may hold `name`, in lower case, would find it in upper case too.
 
-    The name is its own probe, so that looking writes nothing. (A wrong yes costs time; a wrong no needs a directory
-    that folds below one that does not.)
+    The check uses the name itself, so that it writes nothing. A wrong yes costs time; a wrong no needs a directory that
+    folds case below a directory that does not.
     """
     try:
         os.stat(name.upper(), dir_fd=directory, follow_symlinks=False)
@@ -106,8 +123,8 @@ def folds_case(directory: int, name: str) -> bool:
     return True
 
 
-def what_is(mode: int) -> str:
-    """Name a kind of file, for somebody who wanted another."""
+def file_kind(mode: int) -> str:
+    """Name the kind of a file, for an error message."""
     if stat.S_ISLNK(mode):
         return "a symbolic link"
     if stat.S_ISDIR(mode):
@@ -120,9 +137,9 @@ def what_is(mode: int) -> str:
 
 
 class DirFdCache:
-    """The open directories from the root to the last path. Whoever goes through a tree in order reopens few.
+    """The open directories from the root to the last path: a caller that goes through a tree in order reopens few.
 
-    For one thread. Close it when anything goes wrong, and soon in any case: it does not notice what others move.
+    For one thread. Close it after any error, and soon in any case: it does not notice when directories are moved.
     """
 
     def __init__(self, root: Path) -> None:
@@ -130,72 +147,74 @@ class DirFdCache:
         self._names: list[str] = []
         self._descriptors: list[int] = []
         self._made: list[bool] = []
-        """Of each open directory, whether we have made it: then nothing is in it but what came since."""
+        """For each open directory, whether this object created it: then it held nothing before."""
         self._folds = False
         self._private = False
 
-    def to(self, path: str, gained: set[str] | None = None) -> DirEntryRef:
-        """Open the directory that holds `path`, valid until the next call.
+    def locate(self, path: str, changed_dirs: set[str] | None = None) -> DirEntryRef:
+        """Open the directory that holds `path`; the result is valid until the next call.
 
-        Without `gained`, what is missing is a `FileNotFoundError`; with it, directories are made, and it collects
-        those that got a new entry and are to be synced. `NotADirectoryError` when a file stands where a directory
-        should, `PathRefused` when a link does, or a directory that is spelt otherwise.
+        Without `changed_dirs`, a missing directory raises `FileNotFoundError`; with it, missing directories are
+        created, and it collects the directories that got a new entry and must be synced. `NotADirectoryError` if a
+        file is where a directory should be, `PathRefused` if a link is, or a directory of another spelling.
         """
         *directories, name = path.split("/")
         if not self._descriptors:
-            self._descriptors.append(_open_root(self._root, make=gained is not None))
+            self._descriptors.append(_open_root(self._root, make=changed_dirs is not None))
             self._made.append(False)
             self._private = is_private(os.fstat(self._descriptors[0]).st_mode)
         kept = 0
-        for ours, theirs in zip(self._names, directories, strict=False):
-            if ours != theirs:
+        for opened, wanted in zip(self._names, directories, strict=False):
+            if opened != wanted:
                 break
             kept += 1
-        self._cut(kept)
+        self._close_from(kept)
         made = False
         for segment in directories[kept:]:
-            made = self._enter(segment, path, gained)
+            made = self._enter(segment, path, changed_dirs)
         if not directories:
             self._folds = folds_case(self._descriptors[0], name)
         return DirEntryRef(self._descriptors[-1], name, path, self._folds, made, self._private)
 
     def close(self) -> None:
-        self._cut(0)
+        self._close_from(0)
         if self._descriptors:
             self._made.pop()
             os.close(self._descriptors.pop())
 
-    def _cut(self, kept: int) -> None:
-        while len(self._names) > kept:
+    def _close_from(self, depth: int) -> None:
+        while len(self._names) > depth:
             self._names.pop()
             self._made.pop()
             os.close(self._descriptors.pop())
 
-    def _enter(self, segment: str, path: str, gained: set[str] | None) -> bool:
-        """Open the next directory, or make it (in one that we have made: the other way round); return whether it was
-        made."""
+    def _enter(self, segment: str, path: str, changed_dirs: set[str] | None) -> bool:
+        """Open the next directory, or create it; return whether it was created.
+
+        In a directory that this object created, try to create first: the next directory is most likely missing.
+        """
         top = not self._names
-        spot = DirEntryRef(self._descriptors[-1], segment, path, folds=self._folds and not top)
-        made = gained is not None and self._made[-1] and self._make(segment, gained)
+        ref = DirEntryRef(self._descriptors[-1], segment, path, folds=self._folds and not top)
+        made = changed_dirs is not None and self._made[-1] and self._make(segment, changed_dirs)
         try:
-            inner = spot.enter()
+            inner = ref.enter()
         except FileNotFoundError:
-            if gained is None:
+            if changed_dirs is None:
                 raise
-            made = self._make(segment, gained)
-            inner = spot.enter()
+            made = self._make(segment, changed_dirs)
+            inner = ref.enter()
         self._names.append(segment)
         self._descriptors.append(inner)
         self._made.append(made)
         if top:
-            # Now that it is there, the payload root can say whether its other spelling would be found as well.
-            self._folds = folds_case(spot.directory, segment)
-            spot._replace(folds=self._folds).check_spelling()
+            # Now that the payload root exists, its own name shows whether the file system folds case.
+            self._folds = folds_case(ref.directory, segment)
+            ref._replace(folds=self._folds).check_spelling()
         return made
 
-    def _make(self, segment: str, gained: set[str]) -> bool:
-        """Make a directory in the last one; False if there is one already."""
-        gained.add("/".join(self._names))
+    def _make(self, segment: str, changed_dirs: set[str]) -> bool:
+        """Create a directory in the last open one; False if it exists already."""
+        changed_dirs.add("/".join(self._names))
         try:
             os.mkdir(segment, 0o700 if self._private else 0o777, dir_fd=self._descriptors[-1])
         except FileExistsError:
@@ -204,12 +223,12 @@ class DirFdCache:
 
 
 def is_private(mode: int) -> bool:
-    """Say whether a directory of this mode is closed to other users: `.bayou/` is, a shared datastore need not be."""
+    """Whether a directory of this mode is closed to other users: `.bayou/` is, a shared datastore need not be."""
     return not mode & 0o077
 
 
-def no_link(root: Path) -> None:
-    """Raise `PathRefused` if the tree itself is a link: then nobody knows where it is."""
+def check_not_symlink(root: Path) -> None:
+    """Raise `PathRefused` if the tree itself is a link, which could point anywhere."""
     if root.is_symlink():
         raise PathRefused(f"the tree {root} is a symbolic link", hint="name the directory that it points to")
 
@@ -223,7 +242,7 @@ def _open_root(root: Path, *, make: bool) -> int:
     except OSError as error:
         raise _no_root(root, error) from error
     try:
-        # Not its parents: a file system that is not mounted is not to be written beside.
+        # Only the root, not its parents: if a file system is not mounted, nothing must be written to its mount point.
         with contextlib.suppress(FileExistsError):
             os.mkdir(root, 0o700 if is_private(os.stat(root.parent).st_mode) else 0o777)
         above = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -237,54 +256,50 @@ def _open_root(root: Path, *, make: bool) -> int:
 
 
 def _no_root(root: Path, error: OSError) -> BayouError:
-    no_link(root)
+    check_not_symlink(root)
     if isinstance(error, FileNotFoundError):
         return TreeError(f"there is no directory {root.parent}", hint="check the path, or mount or create it")
     return tree_error(error, f"cannot open the tree {root}")
 
 
-_T = TypeVar("_T")
-_TRIES = 100
-_MANY = 64
-_NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
-
-
 class SafeRoot:
-    """The directory that a tree stands on. Paths given to it have passed `paths.check`."""
+    """The root directory of a tree. Callers pass only paths that have passed `paths.check`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @contextlib.contextmanager
-    def spot(self, path: str, gained: set[str] | None = None, trail: DirFdCache | None = None) -> Iterator[DirEntryRef]:
-        """Open the directory that holds `path`, as `Trail.to` says; closed again unless it is part of a `trail`."""
-        way = trail or DirFdCache(self.root)
+    def locate(
+        self, path: str, changed_dirs: set[str] | None = None, cache: DirFdCache | None = None
+    ) -> Iterator[DirEntryRef]:
+        """Open the directory that holds `path`, as `DirFdCache.locate` does; it stays open only in a given `cache`."""
+        directories = cache or DirFdCache(self.root)
         try:
-            yield way.to(path, gained)
+            yield directories.locate(path, changed_dirs)
         except BaseException:
-            way.close()
+            directories.close()
             raise
-        if trail is None:
-            way.close()
+        if cache is None:
+            directories.close()
 
-    def make(
-        self, path: str, gained: set[str], step: Callable[[DirEntryRef], _T], trail: DirFdCache | None = None
+    def create(
+        self, path: str, changed_dirs: set[str], step: Callable[[DirEntryRef], _T], cache: DirFdCache | None = None
     ) -> _T:
-        """Do `step` where `path` is to be, making directories; refuse what is in the way.
+        """Create the directories of `path`, and call `step` to create `path` itself; `PathRefused` if it is occupied.
 
-        A delete elsewhere may remove a directory in the moment between; then it is made again.
+        Another process that deletes may remove a directory in between; then it is created again.
         """
         try:
-            return self._make(path, gained, step, trail)
+            return self._create(path, changed_dirs, step, cache)
         except BaseException:
             self.prune(path)
             raise
 
-    def status(self, path: str) -> os.stat_result | None:
-        """Look at what stands at `path`, itself and not what it points to; None if there is nothing."""
+    def lstat(self, path: str) -> os.stat_result | None:
+        """Return the status of `path` itself, without following a link; None if there is nothing."""
         try:
-            with self.spot(path) as spot:
-                return spot.look()
+            with self.locate(path) as ref:
+                return ref.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -296,70 +311,72 @@ class SafeRoot:
             raise _file_above(path) from None
 
     def check_gone(self, path: str) -> None:
-        """Raise `PathRefused` unless a file or nothing is at `path`, so that `remove` may take it away."""
+        """Raise `PathRefused` unless a file or nothing is at `path`, so that `remove` may delete it."""
         with contextlib.suppress(NotADirectoryError):
             self._check(path)
 
-    def remove(self, path: str, lost: set[str]) -> None:
+    def remove(self, path: str, changed_dirs: set[str]) -> None:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty.
 
-        `lost` collects the directories that lost an entry and are to be synced.
+        `changed_dirs` collects the directories that lost an entry and must be synced.
         """
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.spot(path) as spot:
-            spot.check_free()
-            os.unlink(spot.name, dir_fd=spot.directory)
-        lost.add(self.prune(path))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.locate(path) as ref:
+            ref.check_free()
+            os.unlink(ref.name, dir_fd=ref.directory)
+        changed_dirs.add(self.prune(path))
 
     def prune(self, path: str) -> str:
-        """Remove empty directories from `path` upwards, never the payload root; return the one that remains."""
+        """Remove empty directories from `path` upwards, never the payload root; return the first that remains."""
         directory = path.rpartition("/")[0]
         while "/" in directory:
             try:
-                with self.spot(directory) as spot:
-                    os.rmdir(spot.name, dir_fd=spot.directory)
+                with self.locate(directory) as ref:
+                    os.rmdir(ref.name, dir_fd=ref.directory)
             except (FileNotFoundError, NotADirectoryError):
-                pass  # somebody else was faster
+                pass  # another process was faster
             except (OSError, BayouError):
-                break  # not empty, or not ours to remove: either way it stays
+                break  # not empty, or this user may not remove it: either way it stays
             directory = directory.rpartition("/")[0]
         return directory
 
     def sync(self, directories: set[str]) -> None:
-        """Make the entries of these directories durable; one that is gone needs nothing."""
+        """Make the entries of these directories durable; a directory that is gone needs no sync."""
         with translate_oserror("cannot sync the tree"):
-            # Where every file has a directory of its own, one call for all takes a fiftieth of one call for each.
+            # Where every file has a directory of its own, one call for all takes a fiftieth of the time.
             if len(directories) > _MANY and sync_file_system(self.root):
                 return
-            parallel_fsync(self._sync_one, sorted(directories))
+            parallel_fsync(self._sync_directory, sorted(directories))
 
-    def _make(self, path: str, gained: set[str], step: Callable[[DirEntryRef], _T], trail: DirFdCache | None) -> _T:
+    def _create(
+        self, path: str, changed_dirs: set[str], step: Callable[[DirEntryRef], _T], cache: DirFdCache | None
+    ) -> _T:
         for _ in range(_TRIES):
             try:
-                with self.spot(path, gained, trail) as spot:
-                    spot.check_free()
-                    return step(spot)
+                with self.locate(path, changed_dirs, cache) as ref:
+                    ref.check_free()
+                    return step(ref)
             except FileNotFoundError:
                 continue
             except NotADirectoryError:
                 raise _file_above(path) from None
             except IsADirectoryError:
-                raise refused(path, "a directory is in the way") from None
+                raise path_refused(path, "a directory is in the way") from None
             except OSError as error:
                 if error.errno not in _NO_SUCH_NAME:
                     raise
-                raise refused(path, f"this file system does not take the name ({why(error)})") from None
+                raise path_refused(path, f"this file system does not take the name ({os_reason(error)})") from None
         raise TreeError(f"cannot write {path}: its directory keeps vanishing", hint="try again")
 
     def _check(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self.spot(path) as spot:
-            spot.check_free()
+        with contextlib.suppress(FileNotFoundError), self.locate(path) as ref:
+            ref.check_free()
 
-    def _sync_one(self, directory: str) -> None:
-        # The directory of its own `.`: the empty path is the root.
+    def _sync_directory(self, directory: str) -> None:
+        # `locate` opens the directory above a name, so the name is `.`; the empty path is the root.
         inside = f"{directory}/." if directory else "."
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.spot(inside) as spot:
-            fsync_directory(spot.directory)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.locate(inside) as ref:
+            fsync_directory(ref.directory)
 
 
 def _file_above(path: str) -> PathRefused:
-    return refused(path, "a file stands where a directory is needed")
+    return path_refused(path, "a file stands where a directory is needed")

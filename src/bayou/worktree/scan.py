@@ -1,4 +1,4 @@
-"""Walk the tree: every payload file with its stat, and a word about everything else (V8, V18)."""
+"""Scan the tree: yield every payload file with its stat, and report everything else (V8, V18)."""
 
 from __future__ import annotations
 
@@ -13,39 +13,37 @@ from msgspec import Struct
 
 from bayou.core import paths
 from bayou.core.errors import PathRefused
-from bayou.worktree.atomic_write import is_made, is_temporary
-from bayou.worktree.durability import tree_error, why
+from bayou.worktree.atomic_write import is_generated, is_temporary
+from bayou.worktree.durability import os_reason, tree_error
 from bayou.worktree.hashing import FileStat
-from bayou.worktree.safe_root import DIRECTORY, SafeRoot, no_link, what_is
+from bayou.worktree.safe_root import DIRECTORY, SafeRoot, check_not_symlink, file_kind
 
 __all__ = ["FileStat", "Found", "Skipped", "places", "scan"]
 
 _MOST_FILES = 1000
 """Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
+KnownStats = dict[str, tuple[int, int, int, int]]
+"""Stats of files by path, each as the tuple that a `FileStat` is."""
+
+Directories = list[tuple[str, str]]
+"""Directories that the scan has still to read: the path of each, and the prefix of the payload paths in it."""
+
+Kind = Literal["foreign", "refused", "unreadable"]
 
 
 class Found(NamedTuple):
-    """A regular file with an allowed name. A tuple: a walk makes many."""
+    """A regular file with an allowed name. A tuple: a scan makes many."""
 
     path: str
     stat: FileStat
 
 
-Known = dict[str, tuple[int, int, int, int]]
-"""Stats of files by path, each as the tuple that a `FileStat` is."""
-
-Waiting = list[tuple[str, str]]
-"""Directories that the walk has still to read: where each is, and what the paths of its files begin with."""
-
-Kind = Literal["foreign", "refused", "unreadable"]
-
-
 class Skipped(Struct, frozen=True):
-    """What is no payload, and why; a directory stands for all that is below it.
+    """A path that is not scanned as payload, and why; a directory stands for everything below it.
 
-    `foreign`: not payload, and nobody's loss. `refused`: somebody's file that has no safe place in a store; a name
-    that is not even text is shown with escapes. `unreadable`: payload that could not be seen, so nothing is known of
-    it; whoever takes it for deleted is wrong (V5).
+    `foreign`: not payload, a file that another system keeps there. `refused`: a user's file that no store can hold
+    safely; a name that is not valid text is shown with escapes. `unreadable`: payload that could not be read, so its
+    state is unknown, and it must not be taken for deleted (V5).
     """
 
     path: str
@@ -53,37 +51,38 @@ class Skipped(Struct, frozen=True):
     kind: Kind
 
 
-# Hot: such a name is allowed wherever its directory is, and most names are such. Everything else asks `paths`.
+# Hot: a name of this form is allowed wherever its directory is, and most names have it. `paths` checks the others.
 _plain = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*(?:\.(?![Tt][Mm][Pp]\.)[0-9A-Za-z_-]+)*").fullmatch
 _PLAIN_LENGTH = min(paths.MAX_PATH_BYTES // 4, paths.MAX_SEGMENT_BYTES)
 
 
 def scan(
-    root: Path, under: str | None = None, temporaries: list[str] | None = None, known: Known | None = None
+    root: Path, under: str | None = None, temporaries: list[str] | None = None, known: KnownStats | None = None
 ) -> Iterator[Found | Skipped]:
-    """Yield what lies in the tree, or at and below one path of it, in no order and without following links.
+    """Yield the files of the tree, or those at and below the path `under`, in no order and without following links.
 
-    `temporaries` is given the paths of writes in progress, and of what killed ones left; nothing is yielded for them,
-    nor for files that have the stat that is `known` of them. What is found is taken out of `known`.
-    One bad item never ends the walk. What vanishes meanwhile is not there; a tree that does not exist is empty. Only
-    a tree whose root is a link (`PathRefused`) or cannot be read (`TreeError`) raises.
+    A file whose stat equals its stat in `known` is not yielded; the scan removes every file that it finds from `known`.
+    Temporary files are not yielded either: their paths (of writes in progress and of killed writers) are added to
+    `temporaries`. One bad item never ends the scan. A file that vanishes during the scan counts as missing, and a tree
+    that does not exist as empty. The scan raises only if the tree's root is a link (`PathRefused`) or cannot be read
+    (`TreeError`).
     """
-    no_link(root)
+    check_not_symlink(root)
     known = known if known is not None else {}
     if under is None:
-        waiting: Waiting = []
-        yield from _list_roots(root, waiting)
-        yield from _walk(waiting, temporaries, known)
+        directories: Directories = []
+        yield from _list_roots(root, directories)
+        yield from _walk(directories, temporaries, known)
         return
     if under not in paths.PAYLOAD_ROOTS:
         paths.check(under)
     try:
-        found = SafeRoot(root).status(under)
+        found = SafeRoot(root).lstat(under)
     except PathRefused as error:
         yield Skipped(under, error.message, "refused")
         return
     except OSError as error:
-        yield Skipped(under, why(error), "unreadable")
+        yield Skipped(under, os_reason(error), "unreadable")
         return
     if found is None:
         return
@@ -95,11 +94,11 @@ def scan(
         if known.pop(under, None) != (status := FileStat.of(found)):
             yield Found(under, status)
     else:
-        yield Skipped(under, what_is(found.st_mode), "refused")
+        yield Skipped(under, file_kind(found.st_mode), "refused")
 
 
-def _list_roots(root: Path, waiting: Waiting) -> Iterator[Skipped]:
-    """Add each payload root to the directories that wait, and yield what else lies beside them."""
+def _list_roots(root: Path, directories: Directories) -> Iterator[Skipped]:
+    """Add each payload root to `directories`, and yield the other entries of the tree's root."""
     try:
         with os.scandir(root) as found:
             entries = list(found)
@@ -114,30 +113,30 @@ def _list_roots(root: Path, waiting: Waiting) -> Iterator[Skipped]:
                 if not _is_our_temporary(entry):
                     yield Skipped(_shown(name), "not a payload root", "foreign")
             elif entry.is_dir(follow_symlinks=False):
-                waiting.append((entry.path, f"{name}/"))
+                directories.append((entry.path, f"{name}/"))
             else:
                 yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield Skipped(_shown(name), why(error), "unreadable")
+            yield Skipped(_shown(name), os_reason(error), "unreadable")
 
 
-def _walk(waiting: Waiting, temporaries: list[str] | None, known: Known) -> Iterator[Found | Skipped]:
-    """Walk directories, and what is below them, until none waits.
+def _walk(directories: Directories, temporaries: list[str] | None, known: KnownStats) -> Iterator[Found | Skipped]:
+    """Scan directories and everything below them.
 
     Hot: a sync with nothing to do is mostly this loop, and most of the loop is the kernel's stat.
     """
     known_stat = known.get
-    while waiting:
-        directory, prefix = waiting.pop()
+    while directories:
+        directory, prefix = directories.pop()
         try:
-            # By descriptor: a directory that became a link since it was listed is not followed.
+            # By descriptor, so that a directory that became a link since it was listed is not followed.
             descriptor = os.open(directory, DIRECTORY)
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield Skipped(prefix.rstrip("/"), why(error), "unreadable")
+            yield Skipped(prefix.rstrip("/"), os_reason(error), "unreadable")
             continue
         try:
             with os.scandir(descriptor) as entries:
@@ -146,7 +145,7 @@ def _walk(waiting: Waiting, temporaries: list[str] | None, known: Known) -> Iter
                     path = prefix + name
                     before = known_stat(path)
                     try:
-                        # A path that is known was found by an earlier walk, which has checked its name.
+                        # An earlier scan found each known path, and has checked its name.
                         if (
                             before is None
                             and (_plain(name) is None or len(path) > _PLAIN_LENGTH)
@@ -154,14 +153,14 @@ def _walk(waiting: Waiting, temporaries: list[str] | None, known: Known) -> Iter
                         ):
                             if not _is_our_temporary(entry):
                                 yield _bad_name(path, name)
-                            elif temporaries is not None and is_made(name):
+                            elif temporaries is not None and is_generated(name):
                                 temporaries.append(path)
                         elif entry.is_dir(follow_symlinks=False):
-                            waiting.append((f"{directory}/{name}", f"{path}/"))
+                            directories.append((f"{directory}/{name}", f"{path}/"))
                         else:
                             found = entry.stat(follow_symlinks=False)
                             if not S_ISREG(found.st_mode):
-                                yield Skipped(path, what_is(found.st_mode), "refused")
+                                yield Skipped(path, file_kind(found.st_mode), "refused")
                                 continue
                             if before is not None:
                                 del known[path]
@@ -171,31 +170,31 @@ def _walk(waiting: Waiting, temporaries: list[str] | None, known: Known) -> Iter
                     except FileNotFoundError:
                         continue
                     except OSError as error:
-                        yield Skipped(path, why(error), "unreadable")
+                        yield Skipped(path, os_reason(error), "unreadable")
         except OSError as error:
-            yield Skipped(prefix.rstrip("/"), why(error), "unreadable")
+            yield Skipped(prefix.rstrip("/"), os_reason(error), "unreadable")
         finally:
             os.close(descriptor)
 
 
 def _bad_name(path: str, name: str) -> Skipped:
-    """Tell what other systems leave behind from what somebody wants kept."""
+    """Return whether a name that is no payload is another system's (`foreign`) or a user's file (`refused`)."""
     reason = paths.refusal(path) or "not payload"
     foreign = paths.unsafe(path) is None and not name.startswith("~")
     return Skipped(_shown(path), reason, "foreign" if foreign else "refused")
 
 
 def _is_our_temporary(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a write in progress, or what a killed one left: nothing to report."""
-    return is_temporary(entry.name) and (is_made(entry.name) or not entry.is_dir(follow_symlinks=False))
+    """Whether this is a temporary file of a write in progress or of a killed writer, which is not reported."""
+    return is_temporary(entry.name) and (is_generated(entry.name) or not entry.is_dir(follow_symlinks=False))
 
 
 def _not_a_root(mode: int) -> str:
-    return f"{what_is(mode)} in place of a payload root"
+    return f"{file_kind(mode)} in place of a payload root"
 
 
 def _shown(path: str) -> str:
-    """Make a name printable that may be no text at all."""
+    """Return a path that may be no valid text in printable form."""
     text = os.fsencode(path).decode(errors="backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 

@@ -1,4 +1,4 @@
-"""A directory of files on its way to its place: all of it gets there in one step, or none of it."""
+"""A directory that is staged beside its final place and gets its name in one rename: completely, or not at all."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES
 
 
 class StagedDirectory:
-    """The `with` block of one temporary directory beside its place. Unless `place` said yes, or `keep` was called,
-    nothing of it stays behind (V14).
+    """A temporary directory, for a `with` block. Unless `install` returned True or `keep` was called, nothing of it
+    stays behind (V14).
 
-    A directory that holds anything is never replaced: of all who want one place, on this machine or on others that
-    share the file system, one gets it.
+    A directory that is not empty is never replaced: of several processes that want the same name, on this machine or
+    on others that share the file system, exactly one gets it.
     """
 
-    def __init__(self, ground: SafeRoot, journal: Journal, parent: str, temporary: str | None = None) -> None:
+    def __init__(self, safe_root: SafeRoot, journal: Journal, parent: str, temporary: str | None = None) -> None:
         self.parent = parent
         self.temporary = temporary or temporary_name()
-        self._ground = ground
+        self._safe_root = safe_root
         self._journal = journal
         self._made = temporary is not None
-        self._gained: set[str] = set()
+        self._changed_dirs: set[str] = set()
         self._staying = False
 
     @property
     def path(self) -> Path:
         """The directory as it is on this machine, for programs that write into it themselves."""
-        return self._ground.root / self.parent / self.temporary
+        return self._safe_root.root / self.parent / self.temporary
 
     def __enter__(self) -> StagedDirectory:
         if not self._made:
             with translate_oserror(f"cannot write below {self.parent}"):
-                self._ground.make(f"{self.parent}/{self.temporary}", self._gained, _make_directory)
+                self._safe_root.create(f"{self.parent}/{self.temporary}", self._changed_dirs, _make_directory)
             self._made = True
         return self
 
@@ -66,7 +66,7 @@ class StagedDirectory:
         what = f"cannot write {self.parent}/{name}"
         with self._inside(what) as directory:
             with translate_oserror(what):
-                # The directory was made here, for this user alone or for others too: so is what lies in it.
+                # The directory is open to this user only, or to others too, and its files get the same access.
                 mode = 0o600 if is_private(os.fstat(directory).st_mode) else 0o666
                 descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
             try:
@@ -78,81 +78,81 @@ class StagedDirectory:
                 os.close(descriptor)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make `content` a file of the directory, durable when this returns."""
+        """Write a file of the directory, durable when this returns."""
         with self.writing(name) as file:
             file.write(content)
 
     def link(self, name: str, path: str) -> None:
-        """Give a file of the tree a second name in the directory, or a copy where the file system has no links."""
+        """Hard-link a file of the tree into the directory, or copy it where the file system has no hard links."""
         what = f"cannot copy {path}"
-        with self._inside(what) as directory, translate_oserror(what), self._ground.spot(paths.check(path)) as spot:
-            spot.check_free()
+        with self._inside(what) as directory, translate_oserror(what), self._safe_root.locate(paths.check(path)) as ref:
+            ref.check_free()
             try:
-                os.link(spot.name, name, src_dir_fd=spot.directory, dst_dir_fd=directory, follow_symlinks=False)
+                os.link(ref.name, name, src_dir_fd=ref.directory, dst_dir_fd=directory, follow_symlinks=False)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                source = os.open(spot.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=spot.directory)
-                import shutil  # noqa: PLC0415  (with every compression there is; hardly ever needed)
+                source = os.open(ref.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=ref.directory)
+                import shutil  # noqa: PLC0415  (imports every compression; rarely needed)
 
                 with os.fdopen(source, "rb") as reader, self.writing(name) as writer:
                     shutil.copyfileobj(reader, writer, _BUFFER)
 
     def sync(self, *names: str) -> None:
-        """Make the directory durable, and these of its files, which somebody else may have written."""
+        """Make the directory durable, and these of its files, which another program may have written."""
         what = f"cannot write below {self.parent}"
         with self._inside(what) as directory, translate_oserror(what):
             for name in names:
                 fsync_file(name, dir_fd=directory)
             fsync_directory(directory)
 
-    def place(self, directory: str, names: Sequence[str]) -> bool:
-        """Make this the directory `directory`, with the files `names`, in one step; say no if something is there.
+    def install(self, directory: str, names: Sequence[str]) -> bool:
+        """Rename this to `directory`, with the files `names`, atomically; return False if that name is taken.
 
-        It must be synced. Journaled, as every change of the tree is (V7).
+        Call `sync` first. The rename is journaled, as every change of the tree is (V7).
         """
         with translate_oserror(f"cannot write {directory}"):
             if not self._vacant(directory):
                 return False
         ticket = self._journal.open("write", [paths.check(f"{directory}/{name}") for name in names])
         try:
-            with translate_oserror(f"cannot write {directory}"), self._ground.spot(directory) as spot:
+            with translate_oserror(f"cannot write {directory}"), self._safe_root.locate(directory) as ref:
                 try:
-                    os.rename(self.temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)
+                    os.rename(self.temporary, ref.name, src_dir_fd=ref.directory, dst_dir_fd=ref.directory)
                 except OSError as error:
                     if error.errno not in _TAKEN:
                         raise
                     return False
                 self._staying = True
-            self._ground.sync(self._gained | {self.parent})
+            self._safe_root.sync(self._changed_dirs | {self.parent})
         finally:
-            # The first error is the one to tell; a row that stays open is looked at once this process is gone.
+            # The first error is the one to report; a sync checks a row that stays open after this process has ended.
             with contextlib.suppress(BayouError):
                 self._journal.close(ticket)
         return True
 
     @staticmethod
-    def keep(assemblies: Sequence[StagedDirectory]) -> None:
-        """Leave directories as they are when their blocks end: somebody is to go on with them (`Tree.assembled`)."""
-        if assemblies:
-            touched = {directory for one in assemblies for directory in (one.parent, *one._gained)}
-            assemblies[0]._ground.sync(touched)
-        for one in assemblies:
-            one._staying = True
+    def keep(staged: Sequence[StagedDirectory]) -> None:
+        """Keep directories after their blocks, so that a process can continue them (`Worktree.resume_directory`)."""
+        if staged:
+            changed_dirs = {path for directory in staged for path in (directory.parent, *directory._changed_dirs)}
+            staged[0]._safe_root.sync(changed_dirs)
+        for directory in staged:
+            directory._staying = True
 
     def discard(self) -> None:
-        """Remove what there is; what cannot be removed is a temporary that everybody ignores."""
+        """Delete the directory; if that fails, it stays as a temporary, which every scan ignores."""
         import shutil  # noqa: PLC0415
 
         self._staying = True
-        with contextlib.suppress(BayouError, OSError), self._ground.spot(f"{self.parent}/{self.temporary}") as spot:
-            shutil.rmtree(spot.name, dir_fd=spot.directory)
-        self._ground.prune(f"{self.parent}/{self.temporary}")
+        with contextlib.suppress(BayouError, OSError), self._safe_root.locate(f"{self.parent}/{self.temporary}") as ref:
+            shutil.rmtree(ref.name, dir_fd=ref.directory)
+        self._safe_root.prune(f"{self.parent}/{self.temporary}")
 
     def _vacant(self, directory: str) -> bool:
-        """Whether nothing, or an empty directory, is at a place; `PathRefused` for what does not belong in a tree."""
+        """Whether nothing, or an empty directory, has the name `directory`; `PathRefused` if a link has."""
         try:
-            with self._ground.spot(f"{directory}/.") as spot, os.scandir(spot.directory) as entries:
+            with self._safe_root.locate(f"{directory}/.") as ref, os.scandir(ref.directory) as entries:
                 return next(entries, None) is None
         except FileNotFoundError:
             return True
@@ -161,13 +161,14 @@ class StagedDirectory:
 
     @contextlib.contextmanager
     def _inside(self, what: str) -> Iterator[int]:
-        with contextlib.ExitStack() as way:
+        """Yield a descriptor of the temporary directory."""
+        with contextlib.ExitStack() as stack:
             with translate_oserror(what):
-                spot = way.enter_context(self._ground.spot(f"{self.parent}/{self.temporary}"))
-                directory = os.open(spot.name, DIRECTORY, dir_fd=spot.directory)
-            way.callback(os.close, directory)
+                ref = stack.enter_context(self._safe_root.locate(f"{self.parent}/{self.temporary}"))
+                directory = os.open(ref.name, DIRECTORY, dir_fd=ref.directory)
+            stack.callback(os.close, directory)
             yield directory
 
 
-def _make_directory(spot: DirEntryRef) -> None:
-    os.mkdir(spot.name, 0o700 if spot.private else 0o777, dir_fd=spot.directory)
+def _make_directory(ref: DirEntryRef) -> None:
+    os.mkdir(ref.name, 0o700 if ref.private else 0o777, dir_fd=ref.directory)

@@ -1,6 +1,7 @@
-"""What a pull does to the tree. Not journaled, since it is no change of ours: a pull records intents (V7).
+"""Staging of downloads: files are written outside the tree, made durable in batches, and renamed into the tree.
 
-Remove temporaries whose writers are gone (V14).
+Nothing here is journaled: a pull is no local change, and records intents instead (V7). `remove_abandoned` deletes
+temporary files of the tree whose writers are gone (V14).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bayou.core import paths
 from bayou.core.atomic_file import fsync_file
 from bayou.core.errors import BayouError
 from bayou.core.ids import ulid_ms
-from bayou.worktree.atomic_write import is_temporary, made_id, temporary_name
+from bayou.worktree.atomic_write import is_temporary, temporary_name, temporary_ulid
 from bayou.worktree.durability import parallel_fsync, sync_file_system, translate_oserror
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DirEntryRef, DirFdCache, SafeRoot
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MANY = 32
+"""Files from which on one sync of the file system is faster than one sync for each."""
 
 
-class Arriving:
-    """A staged file that is being written. Not buffered: what a store sends comes in large pieces."""
+class StagedFile:
+    """A staged file that is being written. Not buffered, since a store sends large chunks."""
 
     __slots__ = ("_descriptor",)
 
@@ -38,7 +40,7 @@ class Arriving:
         self._descriptor = descriptor
 
     def write(self, data: Buffer, /) -> int:
-        """Write all of it."""
+        """Write all bytes of `data`."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         with translate_oserror("cannot store a download"):
@@ -52,7 +54,7 @@ class Arriving:
             with translate_oserror("cannot store a download"):
                 os.close(descriptor)
 
-    def __enter__(self) -> Arriving:
+    def __enter__(self) -> StagedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,24 +62,24 @@ class Arriving:
 
 
 class StagingArea:
-    """Files that arrive: staged, made durable in batches, renamed into place. For many threads of one process.
+    """The staged files of one sync. Safe to use from many threads of one process.
 
-    `staging` is a directory of this class's own, outside the tree and on its file system.
+    `staging` is a directory that only this class uses, outside the tree and on the tree's file system.
     """
 
     def __init__(self, tree_root: Path, staging: Path) -> None:
-        self._ground = SafeRoot(tree_root)
+        self._safe_root = SafeRoot(tree_root)
         self.staging = staging
-        self._trail = DirFdCache(tree_root)
-        self._placing = threading.Lock()
-        self._touched: set[str] = set()
-        self._touching = threading.Lock()
+        self._directories = DirFdCache(tree_root)
+        self._installing = threading.Lock()
+        self._changed_dirs: set[str] = set()
+        self._changed_dirs_lock = threading.Lock()
         self._name = temporary_name().removesuffix(".tmp")
         self._numbers = count()
 
-    def stage(self) -> tuple[Path, Arriving]:
-        """Return a new file to download into. The caller closes it, then places it or unlinks it."""
-        # One name made for all, and a number: a name of its own takes as long as the write of a small file.
+    def stage(self) -> tuple[Path, StagedFile]:
+        """Return a new file to download into. The caller closes it, then installs or unlinks it."""
+        # A common name and a number: generating a new name takes as long as writing a small file.
         path = self.staging / f"{self._name}{next(self._numbers):x}.tmp"
         with translate_oserror("cannot stage a download"):
             try:
@@ -86,63 +88,63 @@ class StagingArea:
                 # Not its parent: a task of Spark that outlives its job must not bring back what the job removed.
                 self.staging.mkdir(mode=0o700, exist_ok=True)
                 descriptor = _create(path)
-        return path, Arriving(descriptor)
+        return path, StagedFile(descriptor)
 
     def sync(self, files: Iterable[Path]) -> None:
-        """Make the content of staged files durable, all together; before they are placed."""
+        """Make the content of staged files durable, all together; call it before `install`."""
         files = list(files)
         with translate_oserror("cannot sync downloads"):
-            # For a batch of small files one call takes a tenth of the time of one for each, and hardly any of ours.
+            # For a batch of small files one call takes a tenth of the time, and hardly any CPU time.
             if len(files) > _MANY and sync_file_system(self.staging):
                 return
             parallel_fsync(fsync_file, files)
 
-    def place(self, staged: Path, path: str) -> FileStat:
-        """Rename a staged file to its path, over what is there; return the stat that belongs to these bytes.
+    def install(self, staged: Path, path: str) -> FileStat:
+        """Rename a staged file to `path`, replacing a file there; return the stat that belongs to these bytes.
 
-        `PathRefused` for a name that is not payload, and when a link, a directory, a file in place of a directory or
-        a name in another case is in the way (V21); the staged file stays where it is.
+        `PathRefused` for a path that is not payload, or if a link, a directory, a file in place of a directory or a
+        name of another case is in the way (V21); the staged file stays where it is.
         """
         paths.check(path)
-        touched = {path.rpartition("/")[0]}
+        changed_dirs = {path.rpartition("/")[0]}
         with translate_oserror(f"cannot write {path}"):
             before = os.lstat(staged)
-            with self._placing:
-                changed = self._ground.make(path, touched, lambda spot: _rename(staged, spot), self._trail)
-            self._touch(touched)  # only now: what was refused has left nothing to sync
-            # V2: size, mtime and inode of the bytes that arrived: whoever writes to the file, or replaces it, at this
-            # very moment does not lend us his stat. The rename changed the ctime.
-            return FileStat(before.st_size, before.st_mtime_ns, changed, before.st_ino)
+            with self._installing:
+                ctime = self._safe_root.create(path, changed_dirs, lambda ref: _rename(staged, ref), self._directories)
+            self._add_changed(changed_dirs)  # only now: a refused path has left nothing to sync
+            # V2: size, mtime and inode are of the bytes that arrived, even if another process writes to the file, or
+            # replaces it, right now. The rename changed the ctime.
+            return FileStat(before.st_size, before.st_mtime_ns, ctime, before.st_ino)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty."""
         paths.check(path)
-        touched: set[str] = set()
+        changed_dirs: set[str] = set()
         with translate_oserror(f"cannot delete {path}"):
-            self._ground.remove(path, touched)
-        self._touch(touched)
+            self._safe_root.remove(path, changed_dirs)
+        self._add_changed(changed_dirs)
 
     def sync_directories(self) -> None:
         """Make every rename and removal since the last call durable."""
-        with self._placing:
-            self._trail.close()
-        with self._touching:
-            touched, self._touched = self._touched, set()
+        with self._installing:
+            self._directories.close()
+        with self._changed_dirs_lock:
+            changed_dirs, self._changed_dirs = self._changed_dirs, set()
         try:
-            self._ground.sync(touched)
+            self._safe_root.sync(changed_dirs)
         except BaseException:
-            self._touch(touched)  # still to be done
+            self._add_changed(changed_dirs)  # still to be done
             raise
 
-    def forget(self) -> None:
-        """Remove what this run has staged and nobody will place: it ends early. Who still writes does so in vain."""
+    def discard(self) -> None:
+        """Delete the files that this sync has staged and not installed, because it ends early."""
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:
                 if entry.name.startswith(self._name):
                     os.unlink(entry.path)
 
     def clear(self) -> None:
-        """Remove what earlier runs left in the staging directory. No other run may be under way."""
+        """Delete the files that earlier syncs left in the staging directory. No other sync may be running."""
         with (
             translate_oserror("cannot clear old downloads"),
             contextlib.suppress(FileNotFoundError),
@@ -158,57 +160,57 @@ class StagingArea:
                 else:
                     os.unlink(entry.path)
 
-    def _touch(self, directories: set[str]) -> None:
-        with self._touching:
-            self._touched |= directories
+    def _add_changed(self, directories: set[str]) -> None:
+        with self._changed_dirs_lock:
+            self._changed_dirs |= directories
 
 
 def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
-def _rename(staged: Path, spot: DirEntryRef) -> int:
-    """Give a staged file its name; return its ctime since, or 0 if somebody was quick enough to take it away."""
-    os.replace(staged, spot.name, dst_dir_fd=spot.directory)
+def _rename(staged: Path, ref: DirEntryRef) -> int:
+    """Give a staged file its final name; return its new ctime, or 0 if another process has deleted it already."""
+    os.replace(staged, ref.name, dst_dir_fd=ref.directory)
     try:
-        return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False).st_ctime_ns
+        return os.stat(ref.name, dir_fd=ref.directory, follow_symlinks=False).st_ctime_ns
     except FileNotFoundError:
         return 0
 
 
-def made_before(temporaries: Iterable[str], moment_ms: int) -> list[str]:
-    """Return the temporaries that were begun before a moment, by their names."""
-    return [path for path in temporaries if ulid_ms(made_id(path.rpartition("/")[2])) < moment_ms]
+def begun_before(temporaries: Iterable[str], moment_ms: int) -> list[str]:
+    """Return the temporaries that were begun before a moment, according to their names."""
+    return [path for path in temporaries if ulid_ms(temporary_ulid(path.rpartition("/")[2])) < moment_ms]
 
 
-def sweep(root: Path, temporaries: Iterable[str], untouched_since_ms: int) -> None:
-    """Remove temporaries, files and directories, and the directories that this leaves empty.
+def remove_abandoned(root: Path, temporaries: Iterable[str], untouched_since_ms: int) -> None:
+    """Delete temporary files and directories, and the directories that this leaves empty.
 
-    The caller knows that nobody is going to give them their names. One that was written to since then stays all the
-    same, as does one that cannot be removed: everybody ignores it.
+    The caller knows that no living process is going to rename them. A temporary that was written to since
+    `untouched_since_ms` stays all the same, and so does a temporary that cannot be deleted; scans ignore both.
     """
-    ground = SafeRoot(root)
+    safe_root = SafeRoot(root)
     for path in temporaries:
-        with contextlib.suppress(BayouError, OSError), ground.spot(path) as spot:
-            _remove(spot, untouched_since_ms)
-        ground.prune(path)
+        with contextlib.suppress(BayouError, OSError), safe_root.locate(path) as ref:
+            _remove(ref, untouched_since_ms)
+        safe_root.prune(path)
 
 
-def _remove(spot: DirEntryRef, untouched_since_ms: int) -> None:
-    if _touched_ms(spot) >= untouched_since_ms:
+def _remove(ref: DirEntryRef, untouched_since_ms: int) -> None:
+    if _modified_ms(ref) >= untouched_since_ms:
         return
-    if stat.S_ISDIR(spot.look().st_mode):
+    if stat.S_ISDIR(ref.lstat().st_mode):
         import shutil  # noqa: PLC0415
 
-        shutil.rmtree(spot.name, dir_fd=spot.directory)
+        shutil.rmtree(ref.name, dir_fd=ref.directory)
     else:
-        os.unlink(spot.name, dir_fd=spot.directory)
+        os.unlink(ref.name, dir_fd=ref.directory)
 
 
-def _touched_ms(spot: DirEntryRef) -> float:
-    """Return when it, or anything in it, was last written to."""
-    newest = spot.look().st_mtime
-    for _, directories, files, descriptor in os.fwalk(spot.name, dir_fd=spot.directory):
+def _modified_ms(ref: DirEntryRef) -> float:
+    """Return when a file, or anything in a directory, was last written to."""
+    newest = ref.lstat().st_mtime
+    for _, directories, files, descriptor in os.fwalk(ref.name, dir_fd=ref.directory):
         for name in (*directories, *files):
             newest = max(newest, os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime)
     return newest * 1000

@@ -35,7 +35,7 @@ from bayou.data.layout import METADATA, version_number
 from bayou.engine.job import Needs
 from bayou.engine.parts import groups
 from bayou.repo import Repo
-from bayou.worktree.durability import why
+from bayou.worktree.durability import os_reason
 from bayou.worktree.safe_root import DIRECTORY
 from bayou.worktree.scan import Found, places, scan
 
@@ -130,7 +130,7 @@ class _Look:
         except (FileNotFoundError, NotADirectoryError):
             survey.gone.add(path)
         except OSError as error:
-            survey.hidden[path] = why(error)
+            survey.hidden[path] = os_reason(error)
         survey.folders.pop(path, None)
         return []
 

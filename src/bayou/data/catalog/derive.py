@@ -32,7 +32,7 @@ from bayou.data.catalog.schema import KEYS, TABLES, Values, drop, key_of, put, q
 from bayou.data.layout import most_bytes, names_metadata, version_path
 from bayou.data.metadata import Metadata
 from bayou.state.change_feed import ChangeFeed
-from bayou.worktree.durability import why
+from bayou.worktree.durability import os_reason
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DirEntryRef, DirFdCache
 
@@ -247,14 +247,14 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
     try:
         for path in sorted(found):
             try:
-                data, status, settled = _content(trail.to(path), most_bytes(path))
+                data, status, settled = _content(trail.locate(path), most_bytes(path))
             except (FileNotFoundError, NotADirectoryError):
                 trail.close()
                 yield Absent(path)
                 continue
             except (OSError, BayouError) as error:
                 trail.close()
-                reason = error.message if isinstance(error, BayouError) else why(error)
+                reason = error.message if isinstance(error, BayouError) else os_reason(error)
                 yield Read(path, None, None, f"{path} cannot be read: {reason}", hidden=True)
                 continue
             mark = stamp(status) if settled else None
@@ -371,7 +371,7 @@ class Refreshed(Struct, frozen=True):
 
 def is_current(db: sqlite3.Connection, feed: ChangeFeed) -> bool:
     """Whether the catalog reflects all that the feed tells of, and no change is under way."""
-    return told(db, "position") == feed.position.dump() and not feed.position.open
+    return told(db, "position") == feed.cursor.dump() and not feed.cursor.open
 
 
 def settle(db: sqlite3.Connection, place: str, position: str, why: str | None, changed: int) -> Refreshed:

@@ -14,7 +14,7 @@ from pathlib import Path
 from bayou.data.catalog.backfill import Backfill, records_of
 from bayou.data.catalog.derive import ROOTS, Gone, Refreshed, apply, empty, is_record, read_all, settle, stamp_of
 from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
-from bayou.state.change_feed import ChangeFeed, Cursor, Kept, Pending
+from bayou.state.change_feed import ChangeFeed, Cursor, CursorRows, PendingRow
 from bayou.worktree.scan import Found, scan
 
 
@@ -32,18 +32,18 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
     _keep(db, changes.added, changes.recent)
-    return settle(db, feed.position.place, feed.position.dump(), None, count)
+    return settle(db, feed.cursor.remote, feed.cursor.dump(), None, count)
 
 
 def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
     why = told(db, "why") or "had lost track of the tree"
     former = Cursor.load(told(db, "former") or "")
-    place = told(db, "place") or (former.place if former is not None else None)
-    if place is not None and place != feed.position.place:
+    place = told(db, "place") or (former.remote if former is not None else None)
+    if place is not None and place != feed.cursor.remote:
         empty(db)
         why = "was of another datastore"
-    changes = feed.changed_since(former, Kept) if former is not None else None
+    changes = feed.changed_since(former, CursorRows) if former is not None else None
     changed = _records(changes.paths) if changes is not None else ()
     count = apply(db, read_all(root, changed), partial(feed.gone, named=True))
     for table in TABLES:
@@ -52,10 +52,10 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
     count += _read_everything(db, root, partial(feed.gone, named=False), backfill)
     count += _drop_unseen(db, feed)
     db.execute("DELETE FROM pending")
-    kept = feed.kept()
+    kept = feed.cursor_rows()
     _keep(db, kept.pending, kept.recent)
     tell(db, "former", None)
-    return settle(db, feed.position.place, feed.position.dump(), why, count)
+    return settle(db, feed.cursor.remote, feed.cursor.dump(), why, count)
 
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
@@ -100,12 +100,12 @@ def _drop_unseen(db: sqlite3.Connection, feed: ChangeFeed) -> int:
     return count
 
 
-def _kept(db: sqlite3.Connection) -> Kept:
-    pending = [Pending(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
-    return Kept(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
+def _kept(db: sqlite3.Connection) -> CursorRows:
+    pending = [PendingRow(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
+    return CursorRows(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
 
 
-def _keep(db: sqlite3.Connection, pending: Iterable[Pending], recent: Iterable[str] | None) -> None:
+def _keep(db: sqlite3.Connection, pending: Iterable[PendingRow], recent: Iterable[str] | None) -> None:
     db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", [(row.id, row.kind, row.path) for row in pending])
     if recent is not None:
         db.execute("DELETE FROM recent")

@@ -169,7 +169,7 @@ class Runs:
             nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
             base = SyncBase(database, remote_url(place.url, place.namespace), place.namespace, nodes)
             # V3: base has an ETag only while it is all that a head of the store says; a pull of one model leaves none.
-            if base.place.etag is None or base.dirty():
+            if base.remote.etag is None or base.dirty():
                 return None
             try:
                 return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}

@@ -22,7 +22,7 @@ from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_h
 from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node import Root
-from bayou.index.node_store import Staging, StoreNodes
+from bayou.index.node_store import StagingSink, StoreNodes
 from bayou.index.tree import IndexTree, diff
 from bayou.maintenance.replica.copy import Age, Copied, Pair, copy_all
 from bayou.maintenance.replica.plan import Counts, Plan, windows
@@ -136,7 +136,7 @@ class Stores(Struct, frozen=True):
     target: StoreHandle
 
 
-def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, age: Age, sink: Staging) -> Made:
+def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, age: Age, sink: StagingSink) -> Made:
     """Copy what the plan says, window by window, and build the target's next tree in `sink`."""
     made = Made(target.root)
     nodes = StoreNodes(target.store)

@@ -26,7 +26,7 @@ from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batch, rows
 from bayou.spark.kernels.transfer import Kernel
 from bayou.state import file_stats
 from bayou.state.base import Why
-from bayou.state.file_stats import Known
+from bayou.state.file_stats import CachedHash
 from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.context import still_absent
 from bayou.sync.plan import steps
@@ -140,7 +140,7 @@ class LookAt(Struct, frozen=True):
         stat = said.stat()
         if stat is None:
             return before is not None and before.matches == self.place
-        return before is None or before.matches != self.place or not before.still(stat)
+        return before is None or before.matches != self.place or not before.is_current(stat)
 
     def _look(
         self, said: _Said, base: Entry | None, remote: Entry | None, why: Why | None, policy: Policy, *, named: bool
@@ -159,7 +159,7 @@ class LookAt(Struct, frozen=True):
         moves = remote.size if remote is not None and step.action.pulls else 0
         if content is not None and step.action.pushes:
             moves = content.size
-        *_, settled, matches = file_stats.renewed(path, content, now, before) if content and fresh else (None, None)
+        *_, settled, matches = file_stats.refresh_row(path, content, now, before) if content and fresh else (None, None)
         stat = content.stat if content else (None, None, None, None)
         return (
             *(path, step.action.value, named, moves),
@@ -199,11 +199,11 @@ class _Said:
     def stat(self) -> FileStat | None:
         return FileStat(*self.of("file")) if self.has("file") else None
 
-    def known(self) -> Known | None:
+    def known(self) -> CachedHash | None:
         if not self.has("cached"):
             return None
         *stat, sha256, settled, matches = self.of("cached")
-        return Known(FileStat(*stat), sha256, bool(settled), matches)
+        return CachedHash(FileStat(*stat), sha256, bool(settled), matches)
 
     def entry(self, side: str) -> Entry | None:
         values = self.of(side)

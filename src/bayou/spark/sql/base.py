@@ -12,9 +12,8 @@ from bayou.index.node import Pointer, Ref, Root
 from bayou.index.node_store import NodeFiles
 from bayou.index.tree import IndexTree, branches, find_many, leaves
 from bayou.repo import Repo
-from bayou.state import database as rows
 from bayou.state.base import BaseNodes, load_root
-from bayou.state.database import Database, remote_of
+from bayou.state.database import Database, load_entry, remote_of
 
 LEAVES = 64
 """Leaves of one task: 30,000 entries or so."""
@@ -70,5 +69,5 @@ def base_view(repo: Repo) -> BaseView:
             " SELECT path, entry, NULL FROM overlay WHERE place = ?",
             (place, place),
         )
-    found = {str(path): rows.load_entry(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
+    found = {str(path): load_entry(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
     return BaseView(nodes, load_root(None if root is None else str(root)), found)

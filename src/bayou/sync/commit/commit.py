@@ -34,8 +34,7 @@ from bayou.index.tree import Change, IndexTree, find_many
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
-from bayou.state import database as rows
-from bayou.state.database import Database
+from bayou.state.database import Database, dump_entry, load_entry
 
 _WAIT_S = 10.0
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
@@ -221,8 +220,8 @@ def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
     with database.transaction() as db:
         for path, entry in done.changes.items():
             if path not in done.overtaken:
-                base.take(db, remote_id, path, entry)
-                file_stats.expect(db, path, remote_id) if entry is not None else file_stats.forget(db, path)
+                base.record_entry(db, remote_id, path, entry)
+                file_stats.save_unhashed(db, path, remote_id) if entry is not None else file_stats.delete(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (remote_id, path))
         db.execute(FORGET_PENDING, (remote_id,))
 
@@ -235,7 +234,7 @@ def pending(database: Database, remote_id: int) -> list[Pending]:
     ):
         kept = json.loads(str(text))
         overtaken = frozenset(kept.pop(_OVERTAKEN, ()))
-        changes = {path: rows.load_entry(path, entry) for path, entry in kept.items()}
+        changes = {path: load_entry(path, entry) for path, entry in kept.items()}
         waiting.append(Pending(str(number), cast("int", parent), changes, overtaken))
     return waiting
 
@@ -258,7 +257,7 @@ def uncertain_paths(database: Database, remote_id: int) -> set[str]:
 
 
 def _record(database: Database, remote_id: int, attempt: Pending) -> None:
-    text = json.dumps({path: rows.dump_entry(entry) for path, entry in attempt.changes.items()})
+    text = json.dumps({path: dump_entry(entry) for path, entry in attempt.changes.items()})
     with database.transaction() as db:
         db.execute("INSERT INTO pending VALUES (?, ?, ?, ?)", (attempt.commit, remote_id, attempt.parent_seq, text))
 

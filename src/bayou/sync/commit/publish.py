@@ -156,10 +156,10 @@ def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen,
 def _update_base(context: SyncContext, db: sqlite3.Connection, done: commit.Committed) -> None:
     """Update base to the commit: as a whole if base was equal to the replaced head, otherwise row by row."""
     old, new = done.replaced, done.seen.head
-    if old is not None and context.base.can_follow(old.root, new.root):
-        base.follow(db, context.remote_id, new.root, done.changes)
+    if old is not None and context.base.can_replace_root(old.root, new.root):
+        base.replace_root(db, context.remote_id, new.root, done.changes)
     else:
-        base.take_many(db, context.remote_id, done.changes)
+        base.record_entries(db, context.remote_id, done.changes)
 
 
 def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
@@ -174,25 +174,25 @@ def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatc
             unchanged = observed is not None and context.is_unchanged(observed)
             changed = observed is None or entry != batch.steps[path].remote
             if entry is None:
-                file_stats.forget(db, path)
+                file_stats.delete(db, path)
                 report.pushed.deleted += changed
             else:
                 # V17: files and bytes of what this run committed, also of what a killed push had uploaded.
                 report.pushed.files += changed
                 report.pushed.bytes += entry.size if changed else 0
                 if unchanged and observed is not None and observed.content is not None:
-                    stats.append(file_stats.row(path, observed.content, observed.scanned_at, context.remote_id))
+                    stats.append(file_stats.make_row(path, observed.content, observed.scanned_at, context.remote_id))
                 else:
                     expected.append(path)
             if unchanged and observed is not None:
                 unchanged_through[path] = observed.through
         _update_base(context, db, done)
-        file_stats.remember_many(db, stats)
+        file_stats.save_many(db, stats)
         for path in expected:
-            file_stats.expect(db, path, context.remote_id)
+            file_stats.save_unhashed(db, path, context.remote_id)
         push.forget(db, context.remote_id, done.changes.keys())
-        if not journal.silent(db, context.remote_id):
+        if not journal.is_empty(db, context.remote_id):
             # V7: the row was closed when the bytes were read, is still the newest, and the disk still has those bytes.
             for path, through in unchanged_through.items():
-                journal.drop(db, context.remote_id, path, through)
+                journal.drop_rows(db, context.remote_id, path, through)
         db.execute(commit.FORGET_PENDING, (context.remote_id,))

@@ -48,7 +48,7 @@ def renumberable(
             and all(journaled.written(step.path) or journaled.marked(step.path) for step in present)
             and {step.path.rpartition("/")[0] for step in present} == {version}
             and any(step.path == f"{version}/{_METADATA}" for step in present)
-            and not journaled.open_in(version, [step.path for step in members])
+            and not journaled.is_open(version, [step.path for step in members])
             and (metadata := _read(tree, f"{version}/{_METADATA}")) is not None
             and rule(metadata, _item_and_number(version)[1] + 1) is not None
         ):
@@ -115,7 +115,7 @@ class Renumbering:
             return False
         with suppress(FileNotFoundError):
             return all(
-                read_content(self._tree.place(_path_in_copy(step.path, copy)), self._context.deadline).sha256
+                read_content(self._tree.local_path(_path_in_copy(step.path, copy)), self._context.deadline).sha256
                 == step.observed.state.sha256
                 for step in members
                 if step.observed.state.present and step.path != f"{version}/{_METADATA}"
@@ -130,7 +130,7 @@ class Renumbering:
         number = max(taken) if max(taken) < limits.VERSION_MAX else own_number
         files = [step for step in members if step.observed.state.present]
         names = [step.path.rpartition("/")[2] for step in files]
-        with self._tree.assemble(item) as assembly:
+        with self._tree.stage_directory(item) as assembly:
             for step, name in zip(files, names, strict=True):
                 if name != _METADATA and not self._copy_file(step, assembly.writing(name)):
                     return None
@@ -143,7 +143,7 @@ class Renumbering:
                     return None
                 assembly.write(_METADATA, metadata)
                 assembly.sync()
-                if assembly.place(f"{item}/{number}", names):
+                if assembly.install(f"{item}/{number}", names):
                     return f"{item}/{number}"
 
     def _copy_file(self, step: PathAction, target: AbstractContextManager[BinaryIO]) -> bool:

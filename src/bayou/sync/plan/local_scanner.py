@@ -23,8 +23,8 @@ from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePas
 from bayou.core.progress import NoProgress, Progress
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.state import file_stats
-from bayou.state.database import IN_SPAN, Database
-from bayou.state.file_stats import Known, file_stat
+from bayou.state.database import IN_RANGE, Database
+from bayou.state.file_stats import CachedHash, file_stat
 from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.plan.decision_table import UNREAD, LocalState
 from bayou.sync.plan.policy import ModelScope, Policy
@@ -109,7 +109,7 @@ class FileScan(Struct, frozen=True):
         path: str,
         walked: FileStat | None,
         journaled: JournalSnapshot,
-        before: Known | None,
+        before: CachedHash | None,
         now: int,
         keep: int = 0,
     ) -> Observed | Failure:
@@ -127,7 +127,7 @@ class FileScan(Struct, frozen=True):
             # A walk follows no links; a path from elsewhere must be checked for them.
             stat = walked or file_stat(self.root, path)
             if stat is not None:
-                if row is None and before is not None and before.still(stat):
+                if row is None and before is not None and before.is_current(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
                     content = read_content(f"{self.root}/{path}", self.deadline, keep)
@@ -143,7 +143,7 @@ class FileScan(Struct, frozen=True):
             return Failure(path, "unreadable", f"{path}: {error.strerror or error}")
         if unsettled:
             return Failure(path, "content_changed", f"{path} keeps changing while it is read")
-        finish = content is not None and journaled.undone(path)
+        finish = content is not None and journaled.unfinished_delete(path)
         here = None if finish else content
         state = LocalState(
             sha256=here.sha256 if here else None,
@@ -204,7 +204,7 @@ class LocalScanner:
         self._keep_budget = _KEEP_BYTES if pushes else 0
         self._progress = progress or NoProgress()
         listed = database.rows(
-            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_SPAN}", (remote_id, *within.bounds)
+            f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_RANGE}", (remote_id, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
         self._file_scan = FileScan(root, adopt, absent, untracked, deadline)
@@ -242,7 +242,7 @@ class LocalScanner:
     ) -> int | None:
         """Add the paths that a walk finds; return the limit, raised by the files already known to be untracked."""
         check_limit(candidates, limit)
-        equal, expected = file_stats.matching(self._database, self._remote_id)
+        equal, expected = file_stats.load_matching(self._database, self._remote_id)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
             if isinstance(item, Found):
@@ -273,7 +273,7 @@ class LocalScanner:
     ) -> None:
         few = len(candidates) < _FEW_PATHS
         known = (
-            file_stats.known(self._database, candidates) if few else file_stats.all_known(self._database, self._within)
+            file_stats.load(self._database, candidates) if few else file_stats.load_range(self._database, self._within)
         )
         now = time.time_ns()
         if stat_only and self._pushes:
@@ -330,7 +330,7 @@ class LocalScanner:
         return rest
 
     def _scan_file(
-        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: Known | None, now: int
+        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: CachedHash | None, now: int
     ) -> Observed | Failure:
         found = self._file_scan.at(path, walked, journaled, before, now, min(_KEEP_FILE_BYTES, self._keep_budget))
         if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
@@ -345,17 +345,17 @@ class LocalScanner:
         except (OSError, ValueError):
             return False
 
-    def _cache(self, fresh: list[Observed], known: Mapping[str, Known], now: int) -> None:
+    def _cache(self, fresh: list[Observed], known: Mapping[str, CachedHash], now: int) -> None:
         """Record new hashes, so that the next scan does not read the file again."""
         if not fresh:
             return
         kept = [
-            file_stats.renewed(observed.path, observed.content, now, known.get(observed.path))
+            file_stats.refresh_row(observed.path, observed.content, now, known.get(observed.path))
             for observed in fresh
             if observed.content
         ]
         with self._database.transaction() as db:
-            file_stats.remember_many(db, kept)
+            file_stats.save_many(db, kept)
 
 
 def _size(result: Observed | Failure) -> int:

@@ -48,7 +48,7 @@ def plan(
     checks the number of deletes of all windows (`guard`).
     """
     report = context.report
-    remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.place
+    remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.remote
     mine, theirs = context.base.tree(), snapshot.tree
     same = (mine.root.digest if mine.root else None) == (theirs.root.digest if theirs.root else None)
     rebuilt = snapshot.head if snapshot.head is not None and rebuilt_since(remote_state, snapshot.head) else None
@@ -111,7 +111,7 @@ def _unread_to_compare(
 
 def guard(context: SyncContext, counts: Mapping[Action, int], snapshot: RemoteSnapshot) -> None:
     """Raise `MassDelete` if the plan deletes more than the user is likely to intend (F033)."""
-    remote_state, head = context.base.place, snapshot.head
+    remote_state, head = context.base.remote, snapshot.head
     roots = (remote_state.root, snapshot.tree.root)
     entries = max(root.entries if root else 0 for root in roots)
     followed = head is not None and any(row.mass_delete and row.seq > (remote_state.seq or 0) for row in head.log)
@@ -135,9 +135,9 @@ def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: He
     if not context.options.dry_run and head.rebuilt is not None:
         with context.database.transaction() as db:
             for path in doubtful:
-                base.take(db, context.remote_id, path, None)
-                file_stats.doubt(db, path)
-            base.settle_rebuilt(db, context.remote_id, head.rebuilt)
+                base.record_entry(db, context.remote_id, path, None)
+                file_stats.clear_match(db, path)
+            base.record_rebuilt(db, context.remote_id, head.rebuilt)
     if doubtful:
         context.report.warnings.append(
             f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"

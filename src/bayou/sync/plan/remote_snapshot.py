@@ -17,7 +17,7 @@ from bayou.core.ids import ulid
 from bayou.index.build import build
 from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
-from bayou.index.node_store import LocalNodes, NodeFiles, Staging, StoreNodes, StoreSink
+from bayou.index.node_store import LocalNodes, NodeFiles, StagingSink, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
@@ -128,7 +128,7 @@ def create_index(
     )
 
 
-def _discover(store: Store, sink: Staging, bulk: Bulk | None, *, carry: bool) -> Discovered:
+def _discover(store: Store, sink: StagingSink, bulk: Bulk | None, *, carry: bool) -> Discovered:
     """Discover a store and build its tree in `sink`: the listing starts here, and a long one moves to Spark."""
     try:
         found = discover(store, limit=bulk.limit if bulk is not None else None)

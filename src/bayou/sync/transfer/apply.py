@@ -19,7 +19,7 @@ from bayou.core.errors import ConflictRefused
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange
 from bayou.state import base, file_stats, journal
-from bayou.state.database import IN_SPAN
+from bayou.state.database import IN_RANGE
 from bayou.sync.commit import commit, publish
 from bayou.sync.commit.publish import StartedPush
 from bayou.sync.conflicts.copies import Conflicts
@@ -217,23 +217,23 @@ def _record(context: SyncContext, agreed: Iterable[PathAction], uncertain: Conta
         for step in agreed:
             seen = step.observed
             if step.action is Action.RECORD:
-                base.take(db, context.remote_id, step.path, step.remote)
+                base.record_entry(db, context.remote_id, step.path, step.remote)
                 if (
                     step.remote is not None
                     and step.remote.sha256 is None
                     and seen.content is not None
                     and step.absent is None
                 ):
-                    base.learn_hash(db, context.remote_id, step.remote, seen.content.sha256)
+                    base.record_hash(db, context.remote_id, step.remote, seen.content.sha256)
             absent = step.absent or ("lazy" if seen.state.absent else None)
             if step.remote is not None and absent is not None and step.action is Action.RECORD:
-                base.leave_out(db, context.remote_id, step.path, absent)
+                base.record_absent(db, context.remote_id, step.path, absent)
             if seen.content is not None and step.remote is not None and step.absent is None:
-                file_stats.remember(db, step.path, seen.content, seen.scanned_at, context.remote_id)
+                file_stats.save(db, step.path, seen.content, seen.scanned_at, context.remote_id)
             elif step.remote is None and step.action is Action.RECORD:
-                file_stats.forget(db, step.path)
+                file_stats.delete(db, step.path)
             if step.path not in uncertain:
-                journal.drop(db, context.remote_id, step.path, seen.through)
+                journal.drop_rows(db, context.remote_id, step.path, seen.through)
 
 
 def _list_untracked(context: SyncContext, steps: Sequence[PathAction], *, walked: KeyRange | None) -> None:
@@ -249,7 +249,7 @@ def _list_untracked(context: SyncContext, steps: Sequence[PathAction], *, walked
     with context.database.transaction() as db:
         marks = _tree_marks(db, context.remote_id)
         if walked is not None:
-            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_SPAN}", (context.remote_id, *walked.bounds))
+            db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_RANGE}", (context.remote_id, *walked.bounds))
         db.executemany(
             "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [

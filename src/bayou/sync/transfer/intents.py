@@ -52,16 +52,16 @@ def recover_intents(context: SyncContext) -> None:
                 _update_base(db, context.remote_id, path, entry, content.sha256 if content else None)
                 mark_overtaken(db, context.remote_id, {path})
                 if content is not None:
-                    file_stats.remember(db, path, content, now, context.remote_id)
+                    file_stats.save(db, path, content, now, context.remote_id)
                 else:
-                    file_stats.forget(db, path)
+                    file_stats.delete(db, path)
             db.execute("DELETE FROM intent WHERE place = ? AND path = ?", (context.remote_id, path))
 
 
 def _update_base(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None, sha256: bytes | None) -> None:
-    base.take(db, remote_id, path, entry)
+    base.record_entry(db, remote_id, path, entry)
     if entry is not None and entry.sha256 is None and sha256 is not None:
-        base.learn_hash(db, remote_id, entry, sha256)
+        base.record_hash(db, remote_id, entry, sha256)
 
 
 def _read_content(context: SyncContext, path: str) -> Content | None:

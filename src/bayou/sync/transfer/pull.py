@@ -84,7 +84,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
             moved |= place(context, staged, siblings)
             context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
     except (Exception, KeyboardInterrupt):
-        context.incoming.forget()
+        context.incoming.discard()
         raise
     # V3: the renames are durable before the client records "in sync".
     context.incoming.sync_directories()
@@ -121,7 +121,7 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
         )
         try:
             with context.database.transaction() as db:
-                journal_empty = journal.silent(db, context.remote_id)
+                journal_empty = journal.is_empty(db, context.remote_id)
                 moved = _changed_since_scan(context, db, staged, siblings, journal_empty=journal_empty)
                 for staged_file in staged:
                     if staged_file.item.path not in moved:
@@ -131,7 +131,7 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
                 if not journal_empty:
                     through = {staged_file.item.path: staged_file.item.observed.through for staged_file in staged}
                     for path in done.entries.keys() - uncertain:
-                        journal.drop(db, context.remote_id, path, through[path])
+                        journal.drop_rows(db, context.remote_id, path, through[path])
                 db.execute("DELETE FROM intent WHERE place = ?", (context.remote_id,))
                 if any(staged_file.item.observed.content is not None for staged_file in staged):
                     # If a power cut undid the rename over an old file, the old file would look like a local change; a
@@ -247,16 +247,16 @@ def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -
             if item.observed.content is not None:
                 context.report.pulled.deleted += 1
         elif staged_file.file is not None:
-            stat = context.incoming.place(staged_file.file, item.path)
+            stat = context.incoming.install(staged_file.file, item.path)
             done.placed.add(item.path)
             assert staged_file.sha256 is not None
             content = Content(staged_file.sha256, stat.size, stat)
-            done.files.append(file_stats.row(item.path, content, time.time_ns(), context.remote_id))
+            done.files.append(file_stats.make_row(item.path, content, time.time_ns(), context.remote_id))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
             done.files.append(
-                file_stats.row(item.path, item.observed.content, item.observed.scanned_at, context.remote_id)
+                file_stats.make_row(item.path, item.observed.content, item.observed.scanned_at, context.remote_id)
             )
     except PathRefused as error:
         context.report.refused.append(Refusal(item.path, error.message))
@@ -286,13 +286,13 @@ class _PlacedBatch(Struct):
 
     def write(self, db: sqlite3.Connection, remote_id: int) -> None:
         """Update base, inside the transaction that covers the renames."""
-        base.take_many(db, remote_id, self.entries)
-        file_stats.remember_many(db, self.files)
+        base.record_entries(db, remote_id, self.entries)
+        file_stats.save_many(db, self.files)
         for path in self.gone:
-            file_stats.forget(db, path)
+            file_stats.delete(db, path)
         for path, why in self.absent:
-            base.leave_out(db, remote_id, path, why)
+            base.record_absent(db, remote_id, path, why)
             if why == "refused":
-                file_stats.expect(db, path, remote_id)  # the obstacle may disappear
+                file_stats.save_unhashed(db, path, remote_id)  # the obstacle may disappear
         for entry, sha256 in self.hashes:
-            base.learn_hash(db, remote_id, entry, sha256)
+            base.record_hash(db, remote_id, entry, sha256)
