@@ -77,12 +77,12 @@ def _form(common: Common, form: str | None, target: str | None) -> str:
 
 def _print(common: Common, query: Query, form: str, told: list[Line]) -> None:
     if common.json:
-        query.distinct()
+        query.require_distinct_columns()
         with closing(query.rows()) as rows:
             render_sql.document(query.columns, rows, sys.stdout, annotated({}, told))
         return
     if form == "json":
-        query.distinct()
+        query.require_distinct_columns()
     with common.output.progress() as bar, closing(query.rows(bar)) as rows:
         first = list(islice(rows, 1))
         bar.close()  # from here the terminal is the result's
@@ -106,7 +106,7 @@ def _write(query: Query, form: str, target: str, progress: Progress) -> int:
     if form == "parquet":
         return query.write_parquet(Path(target), directory=target.endswith("/"), progress=progress)
     if form == "json":
-        query.distinct()
+        query.require_distinct_columns()
     with _whole(Path(target)) as stream, closing(query.rows(progress)) as rows:
         return _render(query, rows, form, stream)
 
