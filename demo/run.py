@@ -21,7 +21,7 @@ from types import FrameType
 from typing import NoReturn
 
 from bayou.spark.server.files import ServerFiles
-from bayou.spark.server.watch import dismiss
+from bayou.spark.server.watch import end_if_unused
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
@@ -128,7 +128,7 @@ def tell(work: Path) -> None:
         play(laptop, server, has_java=spark["java"] is not None)
     finally:
         if spark["log"] is not None and not spark["running"]:
-            dismiss(ServerFiles(Path(str(spark["log"])).parent))
+            end_if_unused(ServerFiles(Path(str(spark["log"])).parent))
 
 
 def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:

@@ -40,6 +40,7 @@ def spark_cache(clean_environment: None) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(root))
         patch.setenv("PYTHONPATH", str(SOURCE))  # as in the processes that tests start: it is part of an identity
         patch.setenv("BAYOU_SPARK_IDLE", "120")  # also if this process is killed
+        patch.setenv("BAYOU_SPARK_SESSIONS", "1000")  # the tests share one server, which none of them may find replaced
         yield root
         end_servers(root)
 

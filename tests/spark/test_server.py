@@ -24,8 +24,8 @@ from bayou.spark.server import files as terminate_module
 from bayou.spark.server import identity, launch, options, watch
 from bayou.spark.server.class_archive import Archive
 from bayou.spark.server.control import SparkServer, release
-from bayou.spark.server.files import ServerFiles, terminate
-from bayou.spark.server.identity import Identity, SparkHome, inherited, server_environment, start_detached
+from bayou.spark.server.files import ServerFiles, start_detached, terminate
+from bayou.spark.server.identity import Identity, SparkHome, inherited, server_environment
 from bayou.spark.server.record import ServerRecord, read_record, write_record
 from tests.trusting import trust
 
@@ -46,10 +46,10 @@ def eventually(true) -> None:
 
 
 class Stand:
-    """A process that stands in for a server: it holds the lock `alive`, and ends when it is told to."""
+    """A process that stands in for a server: it holds the server lock, and ends when it is told to."""
 
     def __init__(self, place: ServerFiles, *, write_pid: bool = True) -> None:
-        alive = FileLock(place.alive)
+        alive = FileLock(place.server_lock)
         assert alive.acquire(timeout=30)  # a watcher that looks whether somebody has it, has it for that moment
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import time; time.sleep(300)"], pass_fds=[alive.descriptor]
@@ -76,11 +76,11 @@ def watcher(place, tmp_path):
     """Watch a place in a thread, as the watcher process does."""
     threads = []
 
-    def start(idle_s: float) -> threading.Thread:
-        thread = threading.Thread(target=watch.watch, args=(place, Archive(tmp_path / "a.jsa"), idle_s))
+    def start(idle_s: float, sessions: int = watch.SESSIONS) -> threading.Thread:
+        thread = threading.Thread(target=watch.watch, args=(place, Archive(tmp_path / "a.jsa"), idle_s, sessions))
         thread.start()
         threads.append(thread)
-        eventually(lambda: is_locked(place.watched) or not thread.is_alive())
+        eventually(lambda: is_locked(place.watch_lock) or not thread.is_alive())
         return thread
 
     yield start
@@ -92,7 +92,7 @@ def watcher(place, tmp_path):
 @pytest.fixture
 def use(place, watcher):
     """The lock of an open session; it ends before the watcher is waited for, also when a test fails."""
-    lock = FileLock(place.use)
+    lock = FileLock(place.use_lock)
     assert lock.acquire(shared=True)
     yield lock
     lock.release()
@@ -102,12 +102,12 @@ def use(place, watcher):
 
 
 def test_a_lock_is_held_by_whoever_inherits_it_and_until_its_end(place, stand):
-    assert is_locked(place.alive)
+    assert is_locked(place.server_lock)
 
     stand.process.kill()
     stand.process.wait()
 
-    assert not is_locked(place.alive)
+    assert not is_locked(place.server_lock)
 
 
 def test_looking_at_a_lock_does_not_take_it(tmp_path):
@@ -134,11 +134,11 @@ def test_a_server_is_ended_and_its_record_with_it(place, stand):
 
 def test_a_process_that_got_the_number_of_a_dead_server_is_left_alone(place):
     innocent = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
-    place.alive.write_text(f"{innocent.pid}\n")  # a reboot, and numbers begin anew
+    place.server_lock.write_text(f"{innocent.pid}\n")  # a reboot, and numbers begin anew
     write_record(place, replace(RECORD, pid=innocent.pid))
     try:
         assert not terminate(place)
-        watch.dismiss(place)
+        watch.end_if_unused(place)
         with pytest.raises(subprocess.TimeoutExpired):
             innocent.wait(0.2)
         assert read_record(place) is None
@@ -163,7 +163,7 @@ time.sleep(300)
 
 
 def archiving(place: ServerFiles, seconds: float) -> subprocess.Popen[bytes]:
-    alive = FileLock(place.alive)
+    alive = FileLock(place.server_lock)
     assert alive.acquire()
     server = subprocess.Popen(
         [sys.executable, "-S", "-c", ARCHIVING, str(seconds)], pass_fds=[alive.descriptor], stdout=subprocess.PIPE
@@ -194,7 +194,7 @@ def test_an_idle_server_has_the_time_to_leave_its_archive(place, monkeypatch):
     monkeypatch.setattr(terminate_module, "_GRACE_S", 0.0)
     server = archiving(place, 0.5)
     place.classes.touch()
-    place.use.touch()
+    place.use_lock.touch()
 
     watch.stop_if_idle(place, 0.0)
 
@@ -262,18 +262,18 @@ def test_a_place_that_is_a_link_is_refused(tmp_path):
 
 
 def test_an_idle_server_is_stopped_and_its_watcher_ends(place, stand, watcher):
-    place.use.touch()
-    os.utime(place.use, (0, 0))
+    place.use_lock.touch()
+    os.utime(place.use_lock, (0, 0))
 
     watcher(0.05).join()
 
     assert not stand.alive()
     assert read_record(place) is None
-    assert not is_locked(place.watched)
+    assert not is_locked(place.watch_lock)
 
 
 def test_a_server_in_use_is_never_stopped_however_long_ago_its_session_began(place, stand, watcher, use):
-    os.utime(place.use, (0, 0))
+    os.utime(place.use_lock, (0, 0))
     thread = watcher(0.02)
     watch.stop_if_idle(place, 0.0)
     for _ in range(20):  # many times the idle time
@@ -287,11 +287,39 @@ def test_a_server_in_use_is_never_stopped_however_long_ago_its_session_began(pla
 
 
 def test_a_server_that_was_used_a_moment_ago_is_not_idle(place, stand):
-    place.use.touch()
+    place.use_lock.touch()
 
     watch.stop_if_idle(place, 3600.0)
 
     assert stand.alive()
+
+
+def test_an_unused_server_that_served_more_sessions_than_the_limit_is_ended(place, stand, use):
+    for _ in range(3):
+        place.record_session()
+
+    watch.stop_if_idle(place, 3600.0, sessions=2)
+    assert stand.alive(), "a session is open"
+    release(use)
+    watch.stop_if_idle(place, 3600.0, sessions=3)
+    assert stand.alive(), "the limit is not exceeded"
+    watch.stop_if_idle(place, 3600.0, sessions=2)
+
+    assert not stand.alive()
+    assert read_record(place) is None
+
+
+def test_the_watcher_does_not_wait_an_hour_for_a_server_that_served_too_many_sessions(place, stand, use, watcher):
+    thread = watcher(20.0, sessions=1)  # looks every 5 s, and would wait 20 s for an idle server
+    place.record_session()
+    place.record_session()
+    started = time.monotonic()
+
+    release(use)
+    thread.join()
+
+    assert not stand.alive()
+    assert time.monotonic() - started < 20.0
 
 
 def test_a_watcher_ends_with_a_server_that_was_killed(place, stand, watcher):
@@ -301,7 +329,7 @@ def test_a_watcher_ends_with_a_server_that_was_killed(place, stand, watcher):
 
     thread.join()
 
-    assert not is_locked(place.watched)
+    assert not is_locked(place.watch_lock)
 
 
 def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server(place, stand, watcher, use):
@@ -309,11 +337,11 @@ def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server
     stand.process.kill()
     stand.process.wait()
     time.sleep(0.2)
-    assert is_locked(place.watched)
+    assert is_locked(place.watch_lock)
     second = Stand(place)
     release(use)
 
-    os.utime(place.use, (0, 0))
+    os.utime(place.use_lock, (0, 0))
     thread.join()
 
     assert second.process.wait() == -signal.SIGTERM
@@ -331,14 +359,14 @@ def test_there_is_one_watcher(place, stand, watcher, monkeypatch):
 def test_a_real_watcher_is_started_once(place, stand, use, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYOU_SPARK_IDLE", "0.2")
     watch.ensure(place, Archive(tmp_path / "a.jsa"))
-    eventually(lambda: is_locked(place.watched))
+    eventually(lambda: is_locked(place.watch_lock))
     monkeypatch.setattr(watch, "start_detached", lambda *_, **__: pytest.fail("a second one"))
 
     watch.ensure(place, Archive(tmp_path / "a.jsa"))
 
     release(use)
     assert stand.process.wait() == -signal.SIGTERM
-    eventually(lambda: not is_locked(place.watched))
+    eventually(lambda: not is_locked(place.watch_lock))
     assert (place.root / "watch.log").read_text() == ""
 
 
@@ -348,6 +376,14 @@ def test_an_idle_time_that_is_none_is_refused(monkeypatch, text):
 
     with pytest.raises(ConfigInvalid, match="BAYOU_SPARK_IDLE"):
         watch.idle_seconds()
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1.5"])
+def test_a_limit_of_sessions_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("BAYOU_SPARK_SESSIONS", text)
+
+    with pytest.raises(ConfigInvalid, match="BAYOU_SPARK_SESSIONS"):
+        watch.session_limit()
 
 
 # ---- whose server it is ----
@@ -417,13 +453,13 @@ def test_a_server_of_an_older_version_is_dismissed_unless_somebody_uses_it(tmp_p
     old = ServerFiles(warm.cache / "older")
     old.make()
     old.identity.write_text(replace(mine, bayou="0.0.9").to_json())
-    use = FileLock(old.use)
+    use = FileLock(old.use_lock)
     assert use.acquire(shared=True)
     if not used:
         release(use)
     stand = Stand(old)
     try:
-        warm._dismiss_outdated()
+        warm._end_outdated()
         if used:
             assert stand.alive()
         else:
@@ -540,12 +576,12 @@ def test_the_command_line_of_java_survives_spaces_and_quotes(tmp_path):
     ("gib", "cores", "heap"), [(1, 1, 0.5), (4, 2, 1), (24, 2, 1.5), (64, 16, 5), (16, 64, 4), (256, 64, 17)]
 )
 def test_the_heap_grows_with_the_machine_and_leaves_room_for_python(gib, cores, heap):
-    assert identity.heap(gib << 30, cores) == heap * (1 << 30)
+    assert options.heap_size(gib << 30, cores) == heap * (1 << 30)
 
 
 def test_this_machine_has_memory_and_cores():
-    assert identity.memory() > 100 << 20
-    assert identity.cores() >= 1
+    assert options.memory() > 100 << 20
+    assert options.cores() >= 1
 
 
 # ---- the class archive ----
@@ -677,22 +713,22 @@ def test_a_repo_s_own_setting_counts(command, monkeypatch, tmp_path):
 
 def test_somebody_who_waits_for_a_turn_too_long_is_told(tmp_path, known):
     warm = SparkServer(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
-    warm.place.make()
-    turn = FileLock(warm.place.turn)
+    warm.files.make()
+    turn = FileLock(warm.files.control_lock)
     assert turn.acquire()
 
     with pytest.raises(SparkUnavailable, match="starting or stopping Spark for too long") as caught:
         warm.stop(Deadline.after(0.1))
 
-    assert str(warm.place.log) in caught.value.hint
+    assert str(warm.files.log) in caught.value.hint
     turn.release()
 
 
 def test_a_server_is_found_for_as_long_as_it_lives(tmp_path, known):
     warm = SparkServer(tmp_path / "cache", known(), Java(tmp_path, "17"), SparkHome(tmp_path, "4.3.0"))
-    warm.place.make()
+    warm.files.make()
     assert warm.running() is None
-    stand = Stand(warm.place)
+    stand = Stand(warm.files)
     assert warm.running() == replace(RECORD, pid=stand.process.pid)
 
     stand.process.kill()

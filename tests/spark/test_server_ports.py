@@ -124,7 +124,7 @@ class Listening:
 
 def processes_of(warm: SparkServer) -> list[int]:
     """Return the server, its Python daemons and workers: every process that works in its folder or is told of it."""
-    found, root = [], os.fsencode(warm.place.root)
+    found, root = [], os.fsencode(warm.files.root)
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             told = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
@@ -208,11 +208,11 @@ def test_17_3_no_socket_but_of_a_known_kind_is_open_and_none_to_the_network(work
     assert {one.address.rpartition(":")[0][-8:] for one in over_tcp} == {"0100007F"}
     files = [Path(one.address) for one in found if one.port is None]
     assert files, "a daemon's"
-    assert all(file.is_relative_to(working.place.root) for file in files)
-    for folder in {working.place.root, working.place.work, working.place.root.parent}:
+    assert all(file.is_relative_to(working.files.root) for file in files)
+    for folder in {working.files.root, working.files.work, working.files.root.parent}:
         found_stat = folder.stat()
         assert found_stat.st_uid == os.getuid()
-        if folder != working.place.root.parent:
+        if folder != working.files.root.parent:
             assert stat.S_IMODE(found_stat.st_mode) == 0o700
 
 
@@ -257,7 +257,7 @@ def test_17_3_the_file_server_has_nothing_to_give(warm: SparkServer) -> None:
                 assert stranger.ask(frame(STREAM, text(name)))[0] not in GIVEN
         with Stranger(port) as stranger:
             assert stranger.ask(frame(CHUNK, struct.pack("!qi", 1, 0)))[0] not in GIVEN
-    served = [file for folder in warm.place.work.glob("artifacts-*") for file in folder.rglob("*") if file.is_file()]
+    served = [file for folder in warm.files.work.glob("artifacts-*") for file in folder.rglob("*") if file.is_file()]
     assert served == []
 
 
@@ -295,7 +295,7 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: S
     with spark_session(SparkConfig()) as spark:
         for name in ("spark.authenticate.secret", "spark.connect.authenticate.token"):
             assert spark.conf.get(name, None) is None, "not even a session sees it"
-    assert not (working.place.root / "spark.properties").exists(), "what told the server its secrets is gone"
+    assert not (working.files.root / "spark.properties").exists(), "what told the server its secrets is gone"
     secrets = [secret.encode() for secret in (SECRET, IN_KERNEL, record.token)]
     seen = processes_of(working)
     assert record.pid in seen
@@ -306,8 +306,8 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: S
         except (FileNotFoundError, ProcessLookupError):
             continue  # a worker that has ended
         assert not [secret for secret in secrets if secret in told]
-    for file in working.place.root.rglob("*"):
-        if file.is_file() and file != working.place.record:
+    for file in working.files.root.rglob("*"):
+        if file.is_file() and file != working.files.record:
             try:
                 data = file.read_bytes()
             except FileNotFoundError:
@@ -326,6 +326,6 @@ def test_17_3_a_job_that_fails_logs_no_credential(warm: SparkServer, monkeypatch
     with pytest.raises(SparkFailed) as caught, spark_session(SparkConfig()) as spark:
         spark.range(1).mapInArrow(fail, "id long").collect()
 
-    said = str(caught.value) + warm.place.log.read_text()
+    said = str(caught.value) + warm.files.log.read_text()
     assert "it fails on Recipe" in said
     assert IN_KERNEL not in said

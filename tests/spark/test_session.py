@@ -100,8 +100,8 @@ def test_the_server_itself_has_no_credentials_and_shows_no_token(warm):
 
     assert SECRET not in (process / "environ").read_text()
     assert server.token not in (process / "environ").read_text() + (process / "cmdline").read_text()
-    for file in warm.place.root.rglob("*"):
-        if file.is_file() and file != warm.place.record:
+    for file in warm.files.root.rglob("*"):
+        if file.is_file() and file != warm.files.record:
             assert server.token.encode() not in file.read_bytes(), file
             assert SECRET.encode() not in file.read_bytes(), file
 
@@ -126,7 +126,7 @@ def test_a_stranger_without_the_token_gets_nothing(warm):
 
     for token in ("", "/;token=guessed"):
         with pytest.raises(SparkLost):
-            _connect(server.url + token, server, warm.place.log)
+            _connect(server.url + token, server, warm.files.log)
 
 
 def test_a_server_that_is_not_the_one_looked_for_is_not_used(warm):
@@ -140,7 +140,7 @@ def test_another_version_does_not_find_this_server(warm, monkeypatch):
     monkeypatch.setattr(identity, "_bayou_version", lambda: "9.9.9")
 
     assert SparkServer.of(SparkConfig()).running() is None
-    assert SparkServer.of(SparkConfig()).place != warm.place
+    assert SparkServer.of(SparkConfig()).files != warm.files
 
 
 def test_status_says_that_it_runs_and_where(warm, command, monkeypatch, tmp_path):
@@ -154,7 +154,7 @@ def test_status_says_that_it_runs_and_where(warm, command, monkeypatch, tmp_path
         "version": "4.3.0",
         "running": True,
         "java": warm.java.version,
-        "log": str(warm.place.log),
+        "log": str(warm.files.log),
     }
     assert f"running at {warm.running().url}" in command("spark", "status").out
 
@@ -167,8 +167,8 @@ def test_a_job_that_fails_names_the_log(warm):
         spark.range(1).mapInArrow(fail, "id long").collect()
 
     assert "\n" not in caught.value.message
-    assert str(warm.place.log) in caught.value.hint
-    assert "the kernel's own words" in warm.place.log.read_text()
+    assert str(warm.files.log) in caught.value.hint
+    assert "the kernel's own words" in warm.files.log.read_text()
 
 
 def test_a_task_is_tried_again(spark, tmp_path):
@@ -212,7 +212,7 @@ def test_closing_a_session_ends_what_runs_in_it(warm, tmp_path):
     thread.join()
     assert ended
     eventually(lambda: not lives(worker))
-    assert warm.listens()
+    assert warm.is_listening()
 
 
 def lives(pid: int) -> bool:
@@ -266,7 +266,7 @@ def test_a_record_that_leads_to_another_server_is_given_up_and_never_followed(wa
     with spark_session(SparkConfig()):
         pass
     before = warm.running()
-    write_record(warm.place, replace(before, identity="somebody:else"))
+    write_record(warm.files, replace(before, identity="somebody:else"))
 
     with spark_session(SparkConfig()) as spark:
         now = warm.running()
@@ -298,11 +298,11 @@ def test_two_who_start_at_once_get_one_server_which_stops_when_both_are_gone(cla
 
         assert len(pids) == 1
         first.communicate()
-        assert is_locked(place.alive)
+        assert is_locked(place.server_lock)
         second.communicate()
 
-        eventually(lambda: not is_locked(place.alive))
-        eventually(lambda: not is_locked(place.watched))
+        eventually(lambda: not is_locked(place.server_lock))
+        eventually(lambda: not is_locked(place.watch_lock))
         assert read_record(place) is None
     finally:
         for process in both:
@@ -315,7 +315,7 @@ def test_a_server_that_does_not_start_says_why_and_names_its_log():
     with pytest.raises(SparkUnavailable, match=r"Spark did not start: .*nonsense") as caught:
         open_session(SparkConfig(master="local[nonsense]"))
 
-    log = SparkServer.of(SparkConfig(master="local[nonsense]")).place.log
+    log = SparkServer.of(SparkConfig(master="local[nonsense]")).files.log
     assert caught.value.hint == f"its log says more: {log}"
     assert "nonsense" in log.read_text()
 
@@ -326,9 +326,9 @@ def test_a_server_that_does_not_start_in_time_is_not_left_behind():
     with pytest.raises(DeadlinePassed) as caught:
         open_session(config, deadline=Deadline.after(1.0))
 
-    place = SparkServer.of(config).place
+    place = SparkServer.of(config).files
     assert str(place.log) in caught.value.__notes__[0]
-    eventually(lambda: not is_locked(place.alive))
+    eventually(lambda: not is_locked(place.server_lock))
     assert read_record(place) is None
 
 
@@ -360,7 +360,7 @@ def test_warm_and_stop_say_what_they_did(warm, command, monkeypatch, tmp_path):
     assert (warmed["running"], warmed["archive"], warmed["mode"]) == (True, True, "local")
     assert stopped == {"stopped": True}
     assert command("spark", "status", "--json").document["running"] is False
-    assert not is_locked(warm.place.alive)
+    assert not is_locked(warm.files.server_lock)
 
 
 def workers(spark) -> set[tuple[int, int]]:
@@ -389,5 +389,5 @@ def test_tasks_are_spoken_to_over_sockets_that_only_this_user_can_reach(warm):
     with spark_session(SparkConfig()) as spark:
         assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
         assert workers(spark)
-        assert list(warm.place.work.glob(".*.sock"))
-        assert warm.place.root.stat().st_mode & 0o077 == 0
+        assert list(warm.files.work.glob(".*.sock"))
+        assert warm.files.root.stat().st_mode & 0o077 == 0

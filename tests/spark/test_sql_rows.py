@@ -23,7 +23,7 @@ from bayou.repo import Repo, init_repo, open_repo
 from bayou.spark.sql import content, parquet, views
 from bayou.spark.sql.base import BaseView, base_view
 from bayou.spark.sql.content import ContentReader, ContentSource, Grant, Wanted, grant_for, groups
-from bayou.spark.sql.query import Column, _named, sentence, to_rows
+from bayou.spark.sql.query import Column, _named_views, sentence, to_rows
 from bayou.spark.sql.read_only import parse_read_only
 from bayou.spark.sql.views import OUTPUT, RUN, VERSION, CatalogTable, Rows
 from tests.data.models import MODEL, OTHER
@@ -171,7 +171,7 @@ def test_content_that_is_nowhere_is_named(repo):
 
 def test_content_that_is_too_large_for_a_column_is_refused_before_it_is_read(repo):
     with pytest.raises(RecordError, match="too large for a column"):
-        reader(repo).read([Wanted("data/x/y/z/1/raw", content.MOST + 1, None, False, False)])
+        reader(repo).read([Wanted("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)])
 
 
 def test_lazy_content_comes_from_the_store_and_stays_there(team):
@@ -374,8 +374,8 @@ def test_what_is_no_question_is_refused(text):
 
 
 def test_only_named_views_are_made():
-    assert _named("select * from Data join entries using (path)") == ["data", "entries"]
-    assert _named("select metadata from dataset") == []
+    assert _named_views("select * from Data join entries using (path)") == ["data", "entries"]
+    assert _named_views("select metadata from dataset") == []
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from bayou.engine.job import Job, Needs, Part, Result, Row
 from bayou.repo import Repo
 from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, tasks_of
 from bayou.spark.progress import watching
-from bayou.spark.session import cancelled_with, interrupt_at_deadline, log_of, spark_errors
+from bayou.spark.session import interrupt_at_deadline, interrupt_on_error, log_of, spark_errors
 from bayou.spark.sources.source import read_parts
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SparkExecutor:
 
     def run(self, job: Job[Part, Row, Result]) -> Result:
         spark, stage = self.session, job.stage
-        with spark_errors(log_of(spark)), interrupt_at_deadline(spark, self._deadline), cancelled_with(spark):
+        with spark_errors(log_of(spark)), interrupt_at_deadline(spark, self._deadline), interrupt_on_error(spark):
             parts = job.parts(self.slots * _PARTS_PER_TASK)
             found = read_parts(spark, schema_of(job.row), parts, _Run(job))
             with (

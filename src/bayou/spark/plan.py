@@ -27,7 +27,7 @@ from bayou.objectstore.store import Store
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batches, ddl, rows, tasks_of
 from bayou.spark.kernels.plan import KEPT, SIDES, Kept, LookAt, looked
 from bayou.spark.progress import watching
-from bayou.spark.session import cancelled_with, interrupt_at_deadline
+from bayou.spark.session import interrupt_at_deadline, interrupt_on_error
 from bayou.spark.sources.sync_inputs import SENT, Inputs, sent, sync_inputs
 from bayou.state.database import Database
 from bayou.state.journal import JournalRow
@@ -133,7 +133,7 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
     inputs = Inputs(context.root, exported.files, base, None if same else remote, context.repo.state / "nodes")
     found = folder / "looked"
     with (
-        cancelled_with(spark),
+        interrupt_on_error(spark),
         interrupt_at_deadline(spark, context.deadline),
         watching(spark, context.progress, "comparing"),
     ):

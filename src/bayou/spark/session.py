@@ -1,11 +1,12 @@
-"""A Spark session: on the cluster that is configured, or on a local server that stays warm between commands.
+"""Open and close Spark Connect sessions, translate Spark's errors, and interrupt jobs at a deadline.
 
-Always Spark Connect. A caller's credentials travel inside its kernels: neither a server's environment nor its settings
-ever hold any, since the next caller may have others.
+A session runs on the configured server (`[spark] remote`), or on a local server that stays between commands
+(`spark.server`). The credentials of a command travel inside its kernels (V26). Neither the environment nor the settings
+of a server hold any, since the next command may have others.
 
-What goes wrong with Spark, said in our words: one line, and where its log is.
-
-Jobs end by a deadline (V12): Spark knows none.
+`spark_errors` turns the errors of Spark and gRPC into `SparkError`s of one line that name the server's log; an error
+that a task met in a store is raised as that error. Spark knows no deadlines, so `interrupt_at_deadline` watches the
+deadline in a thread and interrupts the session's jobs (V12).
 """
 
 from __future__ import annotations
@@ -49,98 +50,29 @@ if TYPE_CHECKING:
 
     from bayou.objectstore.spec import StoreSpec
 
-_LONGEST = 300
-_GONE = ("UNAVAILABLE", "UNAUTHENTICATED")
-"""What a client is told when its server has ended, or another listens in its place."""
-
-_ENDED = re.compile(
-    r'<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "(.*?)"$', re.M | re.S
-)
-"""What gRPC says of a call that Spark itself has not answered."""
-
-_MET = re.compile(r"^bayou\.errors\.(\w+): (.+)$", re.MULTILINE)
-"""The last line of what a worker's Python says of an error of ours."""
-
-
-@contextmanager
-def spark_errors(log: Path | None) -> Iterator[None]:
-    """Turn errors of Spark and of the way to it into `SparkError`s that name the log; let all others through.
-
-    What a task met in the store is raised as such: it is no failure of Spark.
-    """
-    import grpc  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
-    try:
-        yield
-    except (grpc.RpcError, PySparkException) as error:
-        if _status(error) in _GONE:
-            raise lost(log) from error
-        raise met(error, log) or SparkFailed(f"the job failed on Spark: {_one_line(error)}", hint=_see(log)) from error
-
-
-def lost(log: Path | None) -> SparkError:
-    hint = "the same command again starts another"
-    return SparkLost("the Spark server went away", hint=hint if log is None else f"{hint}; its log: {log}")
-
-
-def met(error: BaseException, log: Path | None) -> BayouError | None:
-    """Return what a task met in the store, which this process would have met as well; None if it failed otherwise."""
-    trace = getattr(error, "getStackTrace", None)
-    said = _MET.findall(f"{error}\n{trace() if trace is not None else ''}")
-    if not said:
-        return None
-    name, message = said[-1]  # causes come before what they led to
-    kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, StoreError | IndexDamaged | DeadlinePassed):
-        return None
-    if kind is DeleteFailed:
-        return _not_deleted(message, log)
-    return kind(message, hint=_see(log))
-
-
-def _not_deleted(message: str, log: Path | None) -> DeleteFailed:
-    """Return the error of a task that told how many objects it could not delete, and only one of them."""
-    key, _, cause = message.removeprefix("could not delete ").partition(": ")
-    return DeleteFailed({key: StoreError(cause, hint=_see(log))})
-
-
-def _status(error: BaseException | None) -> str | None:
-    """Return the name of the status with which the server, or the way to it, ended a call.
-
-    Spark's errors know it. Their context may tell another story: that of what the caller was handling.
-    """
-    import grpc  # noqa: PLC0415
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
-
-    while error is not None:
-        if isinstance(error, grpc.RpcError):
-            return str(error.code().name)
-        if isinstance(error, SparkConnectGrpcException):
-            return str(error.getGrpcStatusCode().name)
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _see(log: Path | None) -> str:
-    return "the log of the Spark server says more" if log is None else f"its log says more: {log}"
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error)
-    if ended := _ENDED.match(text):
-        text = ": ".join(ended.groups())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:_LONGEST]
-
-
 if TYPE_CHECKING:
     Session: TypeAlias = SparkSession
-    """A session, for those who must not import pyspark themselves."""
+    """A session, for modules that must not import pyspark themselves."""
 
 _ATTEMPTS = 2
 _LOCAL_RETRIES, _REMOTE_RETRIES = 3, 8
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
+_DEADLINE_POLL_S = 0.2
+_MOST_CHARACTERS = 300
+
+_SERVER_GONE = ("UNAVAILABLE", "UNAUTHENTICATED")
+"""The gRPC statuses that a client gets when its server has ended, or when another program listens on the port."""
+
+_RPC_ENDED = re.compile(
+    r'<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "(.*?)"$', re.M | re.S
+)
+"""The text of a gRPC error for a call that Spark itself has not answered."""
+
+_TASK_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
+"""The last line of a worker's traceback that ends with an error of Bayou."""
+
+_import_lock = threading.Lock()
+_opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
 
 
 class _Opened(Struct, frozen=True):
@@ -150,17 +82,13 @@ class _Opened(Struct, frozen=True):
     use: FileLock | None = None
 
 
-class _Foreign(SparkUnavailable):
-    """The server that answered is not the one that was looked for."""
-
-
-_loading = threading.Lock()
-_opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
+class _WrongServer(SparkUnavailable):
+    """The server that answered is not the one that the record describes."""
 
 
 @contextmanager
 def spark_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Iterator[SparkSession]:
-    """Open a session, close it at the end, and turn Spark's errors in between into ours."""
+    """Open a session, close it at the end, and translate the errors of Spark inside the context (`spark_errors`)."""
     spark = open_session(config, deadline=deadline)
     try:
         with spark_errors(log_of(spark)):
@@ -170,51 +98,53 @@ def spark_session(config: SparkConfig, *, deadline: Deadline | None = None) -> I
 
 
 def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> SparkSession:
-    """Return a new session; the warm server is started if it does not run. Close it with `close_session`.
+    """Return a new session, which the caller closes with `close_session`; start the local server if it does not run.
 
-    `JavaMissing` or `JavaTooOld` where Spark cannot run, `SparkUnavailable` where it does not; each says what to do.
+    Raise `JavaMissing` or `JavaTooOld` if no suitable Java is installed, `SparkUnavailable` if the server does not
+    start or answer.
     """
     config.require_trust()
-    _quieten()
+    _silence_client()
     if config.remote is not None:
         return _open_remote(config.remote)
-    warm = SparkServer.of(config)
+    server = SparkServer.of(config)
     deadline = deadline or Deadline.after(START_S)
-    # While a server starts, if it must: both take their time.
-    threading.Thread(target=_load, name="bayou-load-spark", daemon=True).start()
-    use = warm.use(deadline)
+    # Import pyspark while the server starts: each takes seconds.
+    threading.Thread(target=_import_client, name="bayou-import-spark", daemon=True).start()
+    use = server.use(deadline)
     try:
-        spark = _open_local(warm, deadline)
+        spark = _open_local(server, deadline)
     except BaseException:
         release(use)
         raise
-    _opened[spark] = _Opened(warm.place.log, use)
+    server.files.record_session()
+    _opened[spark] = _Opened(server.files.log, use)
     return spark
 
 
 def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
     """Raise `SparkUnavailable` where credentials would travel to another machine in clear text (V26).
 
-    They travel inside kernels. A channel is private if it does not leave this machine, or is encrypted: by
-    `use_ssl=true`, or by a token, with which Spark's client always uses TLS. To another machine in clear text they go
-    only if this user has typed the address (BAYOU_SPARK_REMOTE), has allowed it (`bayou trust` says "unencrypted" of
-    such an address in a `bayou.toml`), or if the address itself says `use_ssl=false`.
+    Credentials travel inside kernels. A channel is private if it does not leave this machine, or if it is encrypted: by
+    `use_ssl=true`, or by a token, with which Spark's client always uses TLS. An unencrypted channel to another machine
+    is allowed only if the user typed the address (BAYOU_SPARK_REMOTE), allowed it (`bayou trust` calls such an address
+    in a `bayou.toml` "unencrypted"), or if the address itself has `use_ssl=false`.
     """
     if config.remote is None or not recipe.secret or config.remote == os.environ.get("BAYOU_SPARK_REMOTE"):
         return
     if config.gate is not None:
         config.require_trust()
         return
-    _load()
+    _import_client()
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
 
     try:
-        channel = DefaultChannelBuilder(config.remote)  # its own reading of the address is the one that counts
+        channel = DefaultChannelBuilder(config.remote)  # pyspark's own parser, as for the connection
     except PySparkException as error:
         raise SparkUnavailable(str(error)) from None
-    told = channel.getDefault(DefaultChannelBuilder.PARAM_USE_SSL, "").lower()
-    if not channel.secure and not is_loopback(channel.host) and told != "false":
+    use_ssl = channel.getDefault(DefaultChannelBuilder.PARAM_USE_SSL, "").lower()
+    if not channel.secure and not is_loopback(channel.host) and use_ssl != "false":
         raise SparkUnavailable(
             f"{without_secrets(config.remote)} is another machine, and the channel to it is not encrypted: "
             f"the credentials of {recipe.url} would travel in clear text",
@@ -224,7 +154,7 @@ def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether the host of an address is this machine, by its number or as `localhost`."""
+    """Say whether a host is this machine: `localhost`, or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -232,29 +162,29 @@ def is_loopback(host: str) -> bool:
 
 
 def close_session(spark: SparkSession) -> None:
-    """End a session and what runs in it. The server stays, for the next one."""
-    found = _opened.pop(spark, _Opened())
+    """Close a session, which ends its jobs. The server keeps running for later sessions."""
+    opened = _opened.pop(spark, _Opened())
     try:
         spark.stop()
     finally:
-        if found.use is not None:
-            release(found.use)
+        if opened.use is not None:
+            release(opened.use)
 
 
 def log_of(spark: SparkSession) -> Path | None:
-    """Return the log of the server that a session runs on; None if the server is somebody else's."""
+    """Return the log of the session's server; None if Bayou did not start the server."""
     return _opened.get(spark, _Opened()).log
 
 
-def _open_local(warm: SparkServer, deadline: Deadline) -> SparkSession:
+def _open_local(server: SparkServer, deadline: Deadline) -> SparkSession:
     for attempt in range(_ATTEMPTS):
-        record = warm.find_or_start(deadline)
+        record = server.find_or_start(deadline)
         try:
-            return _connect(f"{record.url}/;token={record.token}", record, warm.place.log)
-        except (SparkLost, _Foreign):
+            return _connect(f"{record.url}/;token={record.token}", record, server.files.log)
+        except (SparkLost, _WrongServer):
             if attempt + 1 == _ATTEMPTS:
                 raise
-            warm.forget(record, deadline)
+            server.discard(record, deadline)
     raise AssertionError("unreachable")
 
 
@@ -271,17 +201,17 @@ def _open_remote(url: str) -> SparkSession:
 
 
 def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> SparkSession:
-    """Connect, and make sure that it is the server that was looked for: another is never used by mistake."""
-    _load()
+    """Connect; raise `_WrongServer` if an expected server does not report the identity of its record."""
+    _import_client()
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
 
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this pyspark's functions know which kind of column to make
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark.sql.functions then make columns for Connect
     try:
         builder = DefaultChannelBuilder(url)
-        if is_loopback(builder.host):  # what stays on this machine goes past no proxy
+        if is_loopback(builder.host):  # a proxy could not reach this machine's loopback
             builder = DefaultChannelBuilder(url, channelOptions=_NO_PROXY)
     except PySparkException as error:
         raise SparkUnavailable(str(error)) from None
@@ -290,9 +220,9 @@ def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> Spark
     spark.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=5000)])
     try:
         with spark_errors(log):
-            found = spark.conf.get(IDENTITY, None)
-        if expected is not None and found != expected.identity:
-            raise _Foreign(
+            identity = spark.conf.get(IDENTITY, None)
+        if expected is not None and identity != expected.identity:
+            raise _WrongServer(
                 f"{expected.url} is not the Spark server that was started for this", hint="see `bayou spark status`"
             )
     except SparkError:
@@ -302,40 +232,114 @@ def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> Spark
 
 
 def without_secrets(url: str) -> str:
-    """Return a server's address without its parameters, one of which may be a token."""
+    """Return a server's address without its parameters, which may include a token."""
     return url.partition("/;")[0]
 
 
-def _load() -> None:
-    """Load Spark's client, in one thread at a time.
+def _import_client() -> None:
+    """Import Spark's client, in one thread at a time.
 
-    Its modules import each other in circles: of two threads that begin at once, each would find half of one.
+    Its modules import each other: two threads at once would each find partially initialised modules.
     """
-    with _loading:
+    with _import_lock:
         import pyspark.sql.connect.session  # noqa: PLC0415
         import pyspark.sql.pandas.functions  # noqa: F401, PLC0415
 
 
-def _quieten() -> None:
-    """Keep the client's own chatter off the terminal; what it has to say comes as errors."""
+def _silence_client() -> None:
+    """Keep log messages and the progress bar of the client off the terminal; failures reach the caller as errors."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ["SPARK_CONNECT_PROGRESS_BAR_ENABLED"] = "0"  # it would write among the results on stdout
+    os.environ["SPARK_CONNECT_PROGRESS_BAR_ENABLED"] = "0"  # it writes to stdout, among the results
     logging.getLogger("pyspark").addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)
 
 
-_LOOK_S = 0.2
+@contextmanager
+def spark_errors(log: Path | None) -> Iterator[None]:
+    """Turn errors of Spark and of the connection into `SparkError`s that name the log; let other errors through.
+
+    An error that a task met in a store is raised as that error: it is no failure of Spark.
+    """
+    import grpc  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (grpc.RpcError, PySparkException) as error:
+        if _status(error) in _SERVER_GONE:
+            raise _server_lost(log) from error
+        raise _task_error(error, log) or SparkFailed(
+            f"the job failed on Spark: {_one_line(error)}", hint=log_hint(log)
+        ) from error
+
+
+def _server_lost(log: Path | None) -> SparkError:
+    hint = "the same command again starts another"
+    return SparkLost("the Spark server went away", hint=hint if log is None else f"{hint}; its log: {log}")
+
+
+def _task_error(error: BaseException, log: Path | None) -> BayouError | None:
+    """Return the store error, damaged index or passed deadline that made a task fail; None if it failed otherwise."""
+    trace = getattr(error, "getStackTrace", None)
+    reported = _TASK_ERROR.findall(f"{error}\n{trace() if trace is not None else ''}")
+    if not reported:
+        return None
+    name, message = reported[-1]  # a traceback prints the cause of an error before the error
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, StoreError | IndexDamaged | DeadlinePassed):
+        return None
+    if kind is DeleteFailed:
+        return _delete_failed(message, log)
+    return kind(message, hint=log_hint(log))
+
+
+def _delete_failed(message: str, log: Path | None) -> DeleteFailed:
+    """Return the error of a task that could not delete objects; its message names one of them."""
+    key, _, cause = message.removeprefix("could not delete ").partition(": ")
+    return DeleteFailed({key: StoreError(cause, hint=log_hint(log))})
+
+
+def _status(error: BaseException | None) -> str | None:
+    """Return the name of the gRPC status with which the server or the connection ended a call.
+
+    This asks an error of Spark itself before its context, which may be an unrelated error that the caller handled.
+    """
+    import grpc  # noqa: PLC0415
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
+
+    while error is not None:
+        if isinstance(error, grpc.RpcError):
+            return str(error.code().name)
+        if isinstance(error, SparkConnectGrpcException):
+            return str(error.getGrpcStatusCode().name)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def log_hint(log: Path | None) -> str:
+    """Return the hint that points to the server's log."""
+    return "the log of the Spark server says more" if log is None else f"its log says more: {log}"
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error)
+    if ended := _RPC_ENDED.match(text):
+        text = ": ".join(ended.groups())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:_MOST_CHARACTERS]
 
 
 @contextmanager
 def interrupt_at_deadline(spark: SparkSession, deadline: Deadline | None) -> Iterator[None]:
-    """Interrupt what runs in a session once a deadline passes or is cancelled, and raise that in place of its error."""
+    """Interrupt the jobs of a session once a deadline passes or is cancelled, and raise that error."""
     if deadline is None:
         yield
         return
     done = threading.Event()
-    watch = threading.Thread(target=_interrupt, args=(spark, deadline, done), name="bayou-spark-deadline", daemon=True)
-    watch.start()
+    watcher = threading.Thread(
+        target=_watch_deadline, args=(spark, deadline, done), name="bayou-spark-deadline", daemon=True
+    )
+    watcher.start()
     try:
         yield
     except Exception:
@@ -346,8 +350,8 @@ def interrupt_at_deadline(spark: SparkSession, deadline: Deadline | None) -> Ite
 
 
 @contextmanager
-def cancelled_with(spark: SparkSession) -> Iterator[None]:
-    """Cancel what runs in a session when whoever waits for it gives up: by Ctrl-C, or for whatever reason."""
+def interrupt_on_error(spark: SparkSession) -> Iterator[None]:
+    """Interrupt the jobs of a session when the caller stops waiting for them: by Ctrl-C or any other exception."""
     try:
         yield
     except BaseException:
@@ -356,19 +360,19 @@ def cancelled_with(spark: SparkSession) -> Iterator[None]:
 
 
 def interrupt_all(spark: SparkSession) -> None:
-    """Interrupt what runs in a session."""
-    with suppress(SparkError), spark_errors(None):  # a server that is gone runs nothing either
+    """Interrupt all jobs of a session."""
+    with suppress(SparkError), spark_errors(None):  # a server that is gone runs no job
         spark.interruptAll()
 
 
 def seconds_left(deadline: Deadline | None) -> float | None:
-    """Return how long a call of a task may take: as long as one of this process."""
+    """Return the seconds that are left, as the time limit of a task's store calls."""
     return None if deadline is None else deadline.remaining()
 
 
-def _interrupt(spark: SparkSession, deadline: Deadline, done: threading.Event) -> None:
-    """Interrupt again and again: one job may end between two looks, and the next begin."""
-    while not done.wait(_LOOK_S):
+def _watch_deadline(spark: SparkSession, deadline: Deadline, done: threading.Event) -> None:
+    """Interrupt at each poll after the deadline: a job may end between two polls, and the next one begin."""
+    while not done.wait(_DEADLINE_POLL_S):
         try:
             deadline.remaining()
         except (DeadlinePassed, Cancelled):

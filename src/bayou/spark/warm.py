@@ -13,7 +13,7 @@ from msgspec import Struct
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import JavaMissing, JavaTooOld, SparkUnavailable
-from bayou.spark.server.control import START_S, SparkServer, answers
+from bayou.spark.server.control import START_S, SparkServer, accepts_connections
 from bayou.spark.server.identity import find_spark
 from bayou.spark.server.watch import stop_if_idle
 from bayou.spark.session import spark_session, without_secrets
@@ -59,9 +59,9 @@ def status(config: SparkConfig) -> SparkStatus:
         warm = SparkServer.of(config)
     except (JavaMissing, JavaTooOld) as error:
         return SparkStatus(mode, None, find_spark().version, running=False, problem=f"{error.message}; {error.hint}")
-    record = warm.running() if warm.listens() else None
+    record = warm.running() if warm.is_listening() else None
     url = record.url if record else None
-    return SparkStatus(mode, url, warm.spark.version, record is not None, warm.java.version, warm.place.log)
+    return SparkStatus(mode, url, warm.spark.version, record is not None, warm.java.version, warm.files.log)
 
 
 def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
@@ -77,8 +77,8 @@ def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
     started = not warm.running()
     if not warm.archive.ready:
         _exercise_server(config, deadline)
-        stop_if_idle(warm.place, 0.0)
-        warm.archive.publish(warm.place)
+        stop_if_idle(warm.files, 0.0)
+        warm.archive.publish(warm.files)
         started = started or not warm.running()
     _exercise_server(config, deadline)
     return Warmed(status(config), started, warm.archive.ready)
@@ -95,7 +95,7 @@ def stop(config: SparkConfig) -> bool:
 
 def _remote_status(url: str) -> SparkStatus:
     address = urlsplit(without_secrets(url))
-    running = answers(address.hostname or "", address.port or _DEFAULT_PORT)
+    running = accepts_connections(address.hostname or "", address.port or _DEFAULT_PORT)
     return SparkStatus("remote", without_secrets(url), find_spark().version, running)
 
 

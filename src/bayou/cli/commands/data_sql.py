@@ -78,12 +78,12 @@ def _format(common: Common, form: str | None, target: str | None) -> str:
 
 def _print(common: Common, query: Query, form: str, remarks: list[Line]) -> None:
     if common.json:
-        query.distinct()
+        query.require_distinct_columns()
         with closing(query.rows()) as rows:
             render_sql.document(query.columns, rows, sys.stdout, with_remarks({}, remarks))
         return
     if form == "json":
-        query.distinct()
+        query.require_distinct_columns()
     with common.output.progress() as bar, closing(query.rows(bar)) as rows:
         first = list(islice(rows, 1))
         bar.close()  # from here on, the terminal belongs to the result
@@ -107,7 +107,7 @@ def _write(query: Query, form: str, target: str, progress: Progress) -> int:
     if form == "parquet":
         return query.write_parquet(Path(target), directory=target.endswith("/"), progress=progress)
     if form == "json":
-        query.distinct()
+        query.require_distinct_columns()
     with open_text_file(Path(target)) as stream, closing(query.rows(progress)) as rows:
         return _render(query, rows, form, stream)
 

@@ -1,1 +1,1 @@
-"""The warm local Spark server: started by the first command that needs it, found by the next, gone when nobody does."""
+"""The local Spark server: a command that needs Spark starts it, later commands reuse it, a watcher ends it."""

@@ -1,4 +1,4 @@
-"""Finding, starting and stopping the server of an identity."""
+"""Find, start and stop the server that a configuration asks for (`SparkServer`)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from bayou.core.file_lock import FileLock, is_locked
 from bayou.spark.java import Java, find_java
 from bayou.spark.server import watch
 from bayou.spark.server.class_archive import Archive
-from bayou.spark.server.files import ServerFiles, cache, terminate
+from bayou.spark.server.files import ServerFiles, servers_cache, terminate
 from bayou.spark.server.identity import LOCAL_ADDRESS, Identity, SparkHome, find_spark, identify
 from bayou.spark.server.launch import launch
 from bayou.spark.server.record import ServerRecord, read_record
 
 LOCAL = "local[*,4]"
-"""Every core of this machine, and four attempts at each task, as on a cluster."""
+"""The default master: all cores of this machine, and four attempts at each task, as on a cluster."""
 
 START_S = 180.0
 _SOCKET_S = 0.5
 
 
 class SparkServer(Struct, frozen=True):
-    """The server of this user, environment, version and master: how to find it, and what it would be started with."""
+    """The server of one identity: where its files are, and the Java and Spark that would start it."""
 
     cache: Path
     identity: Identity
@@ -39,13 +39,13 @@ class SparkServer(Struct, frozen=True):
 
     @classmethod
     def of(cls, config: SparkConfig) -> SparkServer:
-        """Return the server that `config` asks for; starts nothing."""
+        """Return the server that `config` asks for; start nothing."""
         config.require_trust()
         java, spark = find_java(), find_spark()
-        return cls(cache(), identify(config.master or LOCAL, java, spark), java, spark)
+        return cls(servers_cache(), identify(config.master or LOCAL, java, spark), java, spark)
 
     @property
-    def place(self) -> ServerFiles:
+    def files(self) -> ServerFiles:
         return ServerFiles(self.cache / self.identity.key)
 
     @property
@@ -53,100 +53,101 @@ class SparkServer(Struct, frozen=True):
         return Archive.of(self.cache, self.java, self.spark)
 
     def running(self) -> ServerRecord | None:
-        """Return the server if it lives and has said where; opens no connection."""
-        return read_record(self.place) if is_locked(self.place.alive) else None
+        """Return the record of the server if it lives; open no connection."""
+        return read_record(self.files) if is_locked(self.files.server_lock) else None
 
-    def listens(self) -> bool:
-        """Say whether the server answers on its port."""
-        found = self.running()
-        return found is not None and answers(LOCAL_ADDRESS, found.port)
+    def is_listening(self) -> bool:
+        """Say whether the server runs and accepts connections."""
+        record = self.running()
+        return record is not None and accepts_connections(LOCAL_ADDRESS, record.port)
 
     def find_or_start(self, deadline: Deadline) -> ServerRecord:
-        """Return the running server, or start one; two callers at once get the same. The caller holds its `use`."""
-        found = self.running()
-        if found is None:
-            with self._turn(deadline):
-                found = self.running()
-                if found is None:
-                    terminate(self.place)  # one whose starter died before it could say where it listens
-                    self._dismiss_outdated()
-                    found = launch(self.place, self.identity, self.java, self.spark, self.archive, deadline)
-        watch.ensure(self.place, self.archive)
-        return found
+        """Return the running server, or start one; concurrent callers get the same. The caller holds the use lock."""
+        record = self.running()
+        if record is None:
+            with self._control(deadline):
+                record = self.running()
+                if record is None:
+                    terminate(self.files)  # a server without a record: the command that started it died too early
+                    self._end_outdated()
+                    record = launch(self.files, self.identity, self.java, self.spark, self.archive, deadline)
+        watch.ensure(self.files, self.archive)
+        return record
 
-    def forget(self, record: ServerRecord, deadline: Deadline) -> None:
-        """Give up a server that could not be used as its record says, unless somebody has replaced it by now."""
-        with self._turn(deadline):
-            if read_record(self.place) == record:
-                terminate(self.place)
+    def discard(self, record: ServerRecord, deadline: Deadline) -> None:
+        """End a server that its record does not describe, unless another command has replaced it meanwhile."""
+        with self._control(deadline):
+            if read_record(self.files) == record:
+                terminate(self.files)
 
     def stop(self, deadline: Deadline) -> bool:
-        """Stop the server within seconds, in use or not; return whether there was one.
+        """Stop the server within seconds, in use or not; return whether it ran.
 
-        A class archive that it has not written by then is lost: `warm_up` and the watcher are those who wait for one.
+        This does not wait for a class archive that the server would dump; only `warm_up` and the watcher do.
         """
-        if not self.place.root.is_dir():
+        if not self.files.root.is_dir():
             return False
-        with self._turn(deadline):
-            stopped = terminate(self.place)
-            self.archive.publish(self.place)
+        with self._control(deadline):
+            stopped = terminate(self.files)
+            self.archive.publish(self.files)
         return stopped
 
     @contextmanager
     def using(self, deadline: Deadline) -> Iterator[None]:
-        """Keep the server from being stopped for idleness."""
-        use = self.use(deadline)
+        """Keep the watcher from ending the server inside the context."""
+        lock = self.use(deadline)
         try:
             yield
         finally:
-            release(use)
+            release(lock)
 
     def use(self, deadline: Deadline) -> FileLock:
-        """Like `using`, until `release`, or the end of this process."""
-        self.place.make()
-        use = FileLock(self.place.use)
-        if not use.acquire(shared=True, timeout=deadline.remaining()):
+        """Take the use lock, which keeps the watcher from ending the server, until `release` or this process's end."""
+        self.files.make()
+        lock = FileLock(self.files.use_lock)
+        if not lock.acquire(shared=True, timeout=deadline.remaining()):
             raise SparkUnavailable(
                 "the Spark server is being stopped, and does not end", hint="stop it with `bayou spark stop`"
             )
-        os.utime(use.path)
-        return use
+        os.utime(lock.path)
+        return lock
 
     @contextmanager
-    def _turn(self, deadline: Deadline) -> Iterator[None]:
-        turn = FileLock(self.place.turn)
-        if not turn.acquire(timeout=deadline.remaining()):
+    def _control(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the control lock: one process at a time starts or stops the server."""
+        lock = FileLock(self.files.control_lock)
+        if not lock.acquire(timeout=deadline.remaining()):
             raise SparkUnavailable(
                 "another command has been starting or stopping Spark for too long",
-                hint=f"its log says more: {self.place.log}",
+                hint=f"its log says more: {self.files.log}",
             )
         try:
             yield
         finally:
-            turn.release()
+            lock.release()
 
-    def _dismiss_outdated(self) -> None:
-        """Dismiss servers of other versions of this environment that nobody uses: nobody will find them again."""
+    def _end_outdated(self) -> None:
+        """Request the end of unused servers of this environment's other versions: no command will find them again."""
         for file in self.cache.glob("*/identity.json"):
             try:
                 other = Identity.from_json(file.read_text())
             except (OSError, ValueError):
                 continue
             if self.identity.outdates(other):
-                watch.dismiss(ServerFiles(file.parent))
+                watch.end_if_unused(ServerFiles(file.parent))
 
 
-def release(use: FileLock) -> None:
-    """Let a server go that was used until now."""
+def release(lock: FileLock) -> None:
+    """Release a use lock, and record the time of this last use."""
     try:
-        os.utime(use.path)
+        os.utime(lock.path)
     except FileNotFoundError:
         pass
-    use.release()
+    lock.release()
 
 
-def answers(host: str, port: int) -> bool:
-    """Say whether somebody accepts connections there."""
+def accepts_connections(host: str, port: int) -> bool:
+    """Say whether a server accepts TCP connections at an address."""
     try:
         socket.create_connection((host, port), timeout=_SOCKET_S).close()
     except OSError:

@@ -1,4 +1,7 @@
-"""How a server is told to run: three files that its JVM reads while it starts."""
+"""The settings of a server: the JVM options, Spark properties and logging configuration that it reads at its start.
+
+The server reads them from three files in its directory, so that no secret and no long class path is on a command line.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from bayou.spark.server import identity as machine
 from bayou.spark.server.files import LONGEST_SOCKET, ServerFiles
 from bayou.spark.server.identity import LOCAL_ADDRESS, is_local
 
 IDENTITY = "spark.bayou.identity"
-"""The setting by which a client knows that it talks to the server that it was looking for."""
+"""The Spark property by which a client checks that it talks to the server of the record."""
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 LISTENS = "Spark Connect server started at: "
-"""What the server logs once it listens, before its address."""
+"""What the server logs before its address, once it listens."""
 
-# What Spark's own launcher opens (org.apache.spark.launcher.JavaModuleOptions), but for the modules of its ML library.
+# The packages that Spark's own launcher opens (org.apache.spark.launcher.JavaModuleOptions), without those for its ML.
 _OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
@@ -35,10 +37,10 @@ _JVM = (
     "--sun-misc-unsafe-memory-access=allow",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
-    # Start-up before peak speed: the records are worked on in Python, the JVM only moves them.
+    # A fast start counts more than peak speed: Python workers process the records, the JVM only moves them.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
-    "-XX:MetaspaceSize=256m",  # else the classes of Spark cause four full collections before it listens
+    "-XX:MetaspaceSize=256m",  # otherwise Spark's classes cause four full collections before it listens
     "-XX:-UsePerfData",
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
@@ -46,6 +48,12 @@ _JVM = (
     "-Djava.net.preferIPv4Stack=true",
     "-XX:+ExitOnOutOfMemoryError",
 )
+
+_MIB = 1 << 20
+_LEAST_HEAP = 512 * _MIB
+_HEAP = 1024 * _MIB
+_HEAP_PER_CORE = 256 * _MIB
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 _LOGGING = f"""\
 rootLogger.level = warn
@@ -55,10 +63,10 @@ appender.err.name = err
 appender.err.target = SYSTEM_ERR
 appender.err.layout.type = PatternLayout
 appender.err.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
-# Says where the server listens: "{LISTENS}…".
+# Logs where the server listens: "{LISTENS}…".
 logger.server.name = {_SERVER}
 logger.server.level = info
-# Repeats to the log what the client is told anyway, and what a closed session leaves unanswered.
+# Would log the errors that the client receives anyway, and the calls that a closed session leaves unanswered.
 logger.answers.name = org.apache.spark.sql.connect.utils.ErrorUtils
 logger.answers.level = off
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
@@ -67,43 +75,71 @@ logger.native.level = error
 
 
 def main_class(master: str, settings: Path) -> list[str]:
-    """Return the rest of the command line: Spark's own way to start a server with the settings of a file.
+    """Return the end of the command line: the main class, which starts a Connect server with the properties of a file.
 
-    In front of a cluster, what its administrator has put into `spark-defaults.conf` (SPARK_CONF_DIR) counts too.
+    For a cluster, Spark also reads the administrator's `spark-defaults.conf` (SPARK_CONF_DIR).
     """
     defaults = [] if is_local(master) else ["--load-spark-defaults"]
     return [_SUBMIT, "--properties-file", str(settings), *defaults, "--class", _SERVER, "spark-internal"]
 
 
-def write_logging(place: ServerFiles) -> Path:
-    """Write how to log: warnings and errors, to the server's stderr, which is its log file."""
-    return _write(place.root / "log4j2.properties", _LOGGING)
+def write_logging(files: ServerFiles) -> Path:
+    """Write the logging configuration: warnings and errors go to stderr, which is the server's log file."""
+    return _write(files.root / "log4j2.properties", _LOGGING)
 
 
-def write_java(place: ServerFiles, jars: Iterable[Path], extra: Iterable[str]) -> Path:
-    """Write the JVM's command line up to its main class; the class path alone would fill a screen."""
-    heap = machine.heap(machine.memory(), machine.cores())
+def write_java(files: ServerFiles, jars: Iterable[Path], extra: Iterable[str]) -> Path:
+    """Write the JVM's command line up to its main class, heap size and class path included."""
+    heap = heap_size(memory(), cores())
     lines = [
         *_JVM,
         f"-Xms{min(heap, 256 << 20)}",
         f"-Xmx{heap}",
-        f"-Djava.io.tmpdir={place.work}",
-        f"-Dlog4j2.configurationFile={write_logging(place).as_uri()}",
+        f"-Djava.io.tmpdir={files.work}",
+        f"-Dlog4j2.configurationFile={write_logging(files).as_uri()}",
         *extra,
         "-cp",
         ":".join(map(str, jars)),
     ]
-    return _write(place.root / "java.args", "\n".join(map(_java_quoted, lines)) + "\n")
+    return _write(files.root / "java.args", "\n".join(map(_java_quoted, lines)) + "\n")
 
 
-def write_spark(place: ServerFiles, master: str, *, token: str, identity: str) -> Path:
-    """Write Spark's settings, the token among them: so it stands on nobody's command line."""
-    lines = (f"{key}={_property(value)}" for key, value in _settings(place, master, token, identity).items())
-    return _write(place.root / "spark.properties", "\n".join(lines) + "\n")
+def write_spark(files: ServerFiles, master: str, *, token: str, identity: str) -> Path:
+    """Write the Spark properties, the token among them: other users can read command lines, but not this file."""
+    lines = (f"{key}={_property(value)}" for key, value in _settings(files, master, token, identity).items())
+    return _write(files.root / "spark.properties", "\n".join(lines) + "\n")
 
 
-def _settings(place: ServerFiles, master: str, token: str, identity: str) -> Mapping[str, str]:
-    found = {
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the memory of this machine, or of this container if that has less, in bytes."""
+    known = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in _MEMORY_LIMITS:
+        try:
+            known.append(int(Path(file).read_text()))
+        except (OSError, ValueError):  # there is no such limit, or it is "max"
+            continue
+    return min(known)
+
+
+def heap_size(memory: int, cores: int) -> int:
+    """Return the largest heap of the JVM in bytes.
+
+    It grows with the cores, each of which works on a partition, up to a quarter of the memory: the Python workers, one
+    for each core, hold the records and need the rest.
+    """
+    wanted = min(memory // 4, _HEAP + cores * _HEAP_PER_CORE)
+    return max(_LEAST_HEAP, wanted) // _MIB * _MIB
+
+
+def _settings(files: ServerFiles, master: str, token: str, identity: str) -> Mapping[str, str]:
+    settings = {
         "spark.master": master,
         "spark.app.name": "bayou",
         IDENTITY: identity,
@@ -112,48 +148,48 @@ def _settings(place: ServerFiles, master: str, token: str, identity: str) -> Map
         "spark.connect.grpc.binding.port": "0",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": (place.work / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": (files.work / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.runSQLOnFiles": "false",  # V23: a query reads no file of this machine,
-        "spark.sql.variable.substitute": "false",  # and no ${env:…}
+        "spark.sql.runSQLOnFiles": "false",  # V23: a query reads no file of this machine
+        "spark.sql.variable.substitute": "false",  # V23: and no variable of the server, ${env:…}
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "true",
     }
     if is_local(master):
-        found |= {
+        settings |= {
             "spark.driver.bindAddress": LOCAL_ADDRESS,
             "spark.driver.host": LOCAL_ADDRESS,
-            # V26: blocks hold kernels, and kernels hold credentials. Spark obeys nobody on either of its ports (RPC and
-            # blocks) who does not know the secret. Nobody else has to: the executor is in the same process.
+            # V26: blocks hold kernels, and kernels hold credentials. On its ports for RPC and blocks Spark serves only
+            # clients that know this secret. None has to know it: the executor is in the server's own process.
             "spark.authenticate": "true",
             "spark.authenticate.secret": secrets.token_hex(32),
             "spark.network.crypto.enabled": "true",
             "spark.network.crypto.saslFallback": "false",
-            # Over TCP every task waits for 40 ms: what the JVM writes in small pieces is held back until the first is
-            # acknowledged, and nobody hurries to do that.
-            "spark.python.unix.domain.socket.enabled": str(_has_room(place)).lower(),
-            # Two for each core, so that an uneven one does not leave the others without work.
-            "spark.sql.shuffle.partitions": str(2 * machine.cores()),
+            # Over TCP every task waits 40 ms: the JVM writes small pieces, and the kernel delays the second one until
+            # the (also delayed) acknowledgement of the first (Nagle's algorithm).
+            "spark.python.unix.domain.socket.enabled": str(_has_room(files)).lower(),
+            # Two for each core, so that one long task leaves no core idle.
+            "spark.sql.shuffle.partitions": str(2 * cores()),
         }
-    return found
+    return settings
 
 
-def _has_room(place: ServerFiles) -> bool:
-    """Whether the name of a socket (a UUID with a dot before and an ending) fits behind that of the folder for them."""
-    return len(os.fsencode(place.work)) + len(f"/.{UUID(int=0)}.sock") <= LONGEST_SOCKET
+def _has_room(files: ServerFiles) -> bool:
+    """Say whether the path of a socket, `.UUID.sock` in the work directory, is short enough."""
+    return len(os.fsencode(files.work)) + len(f"/.{UUID(int=0)}.sock") <= LONGEST_SOCKET
 
 
 def _write(path: Path, text: str) -> Path:
     path.unlink(missing_ok=True)
-    with open(path, "x", encoding="utf-8", opener=private) as file:
+    with open(path, "x", encoding="utf-8", opener=_private) as file:
         file.write(text)
     return path
 
 
-def private(path: str, flags: int) -> int:
-    """Open a file that only this user may read."""
+def _private(path: str, flags: int) -> int:
+    """Open a file that only this user may read (an `opener` for `open`)."""
     return os.open(path, flags, 0o600)
 
 

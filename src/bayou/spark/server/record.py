@@ -1,4 +1,4 @@
-"""How a running server is reached: written by who started it, read by who comes next."""
+"""The record of a running server (`server.json`), which the starting command writes and later commands read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayou.spark.server.files import ServerFiles
 
 
 class ServerRecord(SelectiveStruct, frozen=True):
-    """One running server. `identity` is what it says of itself when asked."""
+    """How to reach a running server. A client compares `identity` with what the server itself reports (`IDENTITY`)."""
 
     unshown: ClassVar[tuple[str, ...]] = ("token",)
 
@@ -27,17 +27,17 @@ class ServerRecord(SelectiveStruct, frozen=True):
         return f"sc://localhost:{self.port}"
 
 
-def read_record(place: ServerFiles) -> ServerRecord | None:
-    """Return what the place says, or None if it says nothing that can be used."""
+def read_record(files: ServerFiles) -> ServerRecord | None:
+    """Return the record of a server; None if there is none, or if it is not well-formed."""
     try:
-        found = ServerRecord(**json.loads(place.record.read_text()))
+        found = ServerRecord(**json.loads(files.record.read_text()))
     except (OSError, ValueError, TypeError):
         return None
     kinds = (found.port, int), (found.pid, int), (found.identity, str), (found.token, str)
     return found if all(isinstance(value, kind) for value, kind in kinds) else None
 
 
-def write_record(place: ServerFiles, record: ServerRecord) -> None:
-    """Make it known, at once and whole, to this user alone."""
-    with atomic_file(place.record, mode=0o600, temporary=place.record.with_suffix(".new")) as file:
+def write_record(files: ServerFiles, record: ServerRecord) -> None:
+    """Write the record atomically, readable for this user alone."""
+    with atomic_file(files.record, mode=0o600, temporary=files.record.with_suffix(".new")) as file:
         file.write(json.dumps(asdict(record)).encode())

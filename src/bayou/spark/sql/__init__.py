@@ -1,6 +1,6 @@
-"""Spark SQL over what a repo has: `data`, `versions`, `outputs`, `runs` and `entries`.
+"""Spark SQL over a repo: the views `data`, `versions`, `outputs`, `runs` and `entries`, and read-only queries on them.
 
-Rows come from the catalog and from base, read by workers part by part. A Python data source is always asked for all its
-columns, so content is no column of a source: it is a function in the views, which Spark drops from a query that does
-not use it.
+Workers read the rows from the catalog and from base, part by part. Spark asks a Python data source for all its columns,
+so `content` is not a column of a source but a function in the views, which Spark drops from a query that does not use
+it.
 """

@@ -1,4 +1,4 @@
-"""Base, as workers see it: its leaves on this machine's disk, and what came since they were written."""
+"""Base as Spark's workers read it: its leaves on disk (`.bayou/state/nodes`), and the rows changed since then."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from bayou.state.base import BaseNodes, load_root
 from bayou.state.database import Database, load_entry, remote_of
 
 LEAVES = 64
-"""Leaves of one task: 30,000 entries or so."""
+"""Leaves of one task: about 30,000 entries."""
 
 
 class BaseView(Struct, frozen=True):
-    """Base as of one moment: a root of the local nodes, and the rows that are newer (None: gone). It can be pickled."""
+    """A snapshot of base: a root of the local nodes, and the rows changed since (None: deleted). It can be pickled."""
 
     nodes: Path
     root: Root | None = None
     newer: Mapping[str, Entry | None] = field(default_factory=dict)
 
     def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
-        """Return the entries that base has of these paths."""
+        """Return the entries that base has for these paths."""
         wanted = set(paths)
         found = find_many(self._tree(), wanted - self.newer.keys())
         return found | {path: entry for path in wanted if (entry := self.newer.get(path)) is not None}
 
     def parts(self, size: int = LEAVES) -> list[Sequence[Ref]]:
-        """Divide the leaves into parts; only branches are read for it."""
+        """Divide the leaves into parts; this reads branches only."""
         if self.root is None:
             return []
         tree = self._tree()
@@ -44,12 +44,12 @@ class BaseView(Struct, frozen=True):
         return [found[at : at + size] for at in range(0, len(found), size)]
 
     def scan(self, part: Sequence[Ref]) -> Iterator[Sequence[Entry]]:
-        """Yield the entries of some leaves, but for those that are newer."""
+        """Yield the entries of some leaves, without those that were changed since."""
         for leaf in leaves(self._tree().source, part):
             yield [entry for entry in leaf.rows if entry.path not in self.newer]
 
     def recent(self) -> list[Entry]:
-        """Return the entries that are newer than the leaves."""
+        """Return the entries that were changed since the leaves were written."""
         return [entry for entry in self.newer.values() if entry is not None]
 
     def _tree(self) -> IndexTree:
@@ -57,17 +57,17 @@ class BaseView(Struct, frozen=True):
 
 
 def base_view(repo: Repo) -> BaseView:
-    """Return what a repo's base is now; nothing, where the datastore is a directory. Nothing is asked of the store."""
+    """Return a snapshot of a repo's base, empty if the datastore is a directory; send no request to the store."""
     nodes = repo.state / "nodes"
     if repo.config.datastore.url is None:
         return BaseView(nodes)
     with Database(repo.state / "sync.db") as database:
-        place = remote_of(database, repo)
-        # One statement, so that no fold falls between the two.
+        remote = remote_of(database, repo)
+        # One statement, so that no concurrent fold of the overlay into the nodes comes between two.
         (_, _, root), *newer = database.rows(
             "SELECT NULL, NULL, root FROM place WHERE id = ? UNION ALL"
             " SELECT path, entry, NULL FROM overlay WHERE place = ?",
-            (place, place),
+            (remote, remote),
         )
     found = {str(path): load_entry(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
     return BaseView(nodes, load_root(None if root is None else str(root)), found)

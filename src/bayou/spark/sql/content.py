@@ -1,6 +1,7 @@
-"""Content for a column: from the tree, and from the store where the tree does without it. Nothing is written.
+"""The column `content`: read the bytes of versions from the tree, or from the store if a lazy tree lacks them.
 
-Leave for workers to read from the store, or why there is none; said only if somebody needs it.
+Workers run this code and write nothing. A `Grant` gives them access to the store, or the reason why they have none,
+which a query reports only if it needs the store.
 """
 
 from __future__ import annotations
@@ -27,30 +28,33 @@ from bayou.worktree.tree import Worktree
 
 
 class Grant(Struct, frozen=True):
-    """How to open the store; or `refused`, why that is not to be. It can be pickled."""
+    """How a worker opens the store, or `refused`: why it may not. It can be pickled."""
 
     recipe: StoreSpec | None = None
     refused: str = ""
 
     def open(self) -> Store:
-        """Return this process's client of the store; `RecordError` where there is no leave to."""
+        """Return this process's client of the store; raise `RecordError` with the reason if access was refused."""
         if self.recipe is None:
             raise RecordError(self.refused)
         return store_of(self.recipe)
 
 
 def grant_for(repo: Repo) -> Grant:
-    """Return what workers get. Credentials that cannot be had are a reason to refuse, and no error yet."""
-    from bayou.spark.session import require_private_channel  # noqa: PLC0415  (workers, which get a Grant, need none)
+    """Return the access of workers to a repo's store.
 
-    place = repo.config.datastore
-    if place.url is None:
+    Missing credentials or trust are no error yet, but the reason of the refusal: most queries need no store.
+    """
+    from bayou.spark.session import require_private_channel  # noqa: PLC0415  (workers unpickle a Grant and need no session)
+
+    datastore = repo.config.datastore
+    if datastore.url is None:
         return Grant(refused="there is no store to fetch it from")
     if repo.offline:
         return Grant(refused="this is offline")
     try:
-        place.require_trust()
-        recipe = StoreSpec.of(place.url, place.namespace, place.options, repo.config.sync.concurrency)
+        datastore.require_trust()
+        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, repo.config.sync.concurrency)
         require_private_channel(repo.config.spark, recipe)
         return Grant(recipe)
     except BayouError as error:
@@ -59,14 +63,16 @@ def grant_for(repo: Repo) -> Grant:
 
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 256
-"""What is held at once: content goes on to Spark in groups of at most this, whatever a batch of rows comes to."""
+"""Content goes to Spark in groups of at most this size, however many rows a batch has: it bounds the memory."""
 
-MOST = 1 << 30
+LARGEST = 1 << 30
+"""The largest content of a column, in bytes."""
+
 _THREADS = 16
 
 
 class Wanted(Struct, frozen=True):
-    """One version whose content is wanted; `path` is that of its raw file. Streaming data may lie beyond its `size`."""
+    """A version whose content is wanted. Its raw file, `path`, may have grown beyond `size` (streaming)."""
 
     path: str
     size: int
@@ -76,7 +82,7 @@ class Wanted(Struct, frozen=True):
 
 
 class ContentSource(Struct, frozen=True):
-    """Where content is. It can be pickled; whoever reads makes a `ContentReader` of it."""
+    """Where content is. It can be pickled; a worker makes a `ContentReader` of it."""
 
     tree: Path
     base: BaseView
@@ -84,79 +90,81 @@ class ContentSource(Struct, frozen=True):
 
 
 class ContentReader:
-    """Reads content, proved by its hash where it has one. The store is opened when something is missing here."""
+    """Read content and check its hash, if it has one. It opens the store only for content that the tree lacks."""
 
     def __init__(self, source: ContentSource) -> None:
         self._source = source
         self._tree = Worktree(source.tree, NoJournal())
 
     def read(self, group: Sequence[Wanted]) -> list[bytes | None]:
-        """Return the content of each, in order; None for one that is deleted."""
+        """Return the content of each version, in order; None for a deleted one."""
         found: dict[str, bytes] = {}
         missing: list[Wanted] = []
-        for one in group:
-            if one.deleted:
+        for version in group:
+            if version.deleted:
                 continue
-            if one.size > MOST:
-                raise RecordError(f"the content of {one.path} is too large for a column: {one.size} bytes")
+            if version.size > LARGEST:
+                raise RecordError(f"the content of {version.path} is too large for a column: {version.size} bytes")
             try:
-                with self._tree.open(one.path) as file:
-                    found[one.path] = _proved(one, file.read(one.size if one.streaming else -1))
+                with self._tree.open(version.path) as file:
+                    found[version.path] = _verified(version, file.read(version.size if version.streaming else -1))
             except FileNotFoundError:
-                missing.append(one)
+                missing.append(version)
         found.update(self._fetch(missing))
-        return [None if one.deleted else found[one.path] for one in group]
+        return [None if version.deleted else found[version.path] for version in group]
 
     def _fetch(self, missing: Sequence[Wanted]) -> dict[str, bytes]:
         if not missing:
             return {}
-        entries = self._source.base.lookup([one.path for one in missing])
-        for one in missing:
-            if one.path not in entries:
-                raise ContentDamaged(f"the content of {one.path} is missing")
+        entries = self._source.base.lookup([version.path for version in missing])
+        for version in missing:
+            if version.path not in entries:
+                raise ContentDamaged(f"the content of {version.path} is missing")
         try:
             store = self._source.grant.open()
         except RecordError as error:
             raise RecordError(f"the content of {missing[0].path} is not here: {error.message}") from error
         fetch = partial(_download, store, entries)
-        return dict(zip((one.path for one in missing), store.map(fetch, missing, threads=_THREADS), strict=True))
+        return dict(
+            zip((version.path for version in missing), store.map(fetch, missing, threads=_THREADS), strict=True)
+        )
 
 
-def _download(store: Store, entries: dict[str, Entry], one: Wanted) -> bytes:
-    entry = entries[one.path]
-    came = BytesIO()
+def _download(store: Store, entries: dict[str, Entry], version: Wanted) -> bytes:
+    entry = entries[version.path]
+    buffer = BytesIO()
     try:
-        # A discovered object must be the one that was listed.
-        got = store.download(entry.key, came, entry.size, if_match=entry.etag if entry.push is None else None)
+        # An object that Bayou did not push must still be the one that was listed.
+        stored = store.download(entry.key, buffer, entry.size, if_match=entry.etag if entry.push is None else None)
     except NotFound:
-        raise ContentDamaged(f"the content of {one.path} is missing, here and in the store") from None
-    if entry.sha256 is not None and got.sha256 != entry.sha256:
-        raise ContentDamaged(f"the object of {one.path} does not have the bytes that were pushed")
-    data = came.getvalue()
-    return _proved(one, data[: one.size] if one.streaming else data)
+        raise ContentDamaged(f"the content of {version.path} is missing, here and in the store") from None
+    if entry.sha256 is not None and stored.sha256 != entry.sha256:
+        raise ContentDamaged(f"the object of {version.path} does not have the bytes that were pushed")
+    data = buffer.getvalue()
+    return _verified(version, data[: version.size] if version.streaming else data)
 
 
-def _proved(one: Wanted, data: bytes) -> bytes:
-    """Return content that is what its metadata says; streaming data that was appended to has no hash of its own."""
-    if one.sha256 is not None and hashlib.sha256(data).hexdigest() != one.sha256:
-        raise ContentDamaged(f"{one.path} is not what was saved: its SHA-256 is another one")
+def _verified(version: Wanted, data: bytes) -> bytes:
+    """Return content whose hash is the recorded one. Streaming data that was appended to has no hash."""
+    if version.sha256 is not None and hashlib.sha256(data).hexdigest() != version.sha256:
+        raise ContentDamaged(f"{version.path} is not what was saved: its SHA-256 is another one")
     return data
 
 
 def groups(rows: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
-    """Divide versions, in order, into groups that fit in memory."""
+    """Divide versions, in order, into groups of at most GROUP_ROWS rows and about GROUP_BYTES bytes."""
     start = size = 0
-    for at, one in enumerate(rows):
-        if at > start and (size + one.size > GROUP_BYTES or at - start >= GROUP_ROWS):
+    for at, version in enumerate(rows):
+        if at > start and (size + version.size > GROUP_BYTES or at - start >= GROUP_ROWS):
             yield rows[start:at]
             start, size = at, 0
-        size += one.size
+        size += version.size
     if start < len(rows):
         yield rows[start:]
 
 
 def content_column(source: ContentSource) -> Callable[[Iterator[tuple[pyarrow.Array, ...]]], Iterator[pyarrow.Array]]:
-    """Return the function behind the column `content`, from columns of versions to their content."""
+    """Return the Arrow function behind the column `content`: from columns of versions to their content."""
 
     def read(batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
         reader = ContentReader(source)

@@ -2,7 +2,7 @@
 
 Spark nests bracketed comments, continues a line comment after a backslash, takes a long s (U+017F) for the letter S in
 a keyword and replaces `${env:NAME}` before it reads anything. So Bayou does not send what was typed, but the tokens
-that it has checked: whatever else Spark might have seen in a comment or a blank is not there any more.
+that it has checked; text that Spark could read differently, in a comment or a blank, is not among them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _QUOTES = frozenset("'\"`")
 
 
 class Token(Struct, frozen=True):
-    """One token: a bare word, a name in backquotes, a literal text, a number or a sign. `gap`: a blank is before it."""
+    """A bare word, a name in backquotes, a literal text, a number or a sign; `gap` if a blank precedes it."""
 
     kind: Kind
     text: str
@@ -42,12 +42,12 @@ class Token(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The word in lower case, by which keywords are known; nothing for any other token."""
+        """The word in lower case, to compare with keywords; empty for any other token."""
         return self.text.lower() if self.kind == "word" else ""
 
     @property
     def identifier(self) -> str:
-        """The name that it can stand for, in lower case: bare or in quotes; nothing for a number or a sign."""
+        """The name that the token can be, bare or in quotes, in lower case; empty for a number or a sign."""
         match self.kind:
             case "word":
                 return self.text.lower()
@@ -58,12 +58,12 @@ class Token(Struct, frozen=True):
         return ""
 
     def is_sign(self, text: str) -> bool:
-        """Say whether it is this sign."""
+        """Say whether the token is this sign."""
         return self.kind == "sign" and self.text == text
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of a statement; raise `QueryInvalid` for what is none of SQL."""
+    """Return the tokens of a statement; raise `QueryInvalid` for text that is no token of SQL."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _end_of_comment(text: str, at: int) -> int:
-    """Return where a bracketed comment ends whose inside begins at `at`: comments nest, a hint inside one does not."""
+    """Return the end of the bracketed comment whose text begins at `at`: comments nest, hints inside them do not."""
     depth = 1
     for edge in _COMMENT_EDGE.finditer(text, at):
         depth += 1 if edge[0] == "/*" else -1

@@ -1,4 +1,4 @@
-"""A result as Parquet: every task writes its part; what people asked for appears at once and whole."""
+"""Write a query's result as Parquet: each task writes a part, and the file or directory appears atomically."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-_MICROS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # else a form that only Spark reads well
+_MICROS = (
+    "spark.sql.parquet.outputTimestampType",
+    "TIMESTAMP_MICROS",
+)  # Spark's default, INT96, is deprecated in Parquet
 
 
 @contextmanager
 def staging(target: Path, *, directory: bool) -> Iterator[Path]:
-    """Give a place beside `target` for tasks to write to; nothing of it is left in the end. Refuse what cannot be."""
+    """Yield a directory beside `target` for the tasks to write to, and remove it at the end; check `target` first."""
     check_target(target, directory=directory)
     parts = target.absolute().parent / f".bayou-{ulid()}.tmp"
     try:
@@ -34,13 +37,13 @@ def staging(target: Path, *, directory: bool) -> Iterator[Path]:
 
 
 def write(spark: SparkSession, frame: DataFrame, parts: Path) -> None:
-    """Let tasks write a result, each its own part."""
+    """Have Spark's tasks write a result, each its own part."""
     spark.conf.set(*_MICROS)
-    frame.write.parquet(f"file://{parts}")  # as it is: Spark takes %20 for a name, not for a space
+    frame.write.parquet(f"file://{parts}")  # not `as_uri`: Spark would create a name with a literal %20
 
 
 def publish(parts: Path, target: Path, *, directory: bool) -> int:
-    """Make the parts `target`, at once: as they are, or joined. Return how many rows there are."""
+    """Rename the parts to `target`, as a directory or joined into one file; return the number of rows."""
     files = sorted(parts.glob("part-*.parquet"))
     count: int = sum(parquet.read_metadata(file).num_rows for file in files)
     if directory:
@@ -53,7 +56,7 @@ def publish(parts: Path, target: Path, *, directory: bool) -> int:
 
 
 def check_target(target: Path, *, directory: bool) -> None:
-    """Refuse a place that cannot take the result, before anything runs."""
+    """Raise `UsageError` if the result cannot be written to `target`."""
     if not target.absolute().parent.is_dir():
         raise UsageError(f"there is no directory {target.absolute().parent}", hint="make it first")
     if directory and target.exists():
@@ -63,7 +66,7 @@ def check_target(target: Path, *, directory: bool) -> None:
 
 
 def join(files: Sequence[Path], target: Path) -> None:
-    """Make one file of the parts, in order, a row group at a time."""
+    """Join the parts into one durable file, in order, a row group at a time."""
     with parquet.ParquetWriter(target, parquet.read_schema(files[0])) as writer:
         for file in files:
             with parquet.ParquetFile(file) as part:

@@ -1,13 +1,13 @@
-"""The second look at a query: what Spark understood must be a plain query over Bayou's views (V15, V23).
+"""The second check of a query: the plan that Spark made of it must only read Bayou's views (V15, V23).
 
-The server can be one whose settings and functions are not ours, so nothing is taken for granted: every node of the
-analysed plan must be known to read nothing but views of this session and rows that are made up. Bayou refuses a query
-whose plan does not show that.
+The server may have settings and functions that Bayou does not know. So this check is a list of what is allowed: each
+node of the analysed plan must be of a kind that reads only the views of this session, or rows that the query itself
+makes. Bayou refuses a query whose plan does not show that.
 
-A plan is a text in which the query's own literals and names stand as they are. Three things keep those from hiding a
-node. A random word, which the query cannot know, marks where the analysed plan begins and ends. Spark begins each node
-on a line of its own, behind the branches of the tree; a literal can add such lines, and so have its query refused, but
-take none away. And the root, the one node without branches, is Bayou's own.
+Spark prints a plan as text, in which the query's own literals and names appear unescaped. Three things keep a literal
+from hiding a node. A random word, which the query cannot know, marks the beginning and the end of the analysed plan.
+Spark begins each node on a line of its own, after the lines of the tree; a literal can add such lines, and so have its
+query refused, but it cannot remove one. And the root, the only node without such lines, is Bayou's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
-    # A plan is shown whole, or what is left out could be anything.
+    # Spark must print the whole plan: an omitted part could hold anything.
     "spark.sql.debug.maxToStringFields": str(2**31 - 1),
     "spark.sql.maxPlanStringLength": str(2**31 - 16),
 }
@@ -41,7 +41,7 @@ Repartition RepartitionByExpression ResolvedHint Sample Sort SubqueryAlias Union
 WithCTE
 """
 _NODES = frozenset(_NODE_NAMES.split())
-"""Nodes that read what is below them or make up rows. `MapInArrow` is in our views; SQL has no word for it."""
+"""Nodes that read their children or make rows. `MapInArrow` is in Bayou's views; SQL has no syntax for it."""
 
 _END = "bayou_end"
 _BEGINNING = re.compile(rf" AS {_END}#\d+\]\n[ :]*\+- OneRowRelation\n\n== Analyzed Logical Plan ==\n")
@@ -53,21 +53,23 @@ _LEFT_OUT = re.compile(r"\.\.\. \d+ more fields")
 
 
 def restrict_session(spark: SparkSession) -> None:
-    """Set what keeps queries of a session from files and from the server's variables, as far as the server lets us."""
+    """Set the options that keep queries of a session from files and server variables, as far as the server allows."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what cannot be set there: the plan decides
+        warnings.simplefilter(
+            "ignore"
+        )  # of options that this server does not let a client set; `check_plan` decides then
         spark.conf._set_all({**_SETTINGS}, silent=True)
 
 
 def require_read_only(spark: SparkSession, query: str, parameters: Mapping[str, Any]) -> None:
-    """Raise `QueryInvalid` unless the plan of a query, which is in parentheses, shows that it only reads our views."""
+    """Raise `QueryInvalid` unless the plan of a query, given in parentheses, shows that it only reads Bayou's views."""
     word = secrets.token_hex(16)
     marked = f"SELECT * FROM {query} LEFT SEMI JOIN (SELECT '{word}' AS {_END}) ON true"
     check_plan(to_frame(spark, marked, parameters)._explain_string(extended=True), word)
 
 
 def to_frame(spark: SparkSession, query: str, parameters: Mapping[str, Any]) -> DataFrame:
-    """Return a query as a relation. `spark.sql` would send it as a command, which a server runs before it answers."""
+    """Return a query as a relation. `spark.sql` would send a command, which the server runs at once."""
     from pyspark.sql.connect import functions as sql  # noqa: PLC0415
     from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415
     from pyspark.sql.connect.plan import SQL  # noqa: PLC0415
@@ -76,7 +78,7 @@ def to_frame(spark: SparkSession, query: str, parameters: Mapping[str, Any]) -> 
 
 
 def check_plan(plan: str, word: str) -> None:
-    """Raise `QueryInvalid` unless an explained plan, marked by a word, shows a query that only reads our views."""
+    """Raise `QueryInvalid` unless an explained plan, marked by `word`, shows a query that only reads Bayou's views."""
     parts = plan.split(word)
     analysed = parts[1] if len(parts) > 2 else ""
     beginning = _BEGINNING.match(analysed)

@@ -1,10 +1,7 @@
-"""One query: opened, looked at, and read as a stream of rows or written by Spark's own tasks.
+"""Run one query: open it, check it, and read its result as a stream of rows or have Spark's tasks write it.
 
-What goes wrong with a query, said in one line: what SQL says of it, or what a worker ran into.
-
-What a result's columns hold, as Python has it.
-
-The result of a query as one file of Parquet, for whoever keeps it.
+`open_query` is the entry point. Errors of Spark about the query, and errors that a worker met while it read content,
+become one line (`query_errors`).
 """
 
 from __future__ import annotations
@@ -18,13 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow
 from msgspec import Struct
 
+from bayou.core import errors
 from bayou.core.deadline import Deadline
 from bayou.core.errors import QueryInvalid, SparkFailed
 from bayou.core.progress import Progress
 from bayou.repo import LOCAL, Repo
 from bayou.spark.progress import watching
 from bayou.spark.server.control import START_S
-from bayou.spark.session import interrupt_at_deadline, log_of, spark_session
+from bayou.spark.session import interrupt_at_deadline, log_hint, log_of, spark_session
 from bayou.spark.shared_fs import require_shared
 from bayou.spark.sql import parquet
 from bayou.spark.sql.base import base_view
@@ -41,83 +39,81 @@ if TYPE_CHECKING:
 
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
-_OURS = re.compile(r"^bayou\.errors\.\w+: (.+)$", re.MULTILINE)
-_LONGEST = 400
+_WORKER_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.+)$", re.MULTILINE)
+_MOST_CHARACTERS = 400
 
-_THERE_ARE = f"there are the views {', '.join(VIEWS)}"
+_VIEWS_HINT = f"there are the views {', '.join(VIEWS)}"
 
 ColumnsOf = Callable[[], Mapping[str, Sequence[str]]]
-"""Says which columns the views have, if somebody asks."""
+"""Returns the columns of the views that a query names; called only for an error's hint."""
 
 
 @contextmanager
 def query_errors(columns_of: ColumnsOf, log: Path | None) -> Iterator[None]:
-    """Turn what Spark says of a query, or what a worker of ours raised, into one line; let all else through."""
-    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415  (also what cannot be parsed)
+    """Turn Spark's errors about a query, and errors that Bayou's workers raised, into one line; let others through."""
+    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415  (AnalysisException: also a syntax error)
 
     try:
         yield
     except AnalysisException as error:
         raise _invalid(error, columns_of) from error
     except PySparkException as error:
-        said = _OURS.search(str(error)) or _OURS.search(_traces(error))
-        if said is not None:
-            raise SparkFailed(said[1][:_LONGEST], hint=_hint(said[1], log)) from error
-        if _is_of_the_query(error.getCondition() or ""):
-            raise SparkFailed(f"the query failed: {sentence(str(error))}", hint=_see(log)) from error
+        raised = _WORKER_ERROR.search(str(error)) or _WORKER_ERROR.search(_stack_trace(error))
+        if raised is not None:
+            raise SparkFailed(raised[1][:_MOST_CHARACTERS], hint=_hint(raised[1], log)) from error
+        if _is_query_error(error.getCondition() or ""):
+            raise SparkFailed(f"the query failed: {sentence(str(error))}", hint=log_hint(log)) from error
         raise
 
 
 def sentence(text: str) -> str:
-    """Return the first sentence of a message, without its class, its state, the query itself and a stack of Java."""
+    """Return the first sentence of a message of Spark, without error class, SQLSTATE, query and stack trace."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "the query cannot be run")
     line = _STATE.sub("", _CLASS.sub("", line)).partition(". ")[0].rstrip(".")
-    return (line[:1].lower() + line[1:])[:_LONGEST]
+    return (line[:1].lower() + line[1:])[:_MOST_CHARACTERS]
 
 
-def _is_of_the_query(condition: str) -> bool:
-    """Whether an error of a running job is about what was asked (a division by zero), and not about the engine."""
+def _is_query_error(condition: str) -> bool:
+    """Say whether an error of a running job comes from the query (a division by zero), and not from the engine."""
     return bool(condition) and not condition.startswith(("INTERNAL_ERROR", "UDF", "PYTHON", "FAILED_EXECUTE"))
 
 
 def _invalid(error: PySparkException, columns_of: ColumnsOf) -> QueryInvalid:
-    condition, told = error.getCondition() or "", error.getMessageParameters() or {}
+    condition, parameters = error.getCondition() or "", error.getMessageParameters() or {}
     if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
-        return QueryInvalid(f"there is no view {told.get('relationName', '')}".rstrip(), hint=_THERE_ARE)
+        return QueryInvalid(f"there is no view {parameters.get('relationName', '')}".rstrip(), hint=_VIEWS_HINT)
     if condition.startswith("UNRESOLVED_COLUMN"):
         columns = "; ".join(f"{view}: {', '.join(names)}" for view, names in columns_of().items())
-        return QueryInvalid(f"there is no column {told.get('objectName', '')}".rstrip(), hint=columns or _THERE_ARE)
+        return QueryInvalid(
+            f"there is no column {parameters.get('objectName', '')}".rstrip(), hint=columns or _VIEWS_HINT
+        )
     return QueryInvalid(sentence(str(error)))
 
 
 def silence() -> None:
-    """Keep what Spark's client logs of every failed query off the terminal: it is said in one line."""
+    """Keep the client's log of each failed query off the terminal: the command prints one line."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
 
-def _traces(error: Exception) -> str:
-    """Return what the server knows besides the message: a worker's own words stand at the end of it."""
+def _stack_trace(error: Exception) -> str:
+    """Return the server's stack trace, at the end of which a worker's own traceback is."""
     trace = getattr(error, "getStackTrace", None)
     return str(trace() or "") if trace is not None else ""
 
 
-def _hint(said: str, log: Path | None) -> str:
-    if "is missing" in said or "is not what was saved" in said or "bytes that were pushed" in said:
+def _hint(message: str, log: Path | None) -> str:
+    if any(part in message for part in ("is missing", "is not what was saved", "bytes that were pushed")):
         return "bayou datastore verify shows what is damaged"
-    return _see(log)
-
-
-def _see(log: Path | None) -> str:
-    return "the log of the Spark server says more" if log is None else f"its log says more: {log}"
+    return log_hint(log)
 
 
 Row = tuple[object, ...]
 
 
 def to_rows(table: pyarrow.Table) -> Iterator[Row]:
-    """Yield the rows of an Arrow table: maps as dicts, times with their zone, text always readable."""
+    """Yield the rows of an Arrow table: maps as dicts, times with their zone, invalid UTF-8 replaced."""
     yield from zip(*(_values(column) for column in table.itercolumns()), strict=True)
 
 
@@ -126,43 +122,43 @@ def _values(column: Any) -> list[object]:
         found: list[object] = column.to_pylist(maps_as_pydicts="strict")
         return found
     except UnicodeDecodeError:
-        return _readable(column)
+        return _decode_text(column)
 
 
-def _readable(column: Any) -> list[object]:
-    """Return text that Spark made of bytes which are none, with a mark in place of each that cannot be read."""
+def _decode_text(column: Any) -> list[object]:
+    """Return a text column whose bytes are not all UTF-8, with U+FFFD for each invalid byte."""
     if not pyarrow.types.is_string(column.type):
         raise QueryInvalid("the result has text that is not UTF-8", hint="try_validate_utf8(…) makes it null")
-    # Arrow would look at the text again on the way to bytes; its buffers are the same.
+    # A cast to binary would check the text again; the buffers of both types are the same.
     binary = [
         pyarrow.Array.from_buffers(pyarrow.binary(), len(chunk), chunk.buffers(), offset=chunk.offset)
         for chunk in column.chunks
     ]
-    return [None if one is None else one.decode(errors="replace") for chunk in binary for one in chunk.to_pylist()]
+    return [None if text is None else text.decode(errors="replace") for chunk in binary for text in chunk.to_pylist()]
 
 
 ArrowTable: TypeAlias = "pyarrow.Table"
 PandasFrame: TypeAlias = "pandas.DataFrame"
 
-_ASKING = "asking"
+_STAGE = "asking"
 _NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
 _MAY_READ_CONTENT = re.compile(r"\bcontent\b|\*", re.IGNORECASE)
 
 
 class Column(Struct, frozen=True):
-    """A column of a result: its name, and its type, as Spark calls it."""
+    """A column of a result: its name, and the name of its Spark type."""
 
     name: str
     type: str
 
     @property
     def number(self) -> bool:
-        """Whether it holds numbers."""
+        """Whether the column holds numbers."""
         return self.type.partition("(")[0] in _NUMBERS
 
 
 class Query(Struct, frozen=True):
-    """A query that Spark has understood. Nothing has been read for it yet."""
+    """A query that Spark has analysed and Bayou has checked; it has read nothing yet."""
 
     _spark: SparkSession
     _frame: DataFrame
@@ -170,7 +166,7 @@ class Query(Struct, frozen=True):
     columns: Sequence[Column]
 
     def rows(self, progress: Progress | None = None) -> Generator[Row, None, None]:
-        """Yield the result as it comes, a batch at a time; it is never held whole here."""
+        """Yield the rows as they arrive, a batch at a time; this process never holds the whole result."""
         with closing(self.tables(progress)) as tables:
             for table in tables:
                 yield from to_rows(table)
@@ -178,30 +174,30 @@ class Query(Struct, frozen=True):
     def tables(self, progress: Progress | None = None) -> Generator[ArrowTable, None, None]:
         """Yield the result as Arrow tables, as Spark sends them."""
         plan = self._frame._plan
-        with self._running(), watching(self._spark, progress, _ASKING):
+        with self._running(), watching(self._spark, progress, _STAGE):
             for table in self._spark.client.to_table_as_iterator(plan.to_proto(self._spark.client), plan.observations):
-                if isinstance(table, pyarrow.Table):  # and not the schema, which comes first
+                if isinstance(table, pyarrow.Table):  # the schema comes first
                     yield table
 
     def to_pandas(self) -> PandasFrame:
-        """Return the whole result in pandas, with the types that Spark gives its columns."""
+        """Return the whole result as a pandas DataFrame, with the types that Spark gives its columns."""
         with self._running():
             return self._frame.toPandas()
 
     def write_parquet(self, target: Path, *, directory: bool, progress: Progress | None = None) -> int:
-        """Let tasks write the result: one file, or a directory of one for each task. Return how many rows it has.
+        """Have tasks write the result, as one file or as a directory with a file per task; return the number of rows.
 
-        Whole when this returns; if it raises, there is nothing new at `target`.
+        `target` is complete when this returns. If this raises, it has not changed `target`.
         """
-        self.distinct()
+        self.require_distinct_columns()
         with parquet.staging(target, directory=directory) as parts:
             require_shared(self._spark, parts.parent, "the directory that the result goes to")
-            with self._running(), watching(self._spark, progress, _ASKING):
+            with self._running(), watching(self._spark, progress, _STAGE):
                 parquet.write(self._spark, self._frame, parts)
             return parquet.publish(parts, target, directory=directory)
 
-    def distinct(self) -> None:
-        """Refuse a result in which two columns have one name, for a form in which one of them would be lost."""
+    def require_distinct_columns(self) -> None:
+        """Raise `QueryInvalid` if two columns have the same name: JSON and Parquet would lose one of them."""
         names = [column.name for column in self.columns]
         for name in names:
             if names.count(name) > 1:
@@ -209,7 +205,7 @@ class Query(Struct, frozen=True):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Run something on the server; whoever is interrupted, or has seen enough, stops it there too."""
+        """Translate errors while the query runs; stop it on the server if the caller gives up, as by Ctrl-C."""
         from grpc import RpcError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -217,7 +213,7 @@ class Query(Struct, frozen=True):
             with query_errors(self._columns_of, log_of(self._spark)):
                 yield
         except (KeyboardInterrupt, GeneratorExit):
-            with suppress(RpcError, PySparkException):  # the end of the session, which follows, stops it as well
+            with suppress(RpcError, PySparkException):  # closing the session, which follows, stops the query as well
                 self._spark.interruptAll()
             raise
 
@@ -226,19 +222,20 @@ class Query(Struct, frozen=True):
 def open_query(
     repo: Repo, text: str, parameters: Mapping[str, Any] | None = None, *, deadline: Deadline | None = None
 ) -> Iterator[Query]:
-    """Open a query over what a repo has, as its catalog knows it: refresh that first, and keep it open meanwhile.
+    """Open a query over a repo's catalog and base, and close its session at the end.
 
-    `parameters` are the values of its `:name`s. `QueryInvalid` says what is wrong with it, before anything is read.
-    Once the deadline passes, or is cancelled, whatever runs for it on Spark is stopped, and that is raised.
+    The caller refreshes the catalog first and keeps it open meanwhile. `parameters` are the values of `:name`s in the
+    text. Raise `QueryInvalid` before anything is read. Once the deadline passes or is cancelled, this stops the query
+    on the server and raises that.
     """
     question = parse_read_only(text, parameters)
-    said = " ".join([text, *map(str, (parameters or {}).values())])  # IDENTIFIER(:name) is a name as well
+    names = " ".join([text, *map(str, (parameters or {}).values())])  # IDENTIFIER(:name) names a view or column, too
     # Only a query that names the column, or all columns, can need the store.
-    grant = grant_for(repo) if _MAY_READ_CONTENT.search(said) else Grant(refused="the query does not name content")
+    grant = grant_for(repo) if _MAY_READ_CONTENT.search(names) else Grant(refused="the query does not name content")
     source = ContentSource(repo.tree_root, base_view(repo), grant)
     with spark_session(repo.config.spark, deadline=_to_open(deadline)) as spark, interrupt_at_deadline(spark, deadline):
         silence()
-        named = _named(said)
+        named = _named_views(names)
         if named:
             require_shared(spark, repo.root / LOCAL, "the catalog")
             if not repo.tree_root.is_relative_to(repo.root / LOCAL):
@@ -261,17 +258,17 @@ def open_query(
 
 
 def _to_open(deadline: Deadline | None) -> Deadline | None:
-    """Return by when a session must be open: in its usual time, and by the deadline."""
+    """Return the deadline for opening a session: the usual time, at most until `deadline`."""
     return None if deadline is None else Deadline.after(min(START_S, deadline.remaining()), deadline.cancelled)
 
 
-def _named(text: str) -> list[str]:
-    """Return the views that a query names: it cannot be about any other."""
+def _named_views(text: str) -> list[str]:
+    """Return the views that a query names: it can read no other."""
     return [name for name in VIEWS if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
 
 
 class Saved(Struct, frozen=True):
-    """What was written: its columns, and how much of it there is."""
+    """A written result: its columns, rows and bytes."""
 
     columns: Sequence[Column]
     rows: int
@@ -279,11 +276,11 @@ class Saved(Struct, frozen=True):
 
 
 def save_result(repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline) -> Saved:
-    """Ask a question of what a repo's catalog knows, and let tasks write the answer to `target`.
+    """Run a query over a repo and have tasks write the result to the Parquet file `target`.
 
-    Raises what `open_query` does; once the deadline passes, or is cancelled, also that, and nothing goes on on Spark.
+    Raise what `open_query` raises. After a passed or cancelled deadline nothing runs on Spark.
     """
     with open_query(repo, text, parameters, deadline=deadline) as query:
         rows = query.write_parquet(target, directory=False)
-        deadline.remaining()  # the parts are joined here, where nothing watches the time
+        deadline.remaining()  # joining the parts in this process checks no deadline
     return Saved(query.columns, rows, target.stat().st_size)

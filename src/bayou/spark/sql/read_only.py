@@ -1,13 +1,12 @@
-"""Whether a statement is a question: one that looks, and changes nothing (V15, V23).
+"""The first check of a statement: it must be a query that only reads (V15, V23).
 
-A query is read-only by construction. Bayou takes it apart (`lexer`), refuses what a query could do besides reading the
-views (scripts, functions of Java, files, names made of text), and puts what is left between parentheses of its own,
-where Spark's grammar has room for a query and for nothing else: no command, no INSERT. `plan` then looks at what Spark
-understood. Only a few forms of SHOW and DESCRIBE are let through besides, each word of them known.
+Bayou splits the statement into tokens (`lexer`) and refuses what a query could do besides reading the views: scripts,
+functions of Java, files, names made from text. It sends the remaining tokens in parentheses of its own, where Spark's
+grammar allows only a query: no command and no INSERT. `plan_check` then checks the plan that Spark made. Besides
+queries, only a few fixed forms of SHOW and DESCRIBE are allowed.
 
-The functions that a query may call: those of Spark 4.3 that compute from their arguments, and nothing else.
-
-It is a list of what is allowed, because a server can have functions of its own, and the next Spark new ones.
+A query may call the functions of Spark 4.3 that compute from their arguments. They are listed as allowed, because a
+server can have functions of its own, and the next Spark will have new ones.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number x
 python_worker_logs
 """
 DENIED = frozenset(_DENIED.split())
-"""Functions of Spark that do more: they call Java, read a schema from a file or URL that an option names, fetch the DTD
-that a document names (all of `xpath`), or show logs. They are refused wherever they stand, also in a plan."""
+"""Functions of Spark that do more than compute: they call Java, read a schema from a file or URL that an option names,
+fetch the DTD that a document names (all of `xpath`), or show logs. They are refused anywhere, also in a plan."""
 
 TYPED = {"from_json": 2, "from_csv": 2, "variant_get": 3, "try_variant_get": 3}
-"""Functions that take the name of a type, and which argument it is. Told in JSON, a type can name any class of the
-server, of which Spark makes an object, and any class of Python, whose module the client imports."""
+"""Functions that take the name of a type, with the number of that argument. A type written as JSON can name any class
+of the server, which Spark instantiates, and any class of Python, whose module the client imports."""
 TYPE_MAKERS = frozenset({"schema_of_json", "schema_of_csv", "schema_of_variant"})
-"""Functions that return such a name, never as JSON."""
+"""Functions that return the name of a type, never as JSON."""
 
 _ALLOWED = """
 abs acos acosh add_months aes_decrypt aes_encrypt aggregate any any_value approx_count_distinct approx_percentile
@@ -103,8 +102,7 @@ vector_l2_distance vector_norm vector_normalize vector_sum version weekday weeko
 window_time xxhash64 year zeroifnull zip_with
 """
 ALLOWED = frozenset(_ALLOWED.split())
-"""Functions and types that may stand before a parenthesis."""
-
+"""Functions and types that may precede a parenthesis."""
 
 _HINT = "data is looked at with SELECT, WITH, VALUES, SHOW, DESCRIBE and EXPLAIN only"
 _VIEWS_HINT = f"a query reads the views {', '.join(VIEWS)}"
@@ -124,14 +122,14 @@ _COMMAND = re.compile(
     """,
     re.VERBOSE,
 )
-"""SHOW and DESCRIBE, in lower case and with a blank between words; '' stands for a text."""
+"""The allowed forms of SHOW and DESCRIBE, as `_outline` writes them."""
 
 _CLAUSE_WORDS = """
 with select values where group having order sort cluster distribute window qualify limit offset
 union except minus intersect
 """
 _CLAUSES = frozenset(_CLAUSE_WORDS.split())
-"""Words that begin a part of a query in which a comma separates anything but relations."""
+"""Words that begin a clause in which a comma does not separate relations."""
 _PARENTHESIS_WORDS = """
 select with from where having by group sets cube rollup limit offset values table lateral join on using over window
 qualify as in and or not is like ilike rlike regexp between exists any some all escape case when then else div
@@ -139,29 +137,28 @@ distinct except union intersect minus pivot unpivot for nulls tablesample system
 filter interval columns extend aggregate set of recursive only match_condition
 """
 _BEFORE_PARENTHESIS = frozenset(_PARENTHESIS_WORDS.split())
-"""Words of the grammar that a parenthesis may follow, and which call nothing."""
+"""Keywords that a parenthesis may follow without a call."""
 _WITH_FROM = frozenset({"extract", "trim", "substr", "substring", "overlay"})
 """Functions with a FROM between their arguments."""
-
 
 _BEFORE_RELATION = frozenset({"from", "join", "lateral", "stream", "table", "values"})
 _SET_OPERATORS = frozenset({"union", "except", "minus", "intersect"})
 
 
 class Question(Struct, frozen=True):
-    """A statement that only looks: a query in parentheses, EXPLAIN or DESCRIBE of one, or a command without a query."""
+    """A statement that only reads: a query in parentheses, EXPLAIN or DESCRIBE of a query, or a command without one."""
 
     command: str
     query: str | None
 
     @property
     def statement(self) -> str:
-        """The statement as Spark gets it."""
+        """The statement as Bayou sends it."""
         return self.command if self.query is None else f"{self.command} {self.query}".lstrip()
 
 
 def parse_read_only(text: str, parameters: Mapping[str, Any] | None = None) -> Question:
-    """Return a statement as it may be sent; raise `QueryInvalid` for one that is no question."""
+    """Return a statement in the form to send; raise `QueryInvalid` if it does more than read."""
     tokens = tokenize(text)
     while tokens and tokens[-1].is_sign(";"):
         tokens.pop()
@@ -177,7 +174,7 @@ def parse_read_only(text: str, parameters: Mapping[str, Any] | None = None) -> Q
 
 
 def _outline(tokens: Sequence[Token]) -> str:
-    """Return a statement in lower case, with a blank between tokens, '' for any text and ` for any unusual name."""
+    """Return a statement in lower case with blanks between tokens, '' for each text and ` for each unusual name."""
     return " ".join(map(_outline_of, tokens))
 
 
@@ -188,7 +185,7 @@ def _outline_of(token: Token) -> str:
 
 
 def _split(tokens: Sequence[Token]) -> tuple[list[Token], Sequence[Token]]:
-    """Divide EXPLAIN and DESCRIBE from the query that they are about."""
+    """Split a statement into EXPLAIN or DESCRIBE, if there is one, and the query."""
     words = [token.word for token in tokens[:3]] + [""] * 3
     if words[0] == "explain":
         size = 2 if words[1] in _MODES else 1
@@ -204,7 +201,7 @@ def _split(tokens: Sequence[Token]) -> tuple[list[Token], Sequence[Token]]:
 
 
 class _Level(Struct):
-    """What is known inside one pair of parentheses: the word before it, the clause it is in, what was read last."""
+    """The state inside one pair of parentheses: the word before it, the current clause, where a relation was read."""
 
     opener: str = ""
     clause: str = ""
@@ -213,7 +210,7 @@ class _Level(Struct):
 
 
 class _Reader:
-    """Reads a query once, from left to right, and refuses what is more than a query."""
+    """Read a query once from left to right, and raise `QueryInvalid` for anything that does more than read."""
 
     def __init__(self, tokens: Sequence[Token], parameters: Mapping[str, Any]) -> None:
         self._tokens = tokens
@@ -241,7 +238,7 @@ class _Reader:
         match sign:
             case "(":
                 before = self._tokens[at - 1].identifier if at else ""
-                # A relation may be in parentheses, as deep as one likes.
+                # A relation may be in parentheses, nested to any depth.
                 inside = _Level(before, "from", True) if level.relation_next else _Level(before)
                 level.relation_next = False
                 self._levels.append(inside)
@@ -266,7 +263,7 @@ class _Reader:
         if word == "insert" and following in ("into", "overwrite"):
             raise QueryInvalid("INSERT is no query", hint=f"{_HINT}; a column of that name needs quotes")
         if word == "using" and not self._is_sign(at + 1, "("):
-            # SELECT TRANSFORM(…), MAP and REDUCE are queries as well; what all of them need is USING and a text.
+            # SELECT TRANSFORM(…), MAP and REDUCE run scripts; all of them need USING and a text.
             raise QueryInvalid("a query runs no script (USING)", hint="JOIN … USING takes columns in parentheses")
         begins = level.clause == "" or level.relation_next
         if word in _CLAUSES:
@@ -288,7 +285,7 @@ class _Reader:
         return level.opener in _WITH_FROM and level.clause == "" and not self._is_sign(at - 1, "(")
 
     def _relation(self, at: int, token: Token) -> None:
-        """Look at what a query reads: a view, a part of the query that has a name, a function; by one plain name."""
+        """Check a relation: a view, a named part of the query, or a function, each by a plain, unqualified name."""
         level = self._levels[-1]
         level.relation_next, level.relation_at = False, at
         end = self._end_of_identifier(at) if token.word == "identifier" and self._is_sign(at + 1, "(") else at + 1
@@ -320,10 +317,10 @@ class _Reader:
             self._require_plain_type(name, self._argument(opening, TYPED[name]))
 
     def _require_plain_type(self, name: str, argument: Sequence[Token]) -> None:
-        """Refuse a type that is computed or told in JSON."""
+        """Refuse a type that is computed or written as JSON."""
         value: object = None
         match argument:
-            case []:  # Spark says that it is missing
+            case []:  # Spark reports that the argument is missing
                 return
             case [Token(kind="text", text=text)]:
                 value = text[1:-1]
@@ -335,18 +332,18 @@ class _Reader:
             raise QueryInvalid(f"the type for {name} is no plain text", hint="write it as in 'a INT, b ARRAY<STRING>'")
 
     def _argument(self, opening: int, number: int) -> Sequence[Token]:
-        """Return the tokens of one argument of a call, counted from 1; none if there are fewer."""
+        """Return the tokens of an argument of a call, counted from 1; empty if there are fewer arguments."""
         edges = [opening, *self._separators.get(opening, [])]
         return self._tokens[edges[number - 1] + 1 : edges[number]] if number < len(edges) else []
 
     def _names_columns(self, at: int, level: _Level) -> bool:
-        """Say whether `name (…)` calls nothing, but names the columns of a part of the query: `AS t (a, b)`."""
+        """Say whether `name (…)` is no call, but names the columns of a part of the query: `AS t (a, b)`."""
         if level.clause == "with" or (at and self._tokens[at - 1].word == "as"):
             return True
         return level.clause == "from" and (self._is_sign(at - 1, ")") or 0 <= level.relation_at == at - 1)
 
     def _named(self, at: int) -> str:
-        """Return the name that IDENTIFIER(…) stands for: one plain name, said as it is or by a parameter."""
+        """Return the name that IDENTIFIER(…) stands for: one plain name, given as text or by a parameter."""
         inside = self._tokens[at + 2 : at + 4]
         if len(inside) == 2 and inside[0].is_sign(":") and self._is_sign(at + 4, ")"):
             value = self._parameters.get(inside[1].text)
@@ -359,7 +356,7 @@ class _Reader:
         return value.lower()
 
     def _end_of_identifier(self, at: int) -> int:
-        """Return the place after IDENTIFIER('name') or IDENTIFIER(:name)."""
+        """Return the position after IDENTIFIER('name') or IDENTIFIER(:name)."""
         return at + (5 if self._is_sign(at + 2, ":") else 4)
 
     def _is_sign(self, at: int, text: str) -> bool:
@@ -367,7 +364,7 @@ class _Reader:
 
 
 def _separators(tokens: Sequence[Token]) -> dict[int, list[int]]:
-    """Return, for each opening parenthesis or bracket, where the commas of its level are, and at last its end."""
+    """Return, for each opening parenthesis or bracket, the positions of the commas of its level and of its end."""
     found: dict[int, list[int]] = {}
     opened: list[int] = []
     for at, token in enumerate(tokens):

@@ -1,8 +1,7 @@
-"""The views of a session: each a source of rows that workers read, and the columns that a query sees of it.
+"""The views that queries read: the tables of the catalog and the entries of base, as workers read them.
 
-The tables of the catalog, as workers read them, and the views that queries see.
-
-Rows of the catalog as Arrow, a range of them at a time: what a worker reads, with nothing but the file.
+`VIEWS` names the views and their columns. A worker needs nothing but the file of the catalog: it opens it read-only and
+reads a range of rows as Arrow batches. The view `entries` comes from base (`sql.base`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Kind = Literal["string", "bigint", "double"]
-"""What a column of SQLite holds, in Spark's words."""
+"""The Spark type of a column of SQLite."""
 
 _LATEST = """NOT deleted AND NOT EXISTS (
     SELECT 1 FROM version AS later
@@ -42,7 +41,7 @@ _MADE = "array<struct<name: string, version: bigint, size: bigint, sha256: strin
 
 
 class CatalogTable(Struct, frozen=True):
-    """One table of the catalog: its columns, and what is derived from them where they are read."""
+    """A table of the catalog: its columns, and boolean columns that SQLite derives from them."""
 
     name: str
     columns: Mapping[str, Kind]
@@ -50,13 +49,13 @@ class CatalogTable(Struct, frozen=True):
 
     @property
     def schema(self) -> str:
-        """The columns as Spark declares them; what is derived is a truth value."""
-        told = [*self.columns.items(), *((name, "boolean") for name in self.derived)]
-        return ", ".join(f"`{name}` {kind}" for name, kind in told)
+        """The columns as a DDL schema of Spark."""
+        columns = [*self.columns.items(), *((name, "boolean") for name in self.derived)]
+        return ", ".join(f"`{name}` {kind}" for name, kind in columns)
 
     @property
     def select(self) -> str:
-        """The columns as SQLite is asked for them."""
+        """The columns as the select list of SQLite."""
         derived = (f'{sql} AS "{name}"' for name, sql in self.derived.items())
         return ", ".join([*(f'"{name}"' for name in self.columns), *derived])
 
@@ -98,7 +97,7 @@ _TAGS = "from_json(tags, 'map<string, string>') AS tags"
 
 
 def _moment(name: str) -> str:
-    """A time, as the records have it, for Spark; one that is none is null, as it is for nobody's sake an error."""
+    """Return the SQL of a time column; a text that is no time becomes null, so that it makes no query fail."""
     return f"try_cast({name} AS TIMESTAMP) AS {name}"
 
 
@@ -124,11 +123,10 @@ VIEWS: Mapping[str, tuple[str, ...]] = {
     ),
     "entries": ("path", "push", "size", "lower(hex(sha256)) AS sha256", "etag", "version", "modified"),
 }
-"""What each view shows of its source, in Spark's SQL; `data` and `versions` have `content` besides."""
-
+"""The columns of each view, as Spark SQL over its source; `data` and `versions` also have `content`."""
 
 RANGE = 25_000
-"""Rows of one task: read in a fraction of a second, so that nobody waits for one that is left."""
+"""Rows of one task: a worker reads them in a fraction of a second, so that the last task is never long."""
 
 _ARROW = {"string": pyarrow.string(), "bigint": pyarrow.int64(), "double": pyarrow.float64()}
 _BATCH = 4096
@@ -143,8 +141,8 @@ class Rows(Struct, frozen=True):
 
 
 def ranges(catalog: Path, table: CatalogTable, size: int = RANGE) -> list[Rows]:
-    """Divide a table into ranges of about so many rows each; none if it is empty."""
-    with _opened(catalog) as db:
+    """Divide a table into ranges of about `size` rows each; no range if it is empty."""
+    with _open(catalog) as db:
         count, first, last = db.execute(f"SELECT count(*), min(rowid), max(rowid) FROM {table.name}").fetchone()
     if not count:
         return []
@@ -153,12 +151,12 @@ def ranges(catalog: Path, table: CatalogTable, size: int = RANGE) -> list[Rows]:
 
 
 def read(catalog: Path, table: CatalogTable, rows: Rows, where: str = "TRUE") -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a range for which a condition holds, as of one moment."""
+    """Yield the rows of a range for which a condition holds, read by one statement."""
     schema = pyarrow.schema([(name, _ARROW[kind]) for name, kind in table.columns.items()])
     for name in table.derived:
         schema = schema.append(pyarrow.field(name, pyarrow.bool_()))
     statement = f"SELECT {table.select} FROM {table.name} WHERE rowid BETWEEN ? AND ? AND {where}"
-    with _opened(catalog) as db:
+    with _open(catalog) as db:
         found = db.execute(statement, (rows.first, rows.last))
         while batch := found.fetchmany(_BATCH):
             yield pyarrow.RecordBatch.from_arrays(list(_columns(batch, schema)), schema=schema)
@@ -166,12 +164,12 @@ def read(catalog: Path, table: CatalogTable, rows: Rows, where: str = "TRUE") ->
 
 def _columns(batch: Sequence[Sequence[Any]], schema: Any) -> Iterator[Any]:
     for values, kind in zip(zip(*batch, strict=True), schema.types, strict=True):
-        yield pyarrow.array([bool(one) for one in values] if pyarrow.types.is_boolean(kind) else values, kind)
+        yield pyarrow.array([bool(value) for value in values] if pyarrow.types.is_boolean(kind) else values, kind)
 
 
 @contextmanager
-def _opened(catalog: Path) -> Iterator[sqlite3.Connection]:
-    """Open the catalog to read. It is a file that may be gone, damaged or somewhere else."""
+def _open(catalog: Path) -> Iterator[sqlite3.Connection]:
+    """Open the catalog read-only; raise `StateError` if it is missing, damaged or on another machine."""
     try:
         address = f"{catalog.as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)) as db:
@@ -188,11 +186,11 @@ Batches = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
 
 
 def create_views(spark: SparkSession, names: Iterable[str], file: Path, content: ContentSource) -> dict[str, DataFrame]:
-    """Make some of the views in a session, and return them. No row is read yet."""
-    made = {name: _view(spark, name, file, content) for name in names}
-    for name, view in made.items():
+    """Create some of the views in a session, and return them; read no row yet."""
+    views = {name: _view(spark, name, file, content) for name in names}
+    for name, view in views.items():
         view.createOrReplaceTempView(name)
-    return made
+    return views
 
 
 def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) -> DataFrame:
@@ -209,17 +207,17 @@ def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) ->
 
 
 def _with_content(source: DataFrame, view: str, content: ContentSource) -> DataFrame:
-    """Show a source of versions with their content, which is read for exactly those rows whose content is used."""
+    """Return a view of versions with `content`, which Spark reads only for the rows whose content a query uses."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf  # noqa: PLC0415
     from pyspark.sql.types import BinaryType  # noqa: PLC0415
 
     with warnings.catch_warnings():
-        # It would rather be told by annotations, which would have to load pyarrow with this package.
+        # pyspark prefers type annotations to the explicit type that it is given here.
         warnings.simplefilter("ignore", UserWarning)
         read = arrow_udf(content_column(content), BinaryType(), ArrowUDFType.SCALAR_ITER)
     shown = source.selectExpr(*VIEWS[view], "CAST(deleted AS BOOLEAN) AS _deleted")
-    made = shown.withColumn("content", read("path", "size", "sha256", "streaming", "_deleted"))
-    return made.drop("_deleted")
+    with_content = shown.withColumn("content", read("path", "size", "sha256", "streaming", "_deleted"))
+    return with_content.drop("_deleted")
 
 
 def _table(spark: SparkSession, file: Path, table: CatalogTable, where: str = "TRUE") -> DataFrame:
@@ -233,7 +231,7 @@ def _read_rows(file: Path, table: CatalogTable, condition: str, rows: Rows) -> I
 
 
 def _entries(spark: SparkSession, view: BaseView) -> DataFrame:
-    # The last part has no leaves: it stands for what is newer than any leaf.
+    # The last part has no leaves: it stands for the entries that changed since the leaves were written.
     found = read_parts(spark, [*view.parts(), ()], partial(_read_entries, view), ddl(ENTRIES))
     return found.selectExpr(*VIEWS["entries"])
 
@@ -246,7 +244,7 @@ def _read_entries(view: BaseView, part: Sequence[Ref]) -> Iterator[RecordBatch]:
 def read_parts(
     spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterator[RecordBatch]], schema: str
 ) -> DataFrame:
-    """Return what `read` makes of every part, a task for each."""
+    """Return a data frame of the batches that `read` yields for each part, one task per part."""
     numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
     return numbers.mapInArrow(_reader(parts, read), schema)
 
