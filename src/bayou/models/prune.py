@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bayou.core.errors import ModelNotFound, UsageError
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.retention.rules import Weighed, bytes_freed, remove
+from bayou.data.retention.rules import FreedVersion, bytes_freed, remove
 from bayou.models.find import defined_ids
 from bayou.sync.plan.policy import ModelRef
 
@@ -68,7 +68,7 @@ def run_prune(records: Records, plan: PrunePlan) -> PrunePlan:
     return _plan(remove(records, plan.doomed), plan.undefined)
 
 
-def _plan(weighed: list[Weighed], undefined: tuple[tuple[ModelRef, int], ...]) -> PrunePlan:
+def _plan(weighed: list[FreedVersion], undefined: tuple[tuple[ModelRef, int], ...]) -> PrunePlan:
     return PrunePlan(tuple(one.row for one in weighed), sum(one.bytes for one in weighed), undefined)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bayou.core.clock import now
 from bayou.core.errors import BayouError, Cancelled, MethodFailed
-from bayou.data.catalog.rows import Made
+from bayou.data.catalog.rows import SavedVersion
 from bayou.data.layout import Owner
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
@@ -176,7 +176,7 @@ def _output(
         finished_at=now(),
         duration_s=round(time.monotonic() - begun.clock, 3),
         inputs=prepared.inputs,
-        data=tuple(Made(one.name, one.version, one.size, one.sha256) for one in made),
+        data=tuple(SavedVersion(one.name, one.version, one.size, one.sha256) for one in made),
         error=redact(outcome.error, prepared.secrets) if outcome.error is not None else None,
         run=request.run,
         workflow=request.workflow,

@@ -16,7 +16,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
 from bayou.data.allocate import renumber
-from bayou.data.changes import settle_undone
+from bayou.data.changes import finish_pending_changesets
 from bayou.data.engine import CatalogEngine, Choice
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.maintenance import api
@@ -72,7 +72,7 @@ def write_session(
         exchange = _Exchange(opened, timeout, progress, allow_mass_delete, engine)
         # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
         leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
-        settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
+        finish_pending_changesets(repo, opened)  # what a killed process left half done, before others' changes meet it
         pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
         records = open_now.enter_context(_records(opened, leases, CatalogEngine(engine, progress or NoProgress())))
         records.catalog.refresh()

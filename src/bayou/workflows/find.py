@@ -145,6 +145,6 @@ def delete_workflow(records: Records, workflow: Workflow) -> DeletedWorkflow:
     evaluated = [evaluated_workflow_path(workflow.id, run_id) for run_id in (None, *(row.run_id for row in runs))]
     paths = [row.path for row in runs]
     records.tree.delete_many([*paths, *filter(records.tree.exists, evaluated)])
-    records.context.tell([], paths)
+    records.context.update_catalog([], paths)
     (records.repo.root / workflow.path).unlink(missing_ok=True)
     return DeletedWorkflow(workflow.id, len(runs))

@@ -1,4 +1,8 @@
-"""Catch up with a datastore that is a directory, which others may write to as well."""
+"""Refreshing the catalog of a datastore that is a directory, to which other machines may write.
+
+No feed tells what changed there, so `find_changes` compares the directory with what the catalog remembers of it: the
+mtimes of directories, and the stamps of records that Bayou changes in place. `catch_up` reads what is different.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,21 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from bayou.data.catalog.backfill import Backfill, Closed, Folder, Told, has_more, survey
-from bayou.data.catalog.derive import Absent, Read, Refreshed, apply, empty, is_record, read_all, settle
-from bayou.data.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, key_of, told
+from bayou.data.catalog.derive import Absent, Read, Refreshed, apply, empty, finish_refresh, is_record, read_all
+from bayou.data.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, get_meta, key_of
 
 _MANY = 20_000
-_CHANGING = """
+_ONLY_CHANGEABLE = """
 WHERE stamp IS NULL OR rowid IN (
     SELECT place FROM (SELECT rowid AS place, max(version) FROM version GROUP BY type, model_id, name)
     UNION
     SELECT place FROM (SELECT rowid AS place, max(version) FROM version WHERE NOT deleted GROUP BY type, model_id, name)
 )"""
-"""Of an item, the highest version is marked as deleted in place, and the newest is appended to; the others only go."""
+"""Bayou changes two versions of an item in place, the highest (to a tombstone) and the newest (appends)."""
 
 
 class DirectoryScan(Struct, frozen=True):
-    """What is to be done: records to be read, directories to be remembered or forgotten, and what cannot be seen."""
+    """Differences: records to read, directories to remember or forget, and directories that cannot be read."""
 
     todo: frozenset[str] = frozenset()
     folders: Mapping[str, int | None] = field(default_factory=dict)
@@ -33,46 +37,50 @@ class DirectoryScan(Struct, frozen=True):
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(db: sqlite3.Connection, root: Path) -> DirectoryScan | None:
-    """Compare the directory with what is remembered of it, opening no file; None if nothing has changed."""
-    if told(db, "position") != _place(root):
+def find_changes(db: sqlite3.Connection, root: Path) -> DirectoryScan | None:
+    """Compare the directory with what the catalog remembers, opening no file; None if nothing has changed."""
+    if get_meta(db, "position") != _position(root):
         return DirectoryScan()
-    found = _look(db, root)
-    stirred = found.todo or found.folders or found.gone or found.unreadable.keys() != set(_closed(db))
-    return found if stirred else None
+    found = _scan(db, root)
+    changed = found.todo or found.folders or found.gone or found.unreadable.keys() != set(_unreadable_directories(db))
+    return found if changed else None
 
 
-def _look(db: sqlite3.Connection, root: Path) -> DirectoryScan:
+def _scan(db: sqlite3.Connection, root: Path) -> DirectoryScan:
     remembered = {str(path): mtime for path, mtime in db.execute("SELECT path, mtime FROM folder")}
-    seen = survey(root, remembered, _known(db))
-    todo = {*seen.changed, *_news(db, seen.found), *(_versions(db, seen.listed | seen.gone) - seen.found.keys())}
+    seen = survey(root, remembered, _known_records(db))
+    todo = {
+        *seen.changed,
+        *_changed_records(db, seen.found),
+        *(_versions_in(db, seen.listed | seen.gone) - seen.found.keys()),
+    }
     unreadable = {path: f"{path} cannot be read: {why}" for path, why in seen.hidden.items()}
-    news = dict(seen.folders.items() - remembered.items())
-    return DirectoryScan(frozenset(todo), news, frozenset(seen.gone & remembered.keys()), unreadable)
+    folders = dict(seen.folders.items() - remembered.items())
+    return DirectoryScan(frozenset(todo), folders, frozenset(seen.gone & remembered.keys()), unreadable)
 
 
-def catch_up(db: sqlite3.Connection, root: Path, looked: DirectoryScan, backfill: Backfill) -> Refreshed:
-    """Read what has changed, and remember the directory as it was when it was looked at."""
+def catch_up(db: sqlite3.Connection, root: Path, changes: DirectoryScan, backfill: Backfill) -> Refreshed:
+    """Read the records that changed, and remember the directory as `find_changes` saw it."""
     why = None
-    if told(db, "position") != _place(root):
-        why = told(db, "why") or "had lost track of the tree"
-        if told(db, "place") not in (None, _place(root)):
+    if get_meta(db, "position") != _position(root):
+        why = get_meta(db, "why") or "had lost track of the tree"
+        if get_meta(db, "place") not in (None, _position(root)):
             empty(db)
             why = "was of another datastore"
         count = _backfill(db, root, backfill)
         if count is not None:
-            return settle(db, _place(root), _place(root), why, count)
-        looked = _look(db, root)
-    count = apply(db, read_all(root, looked.todo), partial(_gone, db, root))
-    db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _closed(db)])
-    db.executemany("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", looked.unreadable.items())
-    db.executemany("DELETE FROM folder WHERE path = ?", [(path,) for path in looked.gone])
-    db.executemany("INSERT OR REPLACE INTO folder VALUES (?, ?)", looked.folders.items())
-    return settle(db, _place(root), _place(root), why, count)
+            return finish_refresh(db, _position(root), _position(root), why, count)
+        changes = _scan(db, root)
+    count = apply(db, read_all(root, changes.todo), partial(_gone, db, root))
+    db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _unreadable_directories(db)])
+    db.executemany("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", changes.unreadable.items())
+    db.executemany("DELETE FROM folder WHERE path = ?", [(path,) for path in changes.gone])
+    db.executemany("INSERT OR REPLACE INTO folder VALUES (?, ?)", changes.folders.items())
+    return finish_refresh(db, _position(root), _position(root), why, count)
 
 
 def _backfill(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int | None:
-    """Read everything on Spark if it is too much for this process; None if it is not, or cannot be: nothing is done."""
+    """Read all records on Spark if they are many; None, having done nothing, if they are few or Spark fails."""
     limit = backfill.limit
     if limit is None or not has_more(root, limit):
         return None
@@ -81,8 +89,8 @@ def _backfill(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int | N
         for table in TABLES:
             db.execute(f"UPDATE {table} SET stamp = ?", (UNSEEN,))
         count = apply(db, _without_directories(db, found), partial(_gone, db, root))
-        # Rows of an earlier catalog whose files nobody has met: they are gone, unless nobody could look (V20).
-        hidden = tuple(f"{path}/" for path in _closed(db))
+        # Rows of an earlier catalog whose files were not met: deleted, unless their directory is unreadable (V20).
+        hidden = tuple(f"{path}/" for path in _unreadable_directories(db))
         unseen = [
             str(path)
             for table, where in PATHS.items()
@@ -95,56 +103,57 @@ def _backfill(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int | N
 
 
 def _without_directories(db: sqlite3.Connection, found: Iterator[Told]) -> Iterator[Read | Absent]:
-    """Note the directories among what was found, and pass on the rest."""
-    for one in found:
-        match one:
+    """Store the directories among what was found, and yield the records."""
+    for entry in found:
+        match entry:
             case Folder(path, mtime):
                 db.execute("INSERT OR REPLACE INTO folder VALUES (?, ?)", (path, mtime))
             case Closed(path, why):
                 db.execute("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", (path, why))
             case _:
-                yield one
+                yield entry
 
 
-def _place(root: Path) -> str:
+def _position(root: Path) -> str:
     return f"directory {root}"
 
 
 def _gone(db: sqlite3.Connection, root: Path, absent: Collection[str]) -> list[str]:
-    """A directory is the datastore itself: what is not in it is gone, unless the volume is not even there (V20).
+    """Return the deleted ones of the paths without a file: all whose payload root exists (V20).
 
-    A payload root is never removed by Bayou: one that is missing is on a volume that is not mounted.
+    The directory is the datastore itself, so a missing file was deleted. But Bayou never removes a payload root: a
+    missing root is on a volume that is not mounted.
     """
-    # A version that has lost its metadata may get it back, and only its own directory would show it.
+    # A version without metadata may get it back, which changes only the mtime of its own directory.
     halves = {path.rpartition("/")[0] for path in absent if path.startswith("data/")}
     left = [(half,) for half in halves if os.path.isdir(root / half)]
     db.executemany("INSERT OR IGNORE INTO folder VALUES (?, NULL)", left)
     return [path for path in absent if os.path.isdir(root / path.partition("/")[0])]
 
 
-def _known(db: sqlite3.Connection) -> Iterator[tuple[str, str | None]]:
-    """Yield the records to look at, with their stamps: all, or of many versions those that Bayou changes in place."""
+def _known_records(db: sqlite3.Connection) -> Iterator[tuple[str, str | None]]:
+    """Yield the records to check, with their stamps: all, or of many versions those that Bayou changes in place."""
     for table, path in PATHS.items():
         many = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > _MANY
-        some = _CHANGING if table == "version" and many else ""
+        some = _ONLY_CHANGEABLE if table == "version" and many else ""
         yield from db.execute(f"SELECT {path}, stamp FROM {table} {some}")
     yield from ((path, mark) for path, mark in db.execute("SELECT path, stamp FROM bad") if is_record(path))
 
 
-def _versions(db: sqlite3.Connection, folders: Collection[str]) -> set[str]:
-    """Return the versions that are known to have been in some directories."""
+def _versions_in(db: sqlite3.Connection, folders: Collection[str]) -> set[str]:
+    """Return the versions that the catalog has in some directories."""
     items = [path.removeprefix("data/").rsplit("/", 2) for path in folders if path.startswith("data/")]
     query = f"SELECT {PATHS['version']} FROM version WHERE type = ? AND model_id = ? AND name = ?"
     return {path for item in items if len(item) == 3 for (path,) in db.execute(query, item)}
 
 
-def _closed(db: sqlite3.Connection) -> list[str]:
-    """Return the directories that could not be looked into the last time."""
+def _unreadable_directories(db: sqlite3.Connection) -> list[str]:
+    """Return the directories that the last refresh could not read."""
     return [path for (path,) in db.execute("SELECT path FROM bad") if not is_record(path)]
 
 
-def _news(db: sqlite3.Connection, found: Mapping[str, str]) -> Iterator[str]:
-    """Yield the records whose stamp is neither that of their row nor that of a file that is known to be bad."""
+def _changed_records(db: sqlite3.Connection, found: Mapping[str, str]) -> Iterator[str]:
+    """Yield the records whose stamp is neither that of their row nor that of the bad file at their path."""
     tables = {table for table in KEYS if db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None}
     bad = dict(db.execute("SELECT path, stamp FROM bad").fetchall())
     for path, mark in found.items():

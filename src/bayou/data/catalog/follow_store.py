@@ -1,7 +1,7 @@
-"""Catch up with the cache of a store: follow its feed, or look at everything that is here.
+"""Refreshing the catalog of a store's local cache: `follow` reads what the change feed names, or rebuilds.
 
-All in one transaction, which begins before the feed's position is taken: rows and position change together, two who
-refresh take turns, and the row of a writer, which comes after its file, is either seen here or written later.
+All is done in one transaction, which begins before the feed's position is read: rows and position change together, two
+refreshes take turns, and the row of a writer, which comes after its file, is either seen here or written later.
 """
 
 from __future__ import annotations
@@ -13,35 +13,45 @@ from itertools import chain, islice
 from pathlib import Path
 
 from bayou.data.catalog.backfill import Backfill, records_of
-from bayou.data.catalog.derive import ROOTS, Gone, Refreshed, apply, empty, is_record, read_all, settle, stamp_of
-from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
+from bayou.data.catalog.derive import (
+    ROOTS,
+    Gone,
+    Refreshed,
+    apply,
+    empty,
+    finish_refresh,
+    is_record,
+    read_all,
+    stamp_of,
+)
+from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, get_meta, set_meta
 from bayou.state.change_feed import ChangeFeed, Cursor, Kept, Pending
 from bayou.worktree.scan import Found, scan
 
 
 def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Bring the catalog up to the feed's position."""
-    old = Cursor.load(told(db, "position") or "")
-    changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
+    old = Cursor.load(get_meta(db, "position") or "")
+    changes = feed.changed_since(old, lambda: _load_kept(db)) if old is not None else None
     if changes is None:
         return _rebuild(db, root, feed, backfill)
     named = partial(feed.gone, named=True)
-    count = apply(db, read_all(root, _records(changes.paths | _fresh(db))), named)
+    count = apply(db, read_all(root, _records(changes.paths | _written_since(db))), named)
     for directory in changes.below:
-        count += apply(db, read_all(root, _touched(db, root, directory)), named)
+        count += apply(db, read_all(root, _changed_below(db, root, directory)), named)
     if feed.complete:
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
-    _keep(db, changes.added, changes.recent)
-    return settle(db, feed.position.place, feed.position.dump(), None, count)
+    _save_kept(db, changes.added, changes.recent)
+    return finish_refresh(db, feed.position.place, feed.position.dump(), None, count)
 
 
 def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
-    """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
-    why = told(db, "why") or "had lost track of the tree"
-    former = Cursor.load(told(db, "former") or "")
-    place = told(db, "place") or (former.place if former is not None else None)
-    if place is not None and place != feed.position.place:
+    """Read every record of the cache; keep the rows of other records, unless they are known to be deleted."""
+    why = get_meta(db, "why") or "had lost track of the tree"
+    former = Cursor.load(get_meta(db, "former") or "")
+    datastore = get_meta(db, "place") or (former.place if former is not None else None)
+    if datastore is not None and datastore != feed.position.place:
         empty(db)
         why = "was of another datastore"
     changes = feed.changed_since(former, Kept) if former is not None else None
@@ -54,29 +64,29 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
     count += _drop_unseen(db, feed)
     db.execute("DELETE FROM pending")
     kept = feed.kept()
-    _keep(db, kept.pending, kept.recent)
-    tell(db, "former", None)
-    return settle(db, feed.position.place, feed.position.dump(), why, count)
+    _save_kept(db, kept.pending, kept.recent)
+    set_meta(db, "former", None)
+    return finish_refresh(db, feed.position.place, feed.position.dump(), why, count)
 
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
-    """Read every record that is here: in this process, or on Spark once the walk has met too many for it."""
-    here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
+    """Read every record of the cache: in this process, or on Spark once the walk has found too many."""
+    records = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
     limit = backfill.limit
-    some = list(islice(here, 0 if limit is None else limit + 1))
-    if limit is not None and len(some) > limit:
-        count = backfill.cache(db, root, lambda told: apply(db, records_of(told), gone))
+    first = list(islice(records, 0 if limit is None else limit + 1))
+    if limit is not None and len(first) > limit:
+        count = backfill.cache(db, root, lambda found: apply(db, records_of(found), gone))
         if count is not None:
             return count
-    return apply(db, read_all(root, chain(some, here)), gone)
+    return apply(db, read_all(root, chain(first, records)), gone)
 
 
 def _records(paths: Iterable[str]) -> Iterator[str]:
     return filter(is_record, paths)
 
 
-def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
-    """Return the records in a directory (the empty path: anywhere) whose files are not as they were, or are gone."""
+def _changed_below(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
+    """Return the records below a directory (the empty path: all) whose files have changed or do not exist."""
     prefix = f"{directory}/" if directory else ""
     stamps: dict[str, str | None] = {}
     for table, path in PATHS.items():
@@ -88,31 +98,31 @@ def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
     return changed | (stamps.keys() - here.keys())
 
 
-def _fresh(db: sqlite3.Connection) -> set[str]:
-    """Return the records whose rows came from a writer: a file may have come and gone between two positions."""
+def _written_since(db: sqlite3.Connection) -> set[str]:
+    """Return the records whose rows a writer put: their files may have come and gone between two positions."""
     return {
-        str(one)
+        str(found)
         for table, path in PATHS.items()
-        for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
+        for (found,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
     }
 
 
 def _drop_unseen(db: sqlite3.Connection, feed: ChangeFeed) -> int:
-    """Drop rows that only an earlier catalog knew, where the journal or a complete base says that they are gone."""
+    """Drop the rows that only an earlier catalog had, if the journal or a complete base says they are deleted."""
     count = 0
     for table, path in PATHS.items():
-        unseen = [str(one) for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
+        unseen = [str(found) for (found,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
         if unseen:
             count += drop(db, feed.gone(unseen, named=False))
     return count
 
 
-def _kept(db: sqlite3.Connection) -> Kept:
+def _load_kept(db: sqlite3.Connection) -> Kept:
     pending = [Pending(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
     return Kept(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
 
 
-def _keep(db: sqlite3.Connection, pending: Iterable[Pending], recent: Iterable[str] | None) -> None:
+def _save_kept(db: sqlite3.Connection, pending: Iterable[Pending], recent: Iterable[str] | None) -> None:
     db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", [(row.id, row.kind, row.path) for row in pending])
     if recent is not None:
         db.execute("DELETE FROM recent")

@@ -159,7 +159,7 @@ class _Answers:
 def _evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions) -> Any:
 
     try:
-        answer = evaluate_apart(source, values, functions)
+        answer = evaluate_in_child(source, values, functions)
     except DeadlinePassed:
         raise TooCostly(f"it takes more than {limits.EXPRESSION_SECONDS:g} s") from None
     except EOFError:  # it was killed, by itself or by a limit
@@ -248,7 +248,7 @@ _idle: list[_Evaluator] = []
 _lock = threading.Lock()
 
 
-def evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
+def evaluate_in_child(source: str, values: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
     """Evaluate an expression in a process of its own; return its answer.
 
     `DeadlinePassed` if it takes too long, `EOFError` if the process came to an end, `Cancelled` after a signal.
@@ -256,7 +256,7 @@ def evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions)
     return _ask({"source": source, "values": dict(values), "functions": list(functions)}, functions)
 
 
-def call_apart(module: str, function: str, *arguments: Any) -> Any:
+def call_in_child(module: str, function: str, *arguments: Any) -> Any:
     """Call a function of ours in a process of its own; return its answer, as JSON has it. Raises as above."""
     return _ask({"module": module, "function": function, "arguments": arguments}, {})["value"]
 

@@ -90,10 +90,10 @@ def _bounded(
 ) -> list[Any]:
     if _is_plain(schema, value):
         return check(schema, value, secrets)
-    from bayou.data.query.evaluator import call_apart  # noqa: PLC0415  (hardly ever needed)
+    from bayou.data.query.evaluator import call_in_child  # noqa: PLC0415  (hardly ever needed)
 
     try:
-        found: list[Any] = call_apart(__name__, check.__name__, schema, value, secrets)
+        found: list[Any] = call_in_child(__name__, check.__name__, schema, value, secrets)
     except DeadlinePassed:
         return [[(), f"the schema takes more than {limits.EXPRESSION_SECONDS:g} s to check", None, True]]
     except EOFError:
