@@ -1,4 +1,7 @@
-"""Collection: what may go is told first, and exactly that goes (F120). No write ever deletes anything (F117)."""
+"""Garbage collection of data: `plan_gc` says what may go, and `run_gc` deletes exactly that (F120).
+
+No write ever deletes another version (F117): data goes only when a user runs a collection.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from bayou.data.retention.rules import ExpiredVersion, RetentionEvaluator, Rulin
 if TYPE_CHECKING:
     from bayou.data.records import Records
 
-MOST_UNCLEAR = 1000
-"""Versions that are named since nobody can judge them; of more, only the number is told."""
+MAX_UNCLEAR = 1000
+"""Versions that a plan names because their retention is unclear; of more, it has only the number."""
 
-_AT_ONCE = 5000
-"""Versions whose rows are held at once while they are deleted."""
+_BATCH = 5000
+"""Versions whose rows are in memory at once while they are deleted."""
 
 
 class GcPlan(Struct, frozen=True):
-    """The versions that go (or went), the bytes that this frees, and what stays because nobody can tell."""
+    """The versions that go (or went), the bytes that this frees, and warnings about versions that stay."""
 
     doomed: ExpiredSet
     bytes: int
@@ -32,28 +35,28 @@ class GcPlan(Struct, frozen=True):
 
     @property
     def expired(self) -> int:
-        """How many go because their lifetime is over; the others are surplus."""
+        """How many versions go because their lifetime is over; the others are surplus."""
         return self.doomed.expired
 
     def within(self, shown: GcPlan) -> GcPlan:
-        """Return the part of this plan that somebody was shown before; its bytes are told once it is run."""
+        """Return the part of this plan that another plan has too; its bytes are known once it has run."""
         return GcPlan(self.doomed.within(shown.doomed), 0, self.warnings)
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
-    """Tell what may go at a time. Changes nothing, and sends nothing.
+    """Return what may go at a time. This changes nothing, and sends no request.
 
-    Of more versions than one process should look at, Spark judges and weighs each item, by the same `Court`.
+    If there are more versions than one process should read, Spark applies the same `RetentionEvaluator` to each item.
     """
     return consistent_read(records.context, lambda: _plan(records, now))
 
 
 def run_gc(records: Records, plan: GcPlan) -> GcPlan:
-    """Delete what a plan names, and nothing else; return what went: less than planned where somebody was faster.
+    """Delete what a plan names, and nothing else; return what went: less, if another process deleted some before.
 
-    What is killed half-way has deleted a part of the plan, each version of it whole; the next run goes on.
+    A run that is killed has deleted a part of the plan, each version as a whole; the next run continues.
     """
-    gone = ExpiredSet(_removed(records, plan.doomed))
+    gone = ExpiredSet(_delete(records, plan.doomed))
     return GcPlan(gone, gone.bytes, plan.warnings)
 
 
@@ -61,37 +64,39 @@ def _plan(records: Records, now: datetime) -> GcPlan:
     catalog = records.catalog
     catalog.refresh()
     gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
-    court = RetentionEvaluator(now, gone, records.tree.root, records.repo.config.repo_id)
+    evaluator = RetentionEvaluator(now, gone, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
     found = None
     if records.engine.takes(records.repo, catalog.count_versions()):
-        found = judge_on_spark(records, court, _told, warnings.append)
-    doom, unclear = found or _told(court.judge(catalog.select(Where())))
+        found = judge_on_spark(records, evaluator, _collect, warnings.append)
+    expired, unclear = found or _collect(evaluator.judge(catalog.select(Where())))
     bad = [bad.why for bad in catalog.bad()]
-    return GcPlan(doom, doom.bytes, (*warnings, *unclear, *bad))
+    return GcPlan(expired, expired.bytes, (*warnings, *unclear, *bad))
 
 
-def _told(rulings: Iterable[Ruling]) -> tuple[ExpiredSet, list[str]]:
-    """Keep what was ruled as it comes."""
+def _collect(rulings: Iterable[Ruling]) -> tuple[ExpiredSet, list[str]]:
+    """Divide rulings, as they come, into expired versions and sentences about unclear ones."""
     unclear: list[str] = []
     more = 0
 
-    def sentenced() -> Iterator[ExpiredVersion]:
+    def versions() -> Iterator[ExpiredVersion]:
         nonlocal more
-        for one in rulings:
-            if isinstance(one, ExpiredVersion):
-                yield one
-            elif len(unclear) < MOST_UNCLEAR:
-                unclear.append(one)
+        for ruling in rulings:
+            if isinstance(ruling, ExpiredVersion):
+                yield ruling
+            elif len(unclear) < MAX_UNCLEAR:
+                unclear.append(ruling)
             else:
                 more += 1
 
-    doom = ExpiredSet(sentenced())
-    return doom, [*unclear, f"and {more:,} more that nobody can judge"] if more else unclear
+    expired = ExpiredSet(versions())
+    return expired, [*unclear, f"and {more:,} more that cannot be judged"] if more else unclear
 
 
-def _removed(records: Records, doomed: ExpiredSet) -> Iterator[ExpiredVersion]:
-    for start in range(0, len(doomed), _AT_ONCE):
-        batch = doomed[start : start + _AT_ONCE]
-        freed = {one.row.directory: one.bytes for one in remove(records, [one.row for one in batch])}
-        yield from (ExpiredVersion(one, freed[one.row.directory]) for one in batch if one.row.directory in freed)
+def _delete(records: Records, doomed: ExpiredSet) -> Iterator[ExpiredVersion]:
+    for start in range(0, len(doomed), _BATCH):
+        batch = doomed[start : start + _BATCH]
+        freed = {gone.row.directory: gone.bytes for gone in remove(records, [version.row for version in batch])}
+        yield from (
+            ExpiredVersion(version, freed[version.row.directory]) for version in batch if version.row.directory in freed
+        )

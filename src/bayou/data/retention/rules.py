@@ -1,15 +1,10 @@
-"""What may go: a pure function of rows, a time, and what is known of runs.
+"""Retention rules: which versions may go, how many bytes that frees, and how they are deleted.
 
-A version has the `lifetime` that it was written with, and goes when that is over. Among those that stay, the newest
-one's `keep` says how many of an item's versions are kept, or for how long; the newest itself is never surplus.
-
-Which workflow runs are known to be gone. Absence here is no evidence: the record may be in the store (F119).
-
-Deleting versions of many items: weighed before, then deleted in batches.
-
-One item at a time: which of its versions may go, and what that frees. A pure function of its rows and of the tree.
-
-This process and Spark's workers judge by the same `Court`; who calls it makes no difference.
+A version has the `lifetime` that it was written with, and expires when that is over. Of the versions that stay, the
+newest one's `keep` says how many versions of the item are kept, or for how long; the newest itself is never surplus.
+`judge` is a pure function of rows, a time, and the workflow runs that are known to be deleted. A missing record of a
+run is no evidence: it may be in the store (F119). `RetentionEvaluator` judges item by item and adds the bytes that each
+version frees, in this process and in Spark's workers alike.
 """
 
 from __future__ import annotations
@@ -42,32 +37,215 @@ from bayou.worktree.tree import Worktree
 if TYPE_CHECKING:
     from bayou.data.records import Records
 
+_ROOT = "workflow-runs"
+_SUFFIX = ".yaml"
+_BATCH = 500
+"""Versions of one change set: made durable together; after a kill, at most these are deleted again."""
+
+Line = tuple[str | None, str | None, int | None, str | None]
+"""A ruling as plain values for Spark: `row, why, bytes, unclear`."""
+
 Why = Literal["expired", "surplus"]
 RunIsGone = Callable[[VersionRow], bool]
 
 
 class Doomed(Struct, frozen=True):
-    """A version that may go, and the reason: its lifetime is over, or there are enough newer ones."""
+    """A version that may go, and the reason: its lifetime is over, or there are enough newer versions."""
 
     row: VersionRow
     why: Why
 
 
 class Verdict(Struct, frozen=True):
-    """What may go, and what cannot be judged and therefore stays (V5)."""
+    """The versions that may go, and a sentence about each version that stays because its retention is unclear (V5)."""
 
     doomed: tuple[Doomed, ...]
     unclear: tuple[str, ...]
 
 
+class ExpiredVersion(Struct, frozen=True):
+    """A version that may go and still exists, and the bytes that deleting it frees."""
+
+    doomed: Doomed
+    bytes: int
+
+
+class FreedVersion(Struct, frozen=True):
+    """A version that still exists, and the bytes that deleting it frees."""
+
+    row: VersionRow
+    bytes: int
+
+
+Ruling = ExpiredVersion | str
+"""A version that goes, or a sentence about a version that stays because its retention is unclear."""
+
+
 def judge(rows: Iterable[VersionRow], now: datetime, run_is_gone: RunIsGone) -> Verdict:
-    """Tell which versions may go. A row whose time, lifetime or keep cannot be read stays, and is named (F121)."""
+    """Return which versions may go. A version with an unreadable time, lifetime or keep stays, and is named (F121)."""
     doomed: list[Doomed] = []
     unclear: list[str] = []
     live = sorted((row for row in rows if not row.deleted), key=lambda row: (row.item, row.version))
     for _, versions in groupby(live, key=lambda row: row.item):
         doomed += _judge_item(list(versions), now, run_is_gone, unclear)
     return Verdict(tuple(doomed), tuple(unclear))
+
+
+class GoneRuns(Struct, frozen=True):
+    """Runs whose record is known to be deleted. It can be pickled.
+
+    A datastore that is a directory (`directory`) may be on a volume that is not mounted now; a version whose file
+    exists proves that it is mounted.
+    """
+
+    ids: frozenset[str] = frozenset()
+    directory: Path | None = None
+
+    def __call__(self, row: VersionRow) -> bool:
+        """Say whether the record of a version's run is known to be deleted; false if that is unclear (V5)."""
+        if row.run not in self.ids:
+            return False
+        return self.directory is None or Worktree(self.directory, NoJournal()).exists(row.metadata_path)
+
+
+class Runs:
+    """The workflow runs that have a record, in the tree or in the store."""
+
+    def __init__(self, repo: Repo, tree: Worktree) -> None:
+        self._repo = repo
+        self._tree = tree
+
+    def gone(self, named: Collection[str]) -> GoneRuns:
+        """Return which of some runs are known to be deleted: none, if this machine cannot know."""
+        known = self._existing() if named else None
+        if known is None:
+            return GoneRuns()
+        directory = None if self._repo.config.datastore.url is not None else self._tree.root
+        return GoneRuns(frozenset(named) - known, directory)
+
+    def _existing(self) -> set[str] | None:
+        """Return the ids of all runs; None if this machine does not know all that the store has."""
+        in_tree = {
+            path.rpartition("/")[2]
+            for workflow in self._tree.names(_ROOT)
+            for path in self._tree.names(f"{_ROOT}/{workflow}")
+        }
+        in_store = self._in_store() if self._repo.config.datastore.url is not None else set()
+        return None if in_store is None else {name.removesuffix(_SUFFIX) for name in in_tree | in_store}
+
+    def _in_store(self) -> set[str] | None:
+        config = self._repo.config.datastore
+        assert config.url is not None
+        with Database(self._repo.state / "sync.db") as database:
+            nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
+            base = SyncBase(database, remote_url(config.url, config.namespace), config.namespace, nodes)
+            # V3: base has an ETag only while it has every entry of a head; a pull of one model leaves no ETag.
+            if base.place.etag is None or base.dirty():
+                return None
+            try:
+                return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}
+            except BaseLost:
+                return None
+
+
+def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[FreedVersion]:
+    """Return those of the versions that still exist, with the bytes that deleting all of them frees."""
+    context = records.context
+    found: list[FreedVersion] = []
+    for (kind, model_id, name), versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
+        known = Versions.of(context, VersionPath(kind, model_id, name, 0))
+        found += item_bytes_freed(context.tree, context.repo.config.repo_id, known, versions)
+    return found
+
+
+def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
+    """Delete those of the versions that still exist; return what went. Each goes as a whole, or not at all."""
+    gone: list[FreedVersion] = []
+    doomed = sorted(rows, key=order)
+    for start in range(0, len(doomed), _BATCH):
+        batch = bytes_freed(records, doomed[start : start + _BATCH])
+        records.data.delete_many(version.row for version in batch)
+        gone += batch
+    return gone
+
+
+def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
+    """Return the sort key of versions: item by item, and in each by number."""
+    return row.item, row.version
+
+
+def item_bytes_freed(
+    tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]
+) -> Iterator[FreedVersion]:
+    """Yield those versions of an item that still exist, with the bytes that deleting them frees.
+
+    The bytes of every file count, metadata too, less the tombstone that stays of an item's highest version. Content
+    that is not on this machine counts as well: it is freed in the store.
+    """
+    highest = max(known.found, default=0)
+    for row in rows:
+        found = known.found.get(row.version)
+        # A version that became unreadable or was deleted since is not the version that was judged (F121).
+        if found is None or found.deleted:
+            continue
+        freed = _bytes_of(tree, row)
+        if row.version == highest:
+            freed -= len(known.tombstone(repo_id).to_bytes())
+        yield FreedVersion(row, freed)
+
+
+def _bytes_of(tree: Worktree, row: VersionRow) -> int:
+    """Return the size of all files of a version; the row has the size of files that are not on this machine."""
+    recorded = {RAW: row.size, METADATA: len(metadata_of(row).to_bytes())}
+    in_tree = {name: tree.stat(f"{row.directory}/{name}") for name in tree.names(row.directory)}
+    return sum((recorded | {name: found.size for name, found in in_tree.items() if found is not None}).values())
+
+
+class RetentionEvaluator(Struct, frozen=True):
+    """Judges versions by a time, the deleted runs, and the files in the tree. It can be pickled."""
+
+    now: datetime
+    gone: GoneRuns
+    root: Path
+    repo_id: str
+
+    def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
+        """Judge all versions of items, tombstones included: item by item, in order of name and number."""
+        tree = Worktree(self.root, NoJournal())
+        for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
+            yield from self._item(tree, list(versions))
+
+    def __call__(self, found: Sequence[Sequence[Any]]) -> Iterator[Line]:
+        """Judge the versions of one item; arguments and results are plain values that Spark can move."""
+        return map(line_of, self.judge(map(version_of, found)))
+
+    def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
+        verdict = judge(rows, self.now, self.gone)
+        if verdict.doomed:
+            known = Versions.in_tree(tree, VersionPath(*rows[0].item, 0), rows)
+            doomed = {version.row.version: version for version in verdict.doomed}
+            going = [doomed[number].row for number in sorted(doomed)]
+            for freed in item_bytes_freed(tree, self.repo_id, known, going):
+                yield ExpiredVersion(doomed[freed.row.version], freed.bytes)
+        yield from verdict.unclear
+
+
+def line_of(ruling: Ruling) -> Line:
+    """Return a ruling as plain values."""
+    if isinstance(ruling, str):
+        return None, None, None, ruling
+    row = ruling.doomed.row
+    return json.dumps((*values(row)[1], row.latest)), ruling.doomed.why, ruling.bytes, None
+
+
+def ruling_of(line: Line) -> Ruling:
+    """Return the ruling of `line_of`'s values."""
+    row, why, size, unclear = line
+    if unclear is not None:
+        return unclear
+    return ExpiredVersion(
+        Doomed(version_of(json.loads(row or "")), "expired" if why == "expired" else "surplus"), size or 0
+    )
 
 
 def _judge_item(
@@ -118,192 +296,3 @@ def _created(row: VersionRow) -> datetime:
     if created.tzinfo is None:
         raise ValueError(f"{row.created_at} has no zone")
     return created
-
-
-_ROOT = "workflow-runs"
-_SUFFIX = ".yaml"
-
-
-class GoneRuns(Struct, frozen=True):
-    """Runs that are known to have no record any more. It can be pickled.
-
-    In a datastore that is a directory (`directory`), which may be somebody else's disk that is not there just now, a
-    version that can be seen shows that the rest can be seen too.
-    """
-
-    ids: frozenset[str] = frozenset()
-    directory: Path | None = None
-
-    def __call__(self, row: VersionRow) -> bool:
-        """Say whether the run of a version is known to be gone; no, if nobody can tell (V5)."""
-        if row.run not in self.ids:
-            return False
-        return self.directory is None or Worktree(self.directory, NoJournal()).exists(row.metadata_path)
-
-
-class Runs:
-    """The runs that have a record, here or in the store."""
-
-    def __init__(self, repo: Repo, tree: Worktree) -> None:
-        self._repo = repo
-        self._tree = tree
-
-    def gone(self, named: Collection[str]) -> GoneRuns:
-        """Return those of some runs that are known to be gone: none, if this machine cannot tell."""
-        known = self._look() if named else None
-        if known is None:
-            return GoneRuns()
-        directory = None if self._repo.config.datastore.url is not None else self._tree.root
-        return GoneRuns(frozenset(named) - known, directory)
-
-    def _look(self) -> set[str] | None:
-        """Return the ids of all runs; None if this machine does not know of all that the store has."""
-        here = {
-            path.rpartition("/")[2]
-            for workflow in self._tree.names(_ROOT)
-            for path in self._tree.names(f"{_ROOT}/{workflow}")
-        }
-        there = self._in_store() if self._repo.config.datastore.url is not None else set()
-        return None if there is None else {name.removesuffix(_SUFFIX) for name in here | there}
-
-    def _in_store(self) -> set[str] | None:
-        place = self._repo.config.datastore
-        assert place.url is not None
-        with Database(self._repo.state / "sync.db") as database:
-            nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
-            base = SyncBase(database, remote_url(place.url, place.namespace), place.namespace, nodes)
-            # V3: base has an ETag only while it is all that a head of the store says; a pull of one model leaves none.
-            if base.place.etag is None or base.dirty():
-                return None
-            try:
-                return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}
-            except BaseLost:
-                return None
-
-
-_BATCH = 500
-"""Versions of one change set: made durable together, and no more than these go twice if a kill comes between."""
-
-
-class FreedVersion(Struct, frozen=True):
-    """A version that can be deleted, and the bytes that this frees."""
-
-    row: VersionRow
-    bytes: int
-
-
-def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[FreedVersion]:
-    """Return those of the versions that are still there, with what deleting all of them would free."""
-    context = records.context
-    found: list[FreedVersion] = []
-    for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
-        some = list(versions)
-        known = Versions.of(context, VersionPath(some[0].type, some[0].model_id, some[0].name, 0))
-        found += item_bytes_freed(context.tree, context.repo.config.repo_id, known, some)
-    return found
-
-
-def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
-    """Delete these versions as far as they are still there; return what went. Each goes whole, or not at all."""
-    gone: list[FreedVersion] = []
-    doomed = sorted(rows, key=order)
-    for start in range(0, len(doomed), _BATCH):
-        batch = bytes_freed(records, doomed[start : start + _BATCH])
-        records.data.delete_many(one.row for one in batch)
-        gone += batch
-    return gone
-
-
-def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
-    """Return what versions are sorted by: item by item, and in each by number."""
-    return row.item, row.version
-
-
-def item_bytes_freed(
-    tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]
-) -> Iterator[FreedVersion]:
-    """Yield those versions of an item that are still there, with what deleting them would free.
-
-    The bytes of every file count, metadata too, less the mark that stays of an item's highest version. Content that
-    is not on this machine counts as well: it is freed in the store.
-    """
-    highest = max(known.found, default=0)
-    for row in rows:
-        found = known.found.get(row.version)
-        # One that cannot be read by now, or that somebody else has deleted, is not what was judged (F121).
-        if found is None or found.deleted:
-            continue
-        freed = _size(tree, row)
-        if row.version == highest:
-            freed -= len(known.tombstone(repo_id).to_bytes())
-        yield FreedVersion(row, freed)
-
-
-def _size(tree: Worktree, row: VersionRow) -> int:
-    """Return the size of all files of a version; of those that are not here, what their row says."""
-    place = VersionPath(row.type, row.model_id, row.name, row.version)
-    elsewhere = {RAW: row.size, METADATA: len(metadata_of(row).to_bytes())}
-    here = {name: tree.stat(f"{place.directory}/{name}") for name in tree.names(place.directory)}
-    return sum((elsewhere | {name: found.size for name, found in here.items() if found is not None}).values())
-
-
-Line = tuple[str | None, str | None, int | None, str | None]
-"""`row, why, bytes, unclear`: what `bayou.spark.catalog_jobs` carries."""
-
-
-class ExpiredVersion(Struct, frozen=True):
-    """A version that may go and that is still there, and the bytes that this frees."""
-
-    doomed: Doomed
-    bytes: int
-
-
-Ruling = ExpiredVersion | str
-"""What becomes of a version; a text says why nobody can tell, and so why it stays."""
-
-
-class RetentionEvaluator(Struct, frozen=True):
-    """Judges by a time, by the runs that are gone, and by what lies in the tree. It can be pickled."""
-
-    now: datetime
-    gone: GoneRuns
-    root: Path
-    repo_id: str
-
-    def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
-        """Judge the versions of many items, deleted ones among them: item by item, in order of name and number."""
-        tree = Worktree(self.root, NoJournal())
-        for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
-            yield from self._item(tree, list(versions))
-
-    def __call__(self, found: Sequence[Sequence[Any]]) -> Iterator[Line]:
-        """Judge the versions of one item; they come, and what is said of them goes, as plain values."""
-        return map(line_of, self.judge(map(version_of, found)))
-
-    def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
-        verdict = judge(rows, self.now, self.gone)
-        if verdict.doomed:
-            first = rows[0]
-            known = Versions.in_tree(tree, VersionPath(first.type, first.model_id, first.name, 0), rows)
-            doomed = {one.row.version: one for one in verdict.doomed}
-            for one in item_bytes_freed(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
-                yield ExpiredVersion(doomed[one.row.version], one.bytes)
-        yield from verdict.unclear
-
-
-def line_of(ruling: Ruling) -> Line:
-    """Return a ruling as it crosses."""
-    if isinstance(ruling, str):
-        return None, None, None, ruling
-    row = ruling.doomed.row
-    return json.dumps((*values(row)[1], row.latest)), ruling.doomed.why, ruling.bytes, None
-
-
-def ruling_of(line: Line) -> Ruling:
-    """Return the ruling that crossed."""
-    row, why, size, unclear = line
-    if unclear is not None:
-        return unclear
-    return ExpiredVersion(
-        Doomed(version_of(json.loads(row or "")), "expired" if why == "expired" else "surplus"), size or 0
-    )
