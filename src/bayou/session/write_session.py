@@ -27,6 +27,7 @@ from bayou.sync.report import SyncOptions, SyncReport
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
+    from bayou.models.types.sql import SqlRunner
 
 _KEPT = "it is kept here: `bayou datastore sync --push` pushes it"
 
@@ -43,6 +44,13 @@ class Session(Struct):
     def environment(self) -> Mapping[str, str]:
         """What to add to the environment of a process that is to work under this session's leases (F089)."""
         return self.leases.environment()
+
+    @property
+    def sql_runner(self) -> SqlRunner:
+        """Spark's runner of queries, for methods of `spark/sql`; importing it takes two seconds."""
+        from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark)
+
+        return save_result
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from bayou.core.documents import Place
 from bayou.core.errors import BayouError, ExpressionInvalid, InputInvalid, WorkflowInvalid
 from bayou.models import Definition, find_model
 from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
-from bayou.models.expressions.check import Where, asked_of, compiled
+from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.evaluate import redact
 from bayou.models.prepare import RunRequest, request_problems
 from bayou.models.types import coerce, problems
@@ -156,7 +156,7 @@ def _model_names(workflow: Workflow, step: Step) -> list[str]:
     assert step.model is not None  # whoever has none is not asked
     if not has_expression(step.model):
         return [step.model]
-    asked = [asked_of(name, found.source) for found in uses(step.model, str) for name in NAMES]
+    asked = [keys_used(name, found.source) for found in uses(step.model, str) for name in NAMES]
     if step.for_each is None or has_expression(step.for_each) or any(names != frozenset() for names in asked):
         return []
     found = set()
@@ -204,14 +204,14 @@ def _expressions(
 
 
 def _inputs_asked(workflow: Workflow, source: str, where: str) -> Iterator[WorkflowProblem]:
-    for name in sorted(asked_of("inputs", source) or ()):
+    for name in sorted(keys_used("inputs", source) or ()):
         if name not in workflow.inputs:
             yield WorkflowProblem(where, f"there is no input {name}", nearest(name, workflow.inputs, "inputs are"))
 
 
 def _steps_asked(workflow: Workflow, job: Job, step: Step, source: str, where: str) -> Iterator[WorkflowProblem]:
     earlier = before(workflow, job, step)
-    for name in sorted(asked_of("steps", source) or ()):
+    for name in sorted(keys_used("steps", source) or ()):
         owners = [one.name for one, each in earlier if each.name == name]
         if not owners:
             known = any(one.name == name for _, one in workflow.steps())

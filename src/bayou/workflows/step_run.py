@@ -21,7 +21,7 @@ from bayou.data.outputs import Output
 from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models.expressions import DataLookup, EvaluationScope, evaluate, uses
-from bayou.models.expressions.check import asked_of
+from bayou.models.expressions.check import keys_used
 from bayou.models.prepare import Prepared, RunRequest, prepare
 from bayou.models.run import WriteSession, run_method
 from bayou.state.connection import Connection
@@ -69,7 +69,7 @@ class Scopes(Struct, frozen=True):
         if not sources:
             return {}
         content = any("content" in source or "attributes" in source for source in sources)
-        asked = [asked_of("steps", source) for source in sources]
+        asked = [keys_used("steps", source) for source in sources]
         named = None if None in asked else {name for names in asked for name in names or ()}
         return {
             step.name: self._step(job, step, data, content=content)

@@ -1,11 +1,16 @@
-"""`spark/sql`: a question in Spark SQL."""
+"""`spark/sql`: the model type whose method runs a query in Spark SQL, and saves its rows as Parquet.
+
+This module imports nothing of Spark. It defines `SqlRunner`, the function that runs a query; `bayou.spark.sql.query`
+has the implementation, and the write session provides it.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
@@ -13,7 +18,7 @@ from bayou.models.method_context import MethodContext
 from bayou.models.types.schema import Method, OutputSpec
 
 if TYPE_CHECKING:
-    from bayou.spark.sql.query import Saved
+    from bayou.repo import Repo
 
 _VALUE = ["string", "number", "boolean", "null"]
 _ARGUMENTS = {
@@ -39,10 +44,46 @@ RESULT, SUMMARY = "result", "summary"
 PARQUET = "application/vnd.apache.parquet"
 
 
-class SparkSql:
-    """Asks a question of all that is recorded by now, and keeps the answer: its rows, and what there is to say of them.
+class Column(Protocol):
+    """A column of a result; its type is called as Spark calls it."""
 
-    Nothing of it stays if the query fails.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+
+class SqlResult(Protocol):
+    """The Parquet file that a query wrote: its columns, how many rows it has, and its size in bytes."""
+
+    @property
+    def columns(self) -> Sequence[Column]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class SqlRunner(Protocol):
+    """Runs queries for `SparkSql`."""
+
+    def __call__(
+        self, repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline
+    ) -> SqlResult:
+        """Run a query over a repo's catalog, and write its rows to `target` as Parquet.
+
+        Raise `QueryInvalid`, `JavaMissing` or `JavaTooOld` where the user can act, `DeadlinePassed` or `Cancelled` once
+        the deadline says so; in both cases nothing keeps running on Spark.
+        """
+
+
+class SparkSql:
+    """Runs a query over all records, and saves two items: `result`, its rows, and `summary`, what they are.
+
+    Nothing stays if the query fails.
     """
 
     name = "spark/sql"
@@ -70,14 +111,11 @@ class SparkSql:
         work.save(SUMMARY, json.dumps(summary, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
-def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> Saved:
-    """Let Spark write the rows of a query; say what is wrong with it together with what to do about that."""
-    from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
-
+def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> SqlResult:
+    """Save the rows of a query; an error that the user can act on becomes a `MethodFailed` with its hint."""
     deadline = Deadline.after(float("inf") if timeout is None else timeout, work.cancelled)
     try:
-        with work.room(RESULT) as file:
-            return save_result(work.current(), sql, parameters, file, deadline)
+        return work.save_query(RESULT, sql, parameters, deadline)
     except (JavaMissing, JavaTooOld, QueryInvalid) as error:
         raise MethodFailed(f"{error.message}; {error.hint}" if error.hint else error.message) from error
     except DeadlinePassed as error:
