@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from bayou.core.errors import ExpressionInvalid
 from bayou.core.redaction import SHORTEST
 from bayou.data.records import Records
-from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, has_expression, inputs_used, uses
+from bayou.models.expressions import (
+    DataLookup,
+    EvaluationScope,
+    check,
+    evaluate,
+    has_expression,
+    inputs_used,
+    redact,
+    uses,
+)
 
 
 def where(path) -> str:
@@ -129,7 +138,7 @@ def test_values_of_the_environment_are_told_apart():
 
     assert evaluated.value == {"a": "Bearer s3cret"}
     assert evaluated.secrets == {"s3cret"}
-    assert evaluate(evaluated.value, evaluated.secrets) == {"a": "Bearer ***"}
+    assert redact(evaluated.value, evaluated.secrets) == {"a": "Bearer ***"}
 
 
 def test_an_environment_that_is_asked_for_at_a_distance_is_secret_as_a_whole():
@@ -152,7 +161,7 @@ def test_a_number_made_of_a_secret_is_redacted():
     evaluated = evaluate({"port": "${{ int(env.PIN) }}"}, EvaluationScope(env={"PIN": "4711"}), where)
 
     assert evaluated.value == {"port": 4711}
-    assert evaluate(evaluated.value, evaluated.secrets) == {"port": "***"}
+    assert redact(evaluated.value, evaluated.secrets) == {"port": "***"}
 
 
 _NESTED = st.recursive(
@@ -163,7 +172,7 @@ _NESTED = st.recursive(
 
 @given(_NESTED, st.text(min_size=SHORTEST).filter(lambda text: "*" not in text and len(text.strip()) >= SHORTEST))
 def test_no_text_that_is_redacted_still_has_the_secret(nested, secret):
-    redacted = evaluate({"value": nested, "text": f"<{secret}>"}, {secret})
+    redacted = redact({"value": nested, "text": f"<{secret}>"}, {secret})
 
     assert all(secret not in text for text in _texts(redacted))
 

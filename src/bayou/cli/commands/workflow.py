@@ -143,7 +143,7 @@ def carry_out(common: Common, repo: Repo, going: WorkflowRun) -> int:
         common.output.tell(render_workflow.step_text(job, record))
 
     try:
-        outcome = going.go(sessions, on_step=on_step, connection=connection)
+        outcome = going.run(sessions, on_step=on_step, connection=connection)
     except BaseException:
         left = going.outcome
         common.output.emit(*_rendered(left.run, left.duration_s, []))
