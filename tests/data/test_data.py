@@ -382,7 +382,7 @@ def test_staged_versions_become_visible_together(records: Records) -> None:
 
 def test_what_a_program_writes_in_place_waits_on_the_stage_with_the_rest(records: Records) -> None:
     with records.data.stage() as stage:
-        with stage.room(MODEL, "big", tags={"a": "b"}) as file:
+        with stage.allocate(MODEL, "big", tags={"a": "b"}) as file:
             file.write_bytes(b"in place")
         stage.save(MODEL, "summary", b"{}")
         assert visible(records) == {}
@@ -394,10 +394,10 @@ def test_what_a_program_writes_in_place_waits_on_the_stage_with_the_rest(records
 
 def test_room_that_is_not_filled_puts_nothing_on_the_stage(records: Records) -> None:
     with records.data.stage() as stage:
-        with contextlib.suppress(ValueError), stage.room(MODEL, "half") as file:
+        with contextlib.suppress(ValueError), stage.allocate(MODEL, "half") as file:
             file.write_bytes(b"half")
             raise ValueError("the program's own")
-        with pytest.raises(UsageError, match="no file was written"), stage.room(MODEL, "none"):
+        with pytest.raises(UsageError, match="no file was written"), stage.allocate(MODEL, "none"):
             pass
         stage.save(MODEL, "summary", b"{}")
         assert [one.name for one in stage.publish()] == ["summary"]

@@ -106,7 +106,7 @@ class Stage:
         self._staged.append(_Staged(version, directory, measured))
 
     @contextmanager
-    def room(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
+    def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
         """Yield the path of a file that a program writes by itself; the block's end adds the version to the stage."""
         version = self._new_version(model, name, options)
         directory = self._open.enter_context(self._context.tree.assemble(version.item.item))

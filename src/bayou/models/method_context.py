@@ -152,7 +152,7 @@ class MethodContext:
         assert self._stage is not None, "data that is visible at once cannot be staged"
         self._check()
         self._records.catalog.refresh()
-        with self._stage.room(self._model, name, **self._options(name, None)) as file:
+        with self._stage.allocate(self._model, name, **self._options(name, None)) as file:
             result = self._session.sql_runner(self._records.repo, sql, parameters, file, deadline)
             self._check()
         return result

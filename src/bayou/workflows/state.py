@@ -220,9 +220,8 @@ def _verdict(edges: Iterable[Edge], end: Callable[[str], tuple[str, bool]]) -> V
     verdict: Verdict = "go"
     for edge in edges:
         status, allowed = end(edge.on)
-        if (
-            not has_ended(status) or status == CANCELLED
-        ):  # after a cancellation nothing begins; waiting steps are cancelled too
+        # After a cancellation nothing begins; waiting steps are cancelled too.
+        if not has_ended(status) or status == CANCELLED:
             verdict = "wait"
         elif not _satisfies(edge, status, allowed):
             return "skip"
