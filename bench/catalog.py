@@ -57,7 +57,7 @@ def lay(repo: Repo, versions: int) -> None:
     """Write the files of versions, without the care that a repository takes of each."""
     for number in range(versions):
         made = metadata(number)
-        path = repo.tree_root / made.place.metadata
+        path = repo.tree_root / made.location.metadata
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made.to_bytes())
         (path.parent / "raw").write_bytes(b"{}")

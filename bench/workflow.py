@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> int:
         going = new_run(repo, "bench")
         checked = time.perf_counter() - begin
         begin = time.perf_counter()
-        outcome: Outcome = going.go(watch.session)
+        outcome: Outcome = going.run(watch.session)
         seconds = time.perf_counter() - begin
         commits = len(api.log(repo, 1 << 20)) - before
     if outcome.run.status != "succeeded":

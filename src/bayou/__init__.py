@@ -9,7 +9,7 @@
     repo.close()                                   # or: with bayou.open("laptop") as repo
 
 `open` and `init` return a `Repo`; `help(bayou.Repo)` lists what it has, and `docs/api.md` shows it all. Every error is
-a `bayou.core.errors.BayouError` with a stable `code` and, where a person can act, a `hint`.
+a `bayou.errors.BayouError` with a stable `code` and, where a person can act, a `hint`.
 
 Importing this package loads nothing else; each name loads its module when a program first uses it.
 """

@@ -15,7 +15,7 @@ from tests.sync.conftest import Team
 from bayou.cli.errors import report
 from bayou.core.deadline import Deadline
 from bayou.core.errors import HeadCorrupt, UsageError
-from bayou.data.catalog.rows import Made
+from bayou.data.catalog.rows import SavedVersion
 from bayou.data.layout import ModelRef
 from bayou.data.outputs import Output
 from bayou.data.records import Records
@@ -50,7 +50,7 @@ def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
     clone = team.clone("ann")
     repo = clone.repo
     ref = ModelRef("aws/ec2", str(uuid.uuid4()), HOSTILE)
-    made = (Made(HOSTILE, 1, 1, "0" * 64),)
+    made = (SavedVersion(HOSTILE, 1, 1, "0" * 64),)
     with write_session(repo) as session:
         records: Records = session.records
         records.data.save(ref, NAME, b"{}", content_type=HOSTILE, tags={HOSTILE: HOSTILE})

@@ -10,7 +10,13 @@ from bayou.cli import run
 from bayou.core.errors import StateError
 from bayou.core.file_lock import FileLock
 from bayou.data import changes
-from bayou.data.changes import ChangeSet, change, exclusive_change, pending_changesets, settle_undone
+from bayou.data.changes import (
+    ChangeSet,
+    apply_changeset,
+    exclusive_change,
+    finish_pending_changesets,
+    pending_changesets,
+)
 from bayou.data.records import Records
 from bayou.repo import Repo, open_repo
 from tests.data.models import MODEL, visible
@@ -67,7 +73,7 @@ def test_a_sync_takes_no_half_of_it_to_others(team: Team) -> None:
     b.pull()
     with Records(b.repo) as records:
         assert visible(records) == _RENAMED
-    settle_undone(a.repo)  # nothing to do
+    finish_pending_changesets(a.repo)  # nothing to do
 
 
 def test_what_a_live_process_is_at_is_left_to_it(repo: Repo) -> None:
@@ -144,10 +150,10 @@ def test_a_change_that_cannot_be_written_down_changes_nothing(
 
 def test_a_step_may_be_done_twice(records: Records) -> None:
     saved = records.data.save(MODEL, "x", b"1")
-    wanted = ChangeSet(deletes=(saved.place.raw, saved.place.metadata))
+    wanted = ChangeSet(deletes=(saved.location.raw, saved.location.metadata))
     for _ in range(2):
         with exclusive_change(records.context):
-            change(records.context, wanted)
+            apply_changeset(records.context, wanted)
         assert visible(records) == {}
 
 
@@ -171,13 +177,13 @@ def test_a_published_version_whose_number_is_taken_gets_the_next(
 ) -> None:
     with records.data.stage() as stage:
         stage.save(MODEL, "x", b"staged")
-        real = changes.note
+        real = changes._write_file
 
-        def note(*args: object) -> None:
+        def write_file(*args: object) -> None:
             records.data.save(MODEL, "x", b"faster")
             real(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(changes, "note", note)
+        monkeypatch.setattr(changes, "_write_file", write_file)
         (published,) = stage.publish()
     assert published.version == 2
     assert visible(records) == {("main", "x", 1): b"faster", ("main", "x", 2): b"staged"}

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from bayou.data.content import pass_on
+from bayou.data.content import copy_measured
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ from bayou.data.content import pass_on
     ],
 )
 def test_content_is_guessed_by_name_and_by_look(name: str, content: bytes, kind: str) -> None:
-    assert pass_on(content).content_type(name) == kind
+    assert copy_measured(content).content_type(name) == kind
 
 
 @pytest.mark.parametrize("form", [bytes, bytearray, io.BytesIO, lambda data: iter([data[:7], b"", data[7:]])])
 def test_content_of_every_form_is_measured_while_it_passes(form: type[bytes]) -> None:
     data = bytes(range(256)) * 1000
     target = io.BytesIO()
-    measured = pass_on(form(data), target)
+    measured = copy_measured(form(data), target)
     assert target.getvalue() == data
     assert (measured.size, measured.sha256) == (len(data), hashlib.sha256(data).hexdigest())

@@ -38,7 +38,7 @@ def test_a_saved_version_is_found_and_read_with_all_that_was_said_of_it(records:
     saved = records.data.save(
         MODEL, "plan", b'{"a": 1}', tags={"env": "prod"}, lifetime="7d", keep="3", owner=owner, content_type="text/x"
     )
-    assert saved.place.raw == f"data/net/vpc/{MODEL.id}/plan/1/raw"
+    assert saved.location.raw == f"data/net/vpc/{MODEL.id}/plan/1/raw"
     assert (saved.version, saved.size, saved.sha256) == (1, 8, hashlib.sha256(b'{"a": 1}').hexdigest())
     assert (saved.tags, saved.lifetime, saved.keep, saved.owner, saved.content_type) == (
         {"env": "prod"}, "7d", "3", owner, "text/x",
@@ -141,7 +141,7 @@ def test_a_deleted_version_vanishes_whole_and_only_the_highest_leaves_a_mark(rec
     assert records.data.read(records.data.get(MODEL, "x")) == b"1"
     mark = in_tree(records.tree.root)[f"data/net/vpc/{MODEL.id}/x/3/metadata.yaml"]
     assert (mark.deleted, mark.size, mark.sha256) == (True, 0, None)
-    assert not (records.tree.root / mark.place.raw).exists()
+    assert not (records.tree.root / mark.location.raw).exists()
     assert [(row.version, row.deleted) for row in records.data.versions(MODEL, "x")] == [(1, False), (3, True)]
     for version in (2, 3):
         with pytest.raises(DataNotFound):
@@ -266,7 +266,7 @@ def test_a_circle_that_two_machines_made_ends(records: Records) -> None:
     for name, target in (("a", "b"), ("b", "a")):
         mark = records.data.save(MODEL, name, b"")
         records.tree.write(
-            mark.place.metadata, Metadata(**{**_fields(mark), "deleted": True, "renamed_to": target}).to_bytes()
+            mark.location.metadata, Metadata(**{**_fields(mark), "deleted": True, "renamed_to": target}).to_bytes()
         )
     with pytest.raises(TooManyRenames):
         records.data.get(MODEL, "a")
@@ -294,13 +294,13 @@ def test_streaming_data_grows_and_other_data_does_not(records: Records) -> None:
 
 def test_what_a_killed_append_left_is_not_content_and_is_cut_off(records: Records) -> None:
     saved = records.data.save(MODEL, "log", b"one\n", streaming=True)
-    with open(records.tree.root / saved.place.raw, "ab") as file:
+    with open(records.tree.root / saved.location.raw, "ab") as file:
         file.write(b"half of a li")
     item = records.data.get(MODEL, "log")
     assert records.data.read(item) == b"one\n"
     records.data.append(MODEL, "log", b"two\n")
     assert records.data.read(records.data.get(MODEL, "log")) == b"one\ntwo\n"
-    assert (records.tree.root / saved.place.raw).read_bytes() == b"one\ntwo\n"
+    assert (records.tree.root / saved.location.raw).read_bytes() == b"one\ntwo\n"
 
 
 def test_an_append_that_fails_half_way_adds_nothing(records: Records) -> None:
@@ -313,15 +313,15 @@ def test_an_append_that_fails_half_way_adds_nothing(records: Records) -> None:
     with pytest.raises(ValueError, match="own"):
         records.data.append(MODEL, "log", broken())
     assert records.data.get(MODEL, "log").metadata == saved
-    assert (records.tree.root / saved.place.raw).read_bytes() == b"one\n"
+    assert (records.tree.root / saved.location.raw).read_bytes() == b"one\n"
 
 
 def test_data_that_has_lost_bytes_is_not_appended_to(records: Records) -> None:
     saved = records.data.save(MODEL, "log", b"one\n", streaming=True)
-    os.truncate(records.tree.root / saved.place.raw, 2)
+    os.truncate(records.tree.root / saved.location.raw, 2)
     with pytest.raises(ContentDamaged, match="has 2 bytes, and had 4"):
         records.data.append(MODEL, "log", b"two\n")
-    assert (records.tree.root / saved.place.raw).read_bytes() == b"on"
+    assert (records.tree.root / saved.location.raw).read_bytes() == b"on"
 
 
 def test_a_renamed_log_goes_on_under_both_names(records: Records) -> None:
@@ -383,7 +383,7 @@ def test_staged_versions_become_visible_together(records: Records) -> None:
 
 def test_what_a_program_writes_in_place_waits_on_the_stage_with_the_rest(records: Records) -> None:
     with records.data.stage() as stage:
-        with stage.room(MODEL, "big", tags={"a": "b"}) as file:
+        with stage.allocate(MODEL, "big", tags={"a": "b"}) as file:
             file.write_bytes(b"in place")
         stage.save(MODEL, "summary", b"{}")
         assert visible(records) == {}
@@ -395,10 +395,10 @@ def test_what_a_program_writes_in_place_waits_on_the_stage_with_the_rest(records
 
 def test_room_that_is_not_filled_puts_nothing_on_the_stage(records: Records) -> None:
     with records.data.stage() as stage:
-        with contextlib.suppress(ValueError), stage.room(MODEL, "half") as file:
+        with contextlib.suppress(ValueError), stage.allocate(MODEL, "half") as file:
             file.write_bytes(b"half")
             raise ValueError("the program's own")
-        with pytest.raises(UsageError, match="no file was written"), stage.room(MODEL, "none"):
+        with pytest.raises(UsageError, match="no file was written"), stage.allocate(MODEL, "none"):
             pass
         stage.save(MODEL, "summary", b"{}")
         assert [one.name for one in stage.publish()] == ["summary"]
@@ -431,7 +431,7 @@ def test_a_save_whose_content_fails_leaves_nothing(records: Records) -> None:
 
 def test_content_that_is_not_what_was_saved_is_refused(records: Records) -> None:
     saved = records.data.save(MODEL, "x", b"right")
-    raw = records.tree.root / saved.place.raw
+    raw = records.tree.root / saved.location.raw
     item = records.data.get(MODEL, "x")
     for wrong in (b"wrong", b"right and more", b"righ", b""):
         raw.write_bytes(wrong)
@@ -447,7 +447,7 @@ def test_content_that_is_not_what_was_saved_is_refused(records: Records) -> None
 def test_content_that_is_missing_in_a_directory_is_said_so(directory_repo: Repo) -> None:
     with Records(directory_repo) as records:
         saved = records.data.save(MODEL, "x", b"content")
-        (records.tree.root / saved.place.raw).unlink()
+        (records.tree.root / saved.location.raw).unlink()
         for call in (records.data.read, records.data.open, records.data.path):
             with pytest.raises(ContentDamaged, match="is missing") as raised:
                 call(records.data.get(MODEL, "x"))
@@ -494,9 +494,9 @@ def test_metadata_with_a_wrong_field_is_named_with_the_field(field: str) -> None
 def test_where_metadata_lies_decides_whatever_stands_in_it(records: Records) -> None:
     saved = records.data.save(MODEL, "x", b"right")
     other = records.data.save(OTHER, "y", b"wrong")
-    records.tree.write(saved.place.metadata, replace(other, sha256=saved.sha256).to_bytes())
+    records.tree.write(saved.location.metadata, replace(other, sha256=saved.sha256).to_bytes())
     item = records.data.get(MODEL, "x")
-    assert (item.metadata.name, item.path) == ("x", saved.place.raw)
+    assert (item.metadata.name, item.path) == ("x", saved.location.raw)
     assert records.data.read(item) == b"right"
     assert [row.name for row in records.data.find(model=MODEL)] == ["x"]
     records.data.rename(MODEL, "x", "z")
@@ -555,9 +555,9 @@ def test_a_file_that_was_lost_here_is_fetched_by_whoever_reads_it(team: Team) ->
     with Records(a.repo) as records:
         saved = records.data.save(MODEL, "x", b"content")
         a.push()
-        (records.tree.root / saved.place.raw).unlink()
+        (records.tree.root / saved.location.raw).unlink()
         assert records.data.read(records.data.get(MODEL, "x")) == b"content"
-        records.tree.delete(saved.place.raw)  # what somebody deleted stays deleted
+        records.tree.delete(saved.location.raw)  # what somebody deleted stays deleted
         with pytest.raises(ContentDamaged, match="is missing"):
             records.data.read(records.data.get(MODEL, "x"))
 
@@ -587,7 +587,7 @@ def test_data_known_by_its_row_alone_can_be_told_of(team: Team) -> None:
     with Records(a.repo) as records:
         saved = records.data.save(MODEL, "x", b"content")
     a.push()
-    for file in (saved.place.metadata, saved.place.raw):
+    for file in (saved.location.metadata, saved.location.raw):
         (a.repo.tree_root / file).unlink()
     with Records(a.repo) as records:
         assert records.data.get(MODEL, "x").metadata == saved

@@ -50,7 +50,7 @@ HOSTILE: Mapping[str, bytes] = {
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_17_6_hostile_metadata_is_refused_with_its_path(content: bytes) -> None:
-    path = metadata(VPC, "bad", 1).place.metadata
+    path = metadata(VPC, "bad", 1).location.metadata
     with pytest.raises(RecordDamaged) as caught:
         derive(path, content)
     assert path in caught.value.message
@@ -98,8 +98,8 @@ NUMBERED = ["1000000001", str(2**63 - 1), str(2**63), str(10**30), "9" * 250]
 def test_17_6_hostile_records_hide_no_others_and_leave_when_they_are_deleted(repo: Repo) -> None:
     """In the cache of a store and in a directory datastore; by following, and by a rebuild."""
     write(repo, GOOD)
-    bad = {metadata(VPC, f"bad {at}", 1).place.metadata: content for at, content in enumerate(HOSTILE.values())}
-    item = metadata(VPC, "numbered", 1).place.item
+    bad = {metadata(VPC, f"bad {at}", 1).location.metadata: content for at, content in enumerate(HOSTILE.values())}
+    item = metadata(VPC, "numbered", 1).location.item
     bad |= {f"{item}/{number}/metadata.yaml": GOOD.to_bytes() for number in NUMBERED}
     bad |= dict(output_file(VPC, name, **fields) for name, fields in OUTPUTS.items())
     bad |= {f"outputs/{VPC.type}/{VPC.id}/{at}.yaml": content for at, content in enumerate(UNPARSABLE.values())}
@@ -123,7 +123,7 @@ def test_17_6_hostile_records_hide_no_others_and_leave_when_they_are_deleted(rep
 
 def test_17_6_a_hostile_version_is_deleted_as_any_other(repo: Repo) -> None:
     write(repo, GOOD)
-    path = metadata(VPC, "good", 2).place.metadata
+    path = metadata(VPC, "good", 2).location.metadata
     for content in (UNPARSABLE["flow lists"], UNPARSABLE["alias bomb"], with_number("size", str(2**70))):
         with Datastore(repo) as datastore:
             datastore.tree.write(path, content)
@@ -140,8 +140,8 @@ def test_17_6_a_number_beyond_the_highest_takes_none_from_its_item(repo: Repo) -
     write(repo, GOOD)
     with Datastore(repo) as datastore:
         for number in NUMBERED:
-            datastore.tree.write(f"{GOOD.place.item}/{number}/metadata.yaml", GOOD.to_bytes())
-            datastore.tree.write(f"{GOOD.place.item}/{number}/raw", b"{}")
+            datastore.tree.write(f"{GOOD.location.item}/{number}/metadata.yaml", GOOD.to_bytes())
+            datastore.tree.write(f"{GOOD.location.item}/{number}/raw", b"{}")
     with Records(repo) as records:
         assert records.data.save(VPC, "good", b"two").version == 2
         assert [row.version for row in records.data.versions(VPC, "good")] == [1, 2]
@@ -159,7 +159,7 @@ def test_17_6_at_the_highest_number_a_save_says_so(repo: Repo) -> None:
 
 def test_17_6_metadata_of_300_megabytes_is_not_read(directory_repo: Repo) -> None:
     write(directory_repo, GOOD)
-    bad = directory_repo.tree_root / metadata(VPC, "bad", 1).place.metadata
+    bad = directory_repo.tree_root / metadata(VPC, "bad", 1).location.metadata
     bad.parent.mkdir(parents=True)
     with bad.open("wb") as file:
         file.truncate(300 << 20)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bayou.core import paths
 from bayou.core.errors import NameRefused
-from bayou.data.layout import ModelRef, check_id, check_name, check_place, check_tags
+from bayou.data.layout import ModelRef, check_id, check_item, check_name, check_tags
 from bayou.data.records import Records
 from bayou.sync.plan.policy import is_raw, version_dir
 from tests.data.models import MODEL, leftovers
@@ -94,7 +94,7 @@ def test_f106_a_name_that_has_no_place_is_refused_at_once_with_the_reason(
 @given(st.text(max_size=300))
 def test_a_name_is_accepted_only_if_the_tree_takes_its_files(name: str) -> None:
     try:
-        check_place(MODEL, name)
+        check_item(MODEL, name)
     except NameRefused:
         assert "/" in name or paths.refusal(f"data/t/m/{name}/1/raw") is not None
     else:

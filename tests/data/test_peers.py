@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import DataNotFound, RecordNotFound
 from bayou.core.ids import ulid
-from bayou.data.catalog.rows import Made
+from bayou.data.catalog.rows import SavedVersion
 from bayou.data.items import DataRepository
 from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
 from bayou.data.records import Records
@@ -36,7 +36,7 @@ OUTPUT = Output(
     "2024-01-02T03:04:05.000Z",
     duration_s=1.5,
     inputs={"size": 3, "deep": [{"a": None}]},
-    data=(Made("x", 1, 3, None),),
+    data=(SavedVersion("x", 1, 3, None),),
     run="r",
     tags={"a": "b"},
 )
@@ -52,7 +52,7 @@ RUN = Run(
         Job(
             "build",
             "running",
-            (StepRecord("compile", "succeeded", "main", "plan", "o", 1.5, None, (Made("x", 1, 3, None),)),),
+            (StepRecord("compile", "succeeded", "main", "plan", "o", 1.5, None, (SavedVersion("x", 1, 3, None),)),),
         ),
     ),
     by="me@here",

@@ -127,7 +127,7 @@ def test_an_answer_that_is_too_large_to_be_worked_on_here_is_worked_on_apart() -
 
 
 def test_ordinary_expressions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "evaluate_apart", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(evaluator, "evaluate_in_child", lambda *_: pytest.fail("a process was started"))
     tags = {"env": "prod", "team": "a"}
     inputs = {"host": "h" * 200, "hosts": [f"host-{at}" for at in range(100)], "n": 3}
     for source, values in (

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from bayou.core.errors import ExpressionInvalid
 from bayou.core.redaction import SHORTEST
 from bayou.data.records import Records
-from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, has_expression, inputs_used, uses
-from bayou.models.expressions.evaluate import redact
+from bayou.models.expressions import (
+    DataLookup,
+    EvaluationScope,
+    check,
+    evaluate,
+    has_expression,
+    inputs_used,
+    redact,
+    uses,
+)
 
 
 def where(path) -> str:

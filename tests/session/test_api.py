@@ -159,7 +159,7 @@ def test_content_that_is_absent_is_fetched_when_it_is_read(repo: bayou.Repo, tea
     with bayou.open(team.clone("b", hydrate="lazy").repo.root) as other:
         other.pull()
         item = other.data.get("web1", "x")
-        assert not other.tree.exists(item.metadata.place.raw)
+        assert not other.tree.exists(item.metadata.location.raw)
         assert item.text() == "far away"
         assert item.path().read_text() == "far away"
 

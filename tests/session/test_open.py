@@ -23,7 +23,7 @@ def test_an_open_repo_has_everything_that_a_program_works_with(team: Team) -> No
         assert [row.version for row in repo.data.versions(model, "usage")] == [saved.version] == [1]
         assert (repo.root, repo.config) == (clone.repo.root, clone.repo.config)
         assert repo.sync.status().in_sync
-        assert repo.tree.exists(saved.place.raw)
+        assert repo.tree.exists(saved.location.raw)
         assert [one.name for one in repo.models.list().models] == ["nightly"]
         assert repo.models.get("nightly").ref == model
         assert repo.outputs.list(model) == []

@@ -118,7 +118,7 @@ def test_v20_spark_and_this_process_make_the_same_catalog(warm, repo: Repo) -> N
     here = repo.tree_root / "data"
     with catalog_by(repo, "point") as catalog:
         catalog.refresh()
-        catalog.change(put=[version_row(gone.place.metadata, gone)])
+        catalog.change(put=[version_row(gone.location.metadata, gone)])
     shutil.move(here / VPC.type / VPC.id / "item 3", repo.root / "away")
     kept = database(repo).read_bytes()
     for damage in (remove, make_older):
@@ -306,8 +306,8 @@ def test_parts_of_a_directory_are_all_of_it(directory_repo: Repo, wanted: int) -
 def test_17_6_a_backfill_and_a_query_on_spark_survive_hostile_records(repo: Repo) -> None:
     """Each is a bad row with its path, as where this process reads them; the good one is found."""
     good = metadata(VPC, "good", 1)
-    bad = {metadata(VPC, f"bad {at}", 1).place.metadata: content for at, content in enumerate(UNPARSABLE.values())}
-    item = metadata(VPC, "numbered", 1).place.item
+    bad = {metadata(VPC, f"bad {at}", 1).location.metadata: content for at, content in enumerate(UNPARSABLE.values())}
+    item = metadata(VPC, "numbered", 1).location.item
     bad |= {f"{item}/{number}/metadata.yaml": good.to_bytes() for number in (2**63 - 1, 10**30)}
     bad |= {f"outputs/{VPC.type}/{VPC.id}/{at}.yaml": content for at, content in enumerate(UNPARSABLE.values())}
     write(repo, good)

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet as pq
 
 import bayou
-from bayou.data.catalog.rows import Made
+from bayou.data.catalog.rows import SavedVersion
 from bayou.data.outputs import Output
 from bayou.data.records import Records
 from bayou.data.runs import Run
@@ -38,7 +38,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         records.data.save(OTHER, "blob", b"\xff\x00")
         records.data.save(OTHER, "gone", b"was here")
         records.data.delete(OTHER, "gone")
-        saved = Made("report", 2, made.size, made.sha256)
+        saved = SavedVersion("report", 2, made.size, made.sha256)
         times = ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:06.000Z")
         records.outputs.save(MODEL, Output("out-1", "measure", "succeeded", *times, 0.322, data=(saved,)))
         records.runs.save(Run("run-1", "wf-1", "nightly", "failed", times[0], failed_step="a.b", by="me@here"))

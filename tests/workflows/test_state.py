@@ -97,18 +97,18 @@ def test_what_can_no_longer_begin_is_skipped_with_all_that_waits_for_it():
         - {{name: three, depends_on: [{{job: one, when: failed}}], steps: [{{name: e, {PLAIN}}}]}}
     """
     found = state(jobs, a="failed")
-    found.settle()
+    found.skip_unreachable()
     assert [job.status for job in found.jobs()] == ["running", "pending", "pending"], "tidy is still to run"
 
     found.put(("one", "tidy"), StepRecord("tidy", "succeeded"))
-    found.settle()
+    found.skip_unreachable()
 
     one, two, three = found.jobs()
     assert [step.status for step in one.steps] == ["failed", "skipped", "skipped", "succeeded"]
     assert (one.status, two.status, three.status) == ("failed", "skipped", "pending")
-    assert not found.over(), "three waits for a failure, which has come"
+    assert not found.finished(), "three waits for a failure, which has come"
     found.put(("three", "e"), StepRecord("e", "succeeded"))
-    assert found.over()
+    assert found.finished()
     assert (found.run_status(), found.failed_step()) == ("failed", "a")
 
 

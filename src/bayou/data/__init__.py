@@ -1,4 +1,5 @@
-"""What programs keep: versioned data, outputs of methods, workflow runs and evaluated definitions.
+"""Records: versioned data, outputs of methods, workflow runs and evaluated definitions.
 
-`Records` opens all four repositories on one datastore; they write through its tree only, so every change is journaled.
+`Records` opens the four repositories on one datastore. They write through its tree only, so every change is journaled
+(V7), and they keep the catalog up to date.
 """

@@ -1,10 +1,12 @@
-"""Which number a version gets.
+"""Version numbers: how a new version gets one, and how a version gets another in a conflict.
 
-A version is assembled beside its place and gets its number by one rename, onto nothing or an empty directory. Whoever
-loses the race for a number, on this machine or on another that shares the directory, takes the next; so nothing is
-ever replaced, no half version is ever visible, and a writer that dies leaves no number behind.
+A writer stages a version in a directory beside its item, and gives it its number by one rename, onto nothing or an
+empty directory. A writer that loses the race for a number, to this machine or to another that shares the directory,
+takes the next. So nothing is ever replaced, no half version is ever visible, and a writer that dies uses up no number.
 
-The rule by which a version gets another number (docs/design.md, section 11); light, since every sync loads it.
+`renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11). Every sync
+loads
+this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from bayou.data.layout import METADATA, RAW, VersionPath
 from bayou.data.metadata import Metadata
 from bayou.worktree.staged_directory import StagedDirectory
 
+_VERSION_LINE = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
+
 
 def next_number(context: DataContext, item: VersionPath) -> int:
-    """Return a number that an item has never had, as far as anybody here knows."""
-    return within(context.highest(item) + 1, item)
+    """Return a number that the item has never had, as far as this machine knows."""
+    return check_number(context.highest(item) + 1, item)
 
 
-def within(number: int, item: VersionPath) -> int:
-    """Return the number, or raise `RecordError` if no version can have it (V25)."""
+def check_number(number: int, item: VersionPath) -> int:
+    """Return the number, or raise `RecordError` if it is too high for a version (V25)."""
     if number > limits.VERSION_MAX:
         raise RecordError(
             f"{item.name} has version {limits.VERSION_MAX}, and no number is higher",
@@ -38,9 +42,9 @@ def within(number: int, item: VersionPath) -> int:
 
 
 def item_id(context: DataContext, item: VersionPath) -> str:
-    """Return the id that the next version of an item has: that of its newest one that is not deleted, or a new one.
+    """Return the id of an item's next version: that of its newest version that is not deleted, or a new id.
 
-    An item that was deleted, or that now lives under another name, has ended; what is saved under its name is new.
+    An item that was deleted or renamed has ended; what is saved under its old name is a new item.
     """
     for number in context.numbers(item.item):
         try:
@@ -53,35 +57,31 @@ def item_id(context: DataContext, item: VersionPath) -> str:
     return next(known, None) or str(uuid.uuid4())
 
 
-def describe(assembly: StagedDirectory, metadata: Metadata) -> None:
-    """Write a version's metadata beside its content; both are durable when this returns."""
+def write_metadata(assembly: StagedDirectory, metadata: Metadata) -> None:
+    """Write a staged version's metadata beside its content; both are durable when this returns."""
     assembly.write(METADATA, metadata.to_bytes())
     assembly.sync()
 
 
-def allocate_version(context: DataContext, assembly: StagedDirectory, wanted: Metadata) -> Metadata:
-    """Put a version that is described into its place; return its metadata as it got there.
+def allocate_version(context: DataContext, assembly: StagedDirectory, metadata: Metadata) -> Metadata:
+    """Publish a staged version that has metadata; return the metadata with the number that it got.
 
-    Where its number is taken by now it gets the next one, and belongs to the item that took it.
+    If another writer has taken its number, the version gets the next number, and the id of the item that took it.
     """
-    metadata = wanted
-    while not assembly.install(metadata.place.directory, (RAW, METADATA)):
-        item = metadata.place
-        number = within(max(metadata.version + 1, next_number(context, item)), item)
+    while not assembly.install(metadata.location.directory, (RAW, METADATA)):
+        item = metadata.location
+        number = check_number(max(metadata.version + 1, next_number(context, item)), item)
         metadata = replace(metadata, version=number, id=item_id(context, item))
-        describe(assembly, metadata)
+        write_metadata(assembly, metadata)
     return metadata
 
 
-_VERSION = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
-
-
 def renumber(metadata: bytes, version: int) -> bytes | None:
-    """Return the metadata of a version under another number; None if it does not say its number in one line.
+    """Return a `metadata.yaml` with another version number; None if the file has not exactly one line for it.
 
-    None too for a number that no version has (V25).
+    None also for a number that is too high for a version (V25).
     """
     if version > limits.VERSION_MAX:
         return None
-    renumbered, found = _VERSION.subn(b"version: %d" % version, metadata)
+    renumbered, found = _VERSION_LINE.subn(b"version: %d" % version, metadata)
     return renumbered if found == 1 else None

@@ -1,4 +1,4 @@
-"""Content on its way: hashed and measured while it passes, never held as a whole; and what it seems to be."""
+"""Content of a version: copied in chunks and hashed on the way, never held as a whole; and a guess of its type."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Content = bytes | BinaryIO | Iterable[bytes]
 
 
 class Measured(Struct, frozen=True):
-    """What was found out about content while it passed. `head` is its beginning, or all of it."""
+    """What `copy_measured` found out about content. `head` is the beginning of the content, or all of it."""
 
     size: int
     sha256: str
     head: bytes
 
     def content_type(self, name: str) -> str:
-        """Guess what the content is: by the item's name, if it ends like a file's, else by what it begins with."""
-        return type_by_name(name) or _by_look(self.head, whole=len(self.head) == self.size)
+        """Guess the content type: by the suffix of the item's name, else by the first bytes."""
+        return type_by_name(name) or _type_by_bytes(self.head, whole=len(self.head) == self.size)
 
 
 def chunks(content: Content) -> Iterator[bytes]:
-    """Yield content piece by piece, whatever form it has."""
+    """Yield content in chunks, whatever form it has."""
     if isinstance(content, bytes | bytearray | memoryview):
         yield bytes(content)
     elif hasattr(content, "read"):
@@ -41,8 +41,8 @@ def chunks(content: Content) -> Iterator[bytes]:
         yield from content
 
 
-def pass_on(content: Content, target: BinaryIO | None = None) -> Measured:
-    """Write content to `target`, if there is one, and say what passed."""
+def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
+    """Copy content to `target`, if it is given, and return its size, hash and first bytes."""
     digest, size, head = hashlib.sha256(), 0, bytearray()
     for chunk in chunks(content):
         digest.update(chunk)
@@ -56,18 +56,18 @@ def pass_on(content: Content, target: BinaryIO | None = None) -> Measured:
 
 @functools.cache
 def _types() -> mimetypes.MimeTypes:
-    """Python's own table, not this machine's: one content has one type everywhere."""
+    """Return Python's own table, not this machine's: content has the same type everywhere."""
     return mimetypes.MimeTypes(filenames=())
 
 
 def type_by_name(name: str) -> str | None:
-    """Return what a file of this name is, if its end tells."""
+    """Return the content type of a file with this name; None if its suffix does not say."""
     kind, encoding = _types().guess_type(name.rpartition("/")[2].replace(":", "_"), strict=True)
-    # A compressed CSV is not one that a reader of CSV can read.
+    # A CSV reader cannot read a compressed CSV.
     return kind if encoding is None else "application/octet-stream"
 
 
-def _by_look(head: bytes, *, whole: bool) -> str:
+def _type_by_bytes(head: bytes, *, whole: bool) -> str:
     if not head:
         return "application/octet-stream"
     try:
@@ -80,7 +80,7 @@ def _by_look(head: bytes, *, whole: bool) -> str:
 
 
 def _is_json(text: str, *, whole: bool) -> bool:
-    """Whether a text is JSON, or begins as JSON that goes on beyond it would."""
+    """Say whether a text is JSON or, if it is not the whole content, begins like JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     try:

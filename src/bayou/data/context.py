@@ -1,4 +1,4 @@
-"""What the repositories work with, and what they all do with it."""
+"""`DataContext`: what every repository of records works with, one open datastore and its catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bayou.core.errors import StateError
-from bayou.data import metadata as local
+from bayou.data import metadata as metadata_files
 from bayou.data.catalog.derive import version_row
 from bayou.data.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.data.layout import VersionPath, version_number
@@ -31,21 +31,21 @@ class DataContext(Struct, frozen=True):
     catalog: Catalog
 
     def load(self, path: str) -> bytes | None:
-        """Return the bytes of a record's file; None if it is not here."""
-        return local.load(self.tree, path)
+        """Return the bytes of a record's file; None if the tree lacks it."""
+        return metadata_files.load(self.tree, path)
 
-    def metadata(self, place: VersionPath) -> Metadata | None:
-        """Return what is known of a version; None if there is none here, `RecordDamaged` if nobody can tell."""
-        return local.metadata_at(self.tree, place)
+    def metadata(self, location: VersionPath) -> Metadata | None:
+        """Return the metadata of a version; None if the tree lacks it, `RecordDamaged` if it cannot be parsed."""
+        return metadata_files.metadata_at(self.tree, location)
 
     def numbers(self, directory: str) -> list[int]:
-        """Return the numbers of an item that are taken here, visible or not, the highest first."""
-        return local.numbers_in(self.tree, directory)
+        """Return the version numbers that the tree has of an item, visible or not, the highest first."""
+        return metadata_files.numbers_in(self.tree, directory)
 
     def highest(self, item: VersionPath) -> int:
-        """Return the highest number that an item is known to have had (0: none).
+        """Return the highest version number that an item is known to have had (0: none).
 
-        The tree may lack versions that were not pulled, or lost; base and the catalog know of those.
+        The tree may lack versions that were not pulled, or lost; base and the catalog know them.
         """
         prefix = f"{item.item}/"
         known = (version_number(path.removeprefix(prefix).partition("/")[0]) for path in self.sync.known(prefix))
@@ -54,17 +54,19 @@ class DataContext(Struct, frozen=True):
         return max(catalogued, *here[:1], *(number for number in known if number is not None), 0)
 
     def rows(self, item: VersionPath) -> list[VersionRow]:
-        """Return what the catalog says of the versions of an item."""
+        """Return the catalog's rows of an item."""
         return self.catalog.versions(item.model_id, item.name, item.type)
 
-    def told(self, made: Sequence[Metadata], gone: Sequence[VersionPath] = ()) -> None:
-        """Tell the catalog what the tree has now.
+    def update_versions(self, written: Sequence[Metadata], deleted: Sequence[VersionPath] = ()) -> None:
+        """Bring the catalog's rows of versions up to date with the tree, as `update_catalog` does."""
+        rows = [version_row(metadata.location.metadata, metadata) for metadata in written]
+        self.update_catalog(rows, [location.metadata for location in deleted])
 
-        A catalog that cannot be written does not undo what is done: it is derived, and catches up when it can (V20).
+    def update_catalog(self, rows: Sequence[VersionRow | OutputRow | RunRow], deleted: Sequence[str] = ()) -> None:
+        """Put rows into the catalog, and drop the rows of deleted files. Callers change the tree first.
+
+        A catalog that cannot be written does not undo the change of the tree: the catalog is derived, and catches up
+        with the tree at the next refresh (V20).
         """
-        self.tell([version_row(one.place.metadata, one) for one in made], [place.metadata for place in gone])
-
-    def tell(self, rows: Sequence[VersionRow | OutputRow | RunRow], gone: Sequence[str] = ()) -> None:
-        """Put rows into the catalog, and drop those of the files at some paths."""
         with suppress(StateError):
-            self.catalog.change(put=rows, drop=gone)
+            self.catalog.change(put=rows, drop=deleted)

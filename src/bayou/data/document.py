@@ -1,7 +1,8 @@
 """Record files: YAML that is read at the speed of JSON.
 
-One top-level key stands on each line, and its value is JSON, which is YAML too: people and YAML tools read and write
-these files, and a catalog reads a hundred thousand of them in a moment.
+`dump` writes one top-level key per line, and its value as JSON, which is YAML too. So people and YAML tools can read
+and write these files, and a catalog reads a hundred thousand of them in a moment. `load` accepts any other YAML as
+well.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from bayou.core.documents import Unreadable, check_value, decode_text, read_yaml
 from bayou.core.errors import RecordDamaged, UsageError
 
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""What YAML takes for something else than a text."""
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Keys that YAML would not read as text."""
 
-_UNWELCOME = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""What JSON allows inside a text and YAML does not, or takes for the end of a line."""
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that JSON allows in a string and YAML does not, or takes for the end of a line."""
 
 _BARE_EXPONENT = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![\d.])(\d+)(?=[eE])')
-"""A text, which stays as it is, or an exponent without a point before it, which YAML takes for a text."""
+"""A string, which stays as it is, or a number with an exponent and no point, which YAML would read as text."""
 
 _NO_DUMP = "only numbers, texts, truth values, null, and lists and mappings of these, can be kept"
 
 
 def dump(fields: Mapping[str, object]) -> bytes:
-    """Return the file of a record. `UsageError` for what is no JSON value: NaN, bytes, text that is no Unicode.
+    """Return the file of a record. `UsageError` for values that JSON does not have: NaN, bytes, surrogates.
 
-    A key has at most a thousand characters, or YAML tools do not read it.
+    YAML tools read keys of at most a thousand characters.
     """
     try:
         return "".join(f"{_key(key)}: {_value(value)}\n" for key, value in fields.items()).encode()
@@ -41,9 +42,9 @@ def dump(fields: Mapping[str, object]) -> bytes:
 
 
 def load(data: bytes, where: str = "the record", most: int = limits.RECORD_BYTES) -> dict[str, Any]:
-    """Return the fields of a record's file; `RecordDamaged`, naming `where`, if it is none.
+    """Return the fields of a record's file; `RecordDamaged`, naming `where`, if it has no mapping of names.
 
-    What somebody wrote by hand, as any YAML, is read as well. Whatever the bytes are, nothing else is raised (V25).
+    A file that a person wrote by hand, in any YAML, is fine. No bytes make this raise another error (V25).
     """
     try:
         text = decode_text(data, most)
@@ -70,11 +71,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _key(key: str) -> str:
-    return key if _PLAIN_KEY.fullmatch(key) and key not in _WORDS else _value(key)
+    return key if _PLAIN_KEY.fullmatch(key) and key not in _YAML_WORDS else _value(key)
 
 
 def _value(value: object) -> str:
-    text = _UNWELCOME.sub(lambda found: f"\\u{ord(found[0]):04x}", _encode(value))
+    text = _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", _encode(value))
     return _BARE_EXPONENT.sub(lambda found: found[1] or f"{found[2]}.0", text)
 
 
@@ -91,20 +92,20 @@ def _finite(text: str) -> float:
 
 _decode = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite).decode
 _BETWEEN = "\x00"
-"""Stands between two values when all are decoded at once, so that none is taken for a part of another."""
+"""Separates the values when all are decoded in one call, so that a value cannot span two lines."""
 
-_MOST_LINES = 10_000
-"""Far more keys than a record has; each line takes some memory of its own, and a hostile file is nothing but lines."""
+_MAX_LINES = 10_000
+"""Far more keys than a record has. A hostile file may consist of line ends, and each line takes memory."""
 
 _join = f',"\\u{ord(_BETWEEN):04x}",'.join
 
 
 def _fast(text: str) -> dict[str, Any] | None:
-    """Read a file as `dump` writes it; None if it is not one of those.
+    """Parse a file as `dump` writes it; None if it has another form.
 
     Hot: the values are decoded in one call, which takes a third of the time of one call for each.
     """
-    if text.count("\n") > _MOST_LINES:
+    if text.count("\n") > _MAX_LINES:
         return None
     lines = text.split("\n")
     if lines.pop():
@@ -122,7 +123,7 @@ def _fast(text: str) -> dict[str, Any] | None:
 
 
 def _may_be_hostile(text: str) -> bool:
-    """Say whether a text may hold what `check_value` refuses. Hot: a look at the text is cheaper than one at values."""
+    """Say whether a text may have what `check_value` refuses. Hot: checking the text is cheaper than its values."""
     return (
         text.count("[") + text.count("{") >= limits.DEPTH
         or text.count(",") > limits.VALUES // 2

@@ -1,11 +1,9 @@
-"""Where records lie in the tree, and what a path says.
+"""Paths of records in the tree, the names that items may have, and the owner of a version.
 
-Whose an item is: the model that keeps it, and what made it.
-
-What an item may be called: anything that has one safe place in every tree and every store (V18, V21).
-
-All digits, dots, spaces and letters of any script are fine. What is not is refused here, with the reason, before
-anything is written (F106): a name is never accepted and then passed over.
+A path says what a record is: `data/<type…>/<model-id>/<name>/<version>/{raw,metadata.yaml}`, and so on for outputs,
+runs and evaluated definitions. An item may have every name that is one safe path segment in every tree and every store
+(V18, V21): digits, dots, spaces and letters of any script. The `check_` functions refuse any other name, with the
+reason, before anything is written (F106); no name is accepted and skipped later.
 """
 
 from __future__ import annotations
@@ -20,6 +18,8 @@ from bayou.core import limits, paths
 from bayou.core.errors import NameRefused
 from bayou.sync.plan.policy import ModelRef
 
+__all__ = ["ModelRef", "Owner"]
+
 RAW = "raw"
 METADATA = "metadata.yaml"
 DELETED = "deleted"
@@ -27,7 +27,9 @@ EVALUATED = "evaluated"
 _SUFFIX = ".yaml"
 
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
-_LONGEST = len(str(limits.VERSION_MAX))
+_VERSION_DIGITS = len(str(limits.VERSION_MAX))
+_LONGEST_NUMBER = "9" * 12
+_LONGEST_TAG = 255
 _VERSION_PATH = re.compile(
     r"data/(?P<type>.+)/(?P<model_id>[^/]+)/(?P<name>[^/]+)/(?P<version>[1-9][0-9]*)/(?P<file>raw|metadata\.yaml)",
     re.ASCII,
@@ -35,7 +37,7 @@ _VERSION_PATH = re.compile(
 
 
 class VersionPath(Struct, frozen=True):
-    """What the path of a version's file says."""
+    """The location of a version in the tree, as the paths of its files spell it. An item has the version 0."""
 
     type: str
     model_id: str
@@ -49,7 +51,7 @@ class VersionPath(Struct, frozen=True):
 
     @property
     def directory(self) -> str:
-        """The directory of the version, which is a unit of sync."""
+        """The directory of the version; sync transfers it as a whole."""
         return f"{self.item}/{self.version}"
 
     @property
@@ -62,14 +64,14 @@ class VersionPath(Struct, frozen=True):
 
 
 def item_directory(kind: str, model_id: str, name: str) -> str:
-    """Return the directory that the versions of an item lie in."""
+    """Return the directory that has the versions of an item."""
     return f"data/{kind}/{model_id}/{name}"
 
 
 def version_path(path: str) -> VersionPath | None:
-    """Return what the path of a version's `raw` or `metadata.yaml` says; None if it is none."""
+    """Parse the path of a version's `raw` or `metadata.yaml`; None for any other path."""
     found = _VERSION_PATH.fullmatch(path)
-    if found is None or len(found["version"]) > _LONGEST:
+    if found is None or len(found["version"]) > _VERSION_DIGITS:
         return None
     number = int(found["version"])
     return (
@@ -77,24 +79,24 @@ def version_path(path: str) -> VersionPath | None:
     )
 
 
-def names_metadata(path: str) -> bool:
-    """Say whether a path is that of a version's `metadata.yaml`, or would be if its number were not too high."""
+def is_metadata_path(path: str) -> bool:
+    """Say whether a path is that of a version's `metadata.yaml`, even if its number is too high."""
     return path.endswith(f"/{METADATA}") and _VERSION_PATH.fullmatch(path) is not None
 
 
 def version_number(name: str) -> int | None:
-    """Return the number that a directory of an item stands for; None if it is no version.
+    """Parse the name of a version's directory; None if it names no version.
 
-    A number beyond `limits.VERSION_MAX` is none (V25): it would take the numbers after it from the item.
+    A number beyond `limits.VERSION_MAX` names no version (V25): with it, the item would run out of numbers.
     """
-    if not _VERSION.fullmatch(name) or len(name) > _LONGEST:
+    if not _VERSION.fullmatch(name) or len(name) > _VERSION_DIGITS:
         return None
     number = int(name)
     return number if number <= limits.VERSION_MAX else None
 
 
-def most_bytes(path: str) -> int:
-    """Return how many bytes of a record's file are read at most (V25)."""
+def max_bytes(path: str) -> int:
+    """Return how many bytes of a record's file a reader reads at most (V25)."""
     return limits.METADATA_BYTES if path.startswith("data/") else limits.RECORD_BYTES
 
 
@@ -111,7 +113,7 @@ def evaluated_definition_path(kind: str, model_id: str, output_id: str) -> str:
 
 
 def deleted_model_path(kind: str, model_id: str) -> str:
-    """Return where it is recorded that a model was deleted on purpose."""
+    """Return the path of the record that a model was deleted on purpose."""
     return f"definitions-evaluated/{kind}/{model_id}/{DELETED}{_SUFFIX}"
 
 
@@ -119,11 +121,8 @@ def evaluated_workflow_path(workflow_id: str, run_id: str | None) -> str:
     return f"workflows-evaluated/{workflow_id}/{run_id or EVALUATED}{_SUFFIX}"
 
 
-__all__ = ["ModelRef", "Owner"]
-
-
 class Owner(Struct, frozen=True):
-    """The model of a version, the repo that wrote it, and the method's output and the workflow's step, if any."""
+    """Who made a version: a model, in a repo, and the output and the workflow step, if it had any."""
 
     model: str
     model_id: str
@@ -150,20 +149,16 @@ class Owner(Struct, frozen=True):
         return cls(model.name, model.id, model.type, repo, output, run, workflow, job, step)
 
 
-_LONGEST_NUMBER = "9" * 12
-_LONGEST_TAG = 255
-
-
 def check_name(name: str) -> str:
     """Return an item's name, or raise `NameRefused` with the reason."""
     why = "a slash" if "/" in name else paths.unsafe(name) or paths.reserved_name(name)
     if why is not None:
-        raise NameRefused(f"data cannot be called {_shown(name)}: {_said(why, name)}", hint="choose another name")
+        raise NameRefused(f"data cannot be called {_shown(name)}: {_reason(why, name)}", hint="choose another name")
     return name
 
 
-def check_place(model: ModelRef, name: str) -> str:
-    """Return the directory of an item, or raise `NameRefused` if its name, or all of its path, has no safe place."""
+def check_item(model: ModelRef, name: str) -> str:
+    """Return the directory of an item, or raise `NameRefused` if its name or its whole path is unsafe."""
     directory = item_directory(model.type, model.id, check_name(name))
     why = paths.refusal(f"{directory}/{_LONGEST_NUMBER}/{METADATA}")
     if why is not None:
@@ -175,17 +170,17 @@ def check_place(model: ModelRef, name: str) -> str:
 
 
 def check_id(text: str, what: str) -> str:
-    """Return an id that names a file or a directory of its own, or raise `NameRefused`. `what` says whose id it is."""
+    """Return an id that can name a file or a directory, or raise `NameRefused`. `what` is for the error."""
     why = "a slash" if "/" in text else paths.unsafe(text) or paths.unsafe(f"{text}.yaml") or paths.reserved_name(text)
     if why is None and text in (DELETED, EVALUATED):
         why = "a file of that name means something else"
     if why is not None:
-        raise NameRefused(f"{what} cannot have the id {_shown(text)}: {_said(why, text)}", hint="use a UUID")
+        raise NameRefused(f"{what} cannot have the id {_shown(text)}: {_reason(why, text)}", hint="use a UUID")
     return text
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags as they are kept, or raise `NameRefused`."""
+    """Return a copy of tags, or raise `NameRefused`."""
     for key, value in tags.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise NameRefused(f"a tag is a text with a text, not {key!r} with {value!r}", hint="write it as key=value")
@@ -194,11 +189,11 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     return dict(tags)
 
 
-def _said(why: str, name: str) -> str:
+def _reason(why: str, name: str) -> str:
     return "it is empty" if not name else why
 
 
 def _shown(name: str) -> str:
-    """Quote a name so that it fits on a line, whatever is in it."""
+    """Quote a name so that it fits on one line, whatever characters it has."""
     text = json.dumps(name, ensure_ascii=not name.isprintable())
     return text if len(text) <= 80 else f'{text[:60]}…"'

@@ -1,10 +1,8 @@
-"""What is known of one version of an item: its `metadata.yaml`. A version is there if and only if this file is.
+"""`metadata.yaml`: what Bayou knows of one version. A version exists if and only if this file does.
 
-How long data is meant to live: `lifetime` and `keep`, as people write them.
-
-What a caller says about data besides its content; checked before anything is written.
-
-What the files that are on this machine say of versions: nothing but a tree is needed to ask.
+`Metadata` is the file's content. `NewVersion` is what a caller says about data besides its content, checked before
+anything is written. `parse_lifetime` and `parse_keep` read the two retention settings as people write them. The
+functions at the end read the metadata files of a tree, and need nothing but the tree.
 """
 
 from __future__ import annotations
@@ -25,16 +23,53 @@ from bayou.core.documents import read_at_most
 from bayou.core.errors import RecordDamaged, RetentionInvalid
 from bayou.data import document
 from bayou.data.content import Measured
-from bayou.data.layout import ModelRef, Owner, VersionPath, check_place, check_tags, most_bytes, version_number
+from bayou.data.layout import ModelRef, Owner, VersionPath, check_item, check_tags, max_bytes, version_number
 from bayou.worktree.tree import Worktree
+
+_TEXT, _OPTIONAL_TEXT, _NUMBER, _BOOL = (str,), (str, NoneType), (int,), (bool,)
+_FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("id", _TEXT),
+    ("name", _TEXT),
+    ("version", _NUMBER),
+    ("content_type", _TEXT),
+    ("size", _NUMBER),
+    ("sha256", _OPTIONAL_TEXT),
+    ("created_at", _TEXT),
+    ("lifetime", _OPTIONAL_TEXT),
+    ("keep", _OPTIONAL_TEXT),
+    ("streaming", _BOOL),
+    ("deleted", _BOOL),
+    ("renamed_to", _OPTIONAL_TEXT),
+)
+_OWNER_FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("model", _TEXT),
+    ("model_id", _TEXT),
+    ("type", _TEXT),
+    ("output", _OPTIONAL_TEXT),
+    ("run", _OPTIONAL_TEXT),
+    ("workflow", _OPTIONAL_TEXT),
+    ("job", _OPTIONAL_TEXT),
+    ("step", _OPTIONAL_TEXT),
+    ("repo", _TEXT),
+)
+_DEFAULTS = {"streaming": False, "deleted": False}
+_TEXT_ONLY = frozenset({str})
+_accepted_types: set[tuple[object, ...]] = set()
+"""Hot: combinations of field types that a check has accepted before."""
+
+_DURATION = re.compile(r"([1-9][0-9]{0,5})(m|h|d|w|mo|y)", re.ASCII)
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_MONTHS = {"mo": 1, "y": 12}
+_LIFETIME_HINT = "write it as 10m, 24h, 7d, 4w, 6mo, 1y, run or infinite"
+_KEEP_HINT = "write it as a number of versions, like 5, or as a time, like 30d"
 
 
 class Metadata(Struct, frozen=True):
-    """One version. `id` is the item's: the same for all its versions, and over a rename.
+    """One version. `id` is the item's: all its versions have it, and a rename keeps it.
 
-    `size` and `sha256` are of the content (of streaming data that was appended to, `sha256` is not known: None).
-    `lifetime` and `keep` are as they were given. `deleted` marks the highest version of an item once it is deleted,
-    so that its number is not used again; `renamed_to` says where its readers are sent.
+    `size` and `sha256` are those of the content; `sha256` is None for streaming data that was appended to. `lifetime`
+    and `keep` are as the caller gave them. `deleted` makes this a tombstone: the highest version of an item, once it is
+    deleted, stays as one, so that its number is not used again. `renamed_to` is the name that readers must follow.
     """
 
     id: str
@@ -53,21 +88,21 @@ class Metadata(Struct, frozen=True):
     renamed_to: str | None = None
 
     @property
-    def place(self) -> VersionPath:
-        """Where this version lies."""
+    def location(self) -> VersionPath:
+        """Where this version is in the tree."""
         return VersionPath(self.owner.type, self.owner.model_id, self.name, self.version)
 
-    def at(self, place: VersionPath) -> Metadata:
-        """Return this as metadata of the version at a place: where a file lies decides, whatever stands in it."""
-        if self.place == place:
+    def at(self, location: VersionPath) -> Metadata:
+        """Return this as metadata of the version at a location: the path of a file outranks what the file says."""
+        if self.location == location:
             return self
-        owner = replace(self.owner, type=place.type, model_id=place.model_id)
-        return replace(self, name=place.name, version=place.version, owner=owner)
+        owner = replace(self.owner, type=location.type, model_id=location.model_id)
+        return replace(self, name=location.name, version=location.version, owner=owner)
 
     def to_document(self) -> dict[str, object]:
         """Return the fields of `metadata.yaml`, in their order."""
-        owner = ((name, getattr(self.owner, name)) for name, _ in _OWNER_SHAPE)
-        fields: dict[str, object] = {name: getattr(self, name) for name, _ in _SHAPE}
+        owner = ((name, getattr(self.owner, name)) for name, _ in _OWNER_FIELDS)
+        fields: dict[str, object] = {name: getattr(self, name) for name, _ in _FIELDS}
         fields["tags"] = dict(self.tags)
         fields["owner"] = {name: value for name, value in owner if value is not None}
         return fields
@@ -83,92 +118,32 @@ class Metadata(Struct, frozen=True):
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any], where: str = "the metadata") -> Metadata:
-        """Check the fields of a `metadata.yaml`. What a later Bayou may have added is passed over."""
+        """Check the fields of a `metadata.yaml`. Fields that a later Bayou may have added are ignored."""
         owner, tags = found.get("owner"), found.get("tags", {})
         if type(owner) is not dict:
-            raise _wrong("owner", where)
-        if type(tags) is not dict or not _SOME_TEXT.issuperset(map(type, chain(tags, tags.values()))):
-            raise _wrong("tags", where)
-        values = _checked(_SHAPE, found, where)
+            raise _invalid("owner", where)
+        if type(tags) is not dict or not _TEXT_ONLY.issuperset(map(type, chain(tags, tags.values()))):
+            raise _invalid("tags", where)
+        values = _check_fields(_FIELDS, found, where)
         if not 0 <= values["size"] <= limits.SIZE_MAX:
-            raise _wrong("size", where)
+            raise _invalid("size", where)
         if not 0 < values["version"] <= limits.VERSION_MAX:
-            raise _wrong("version", where)
-        return cls(owner=Owner(**_checked(_OWNER_SHAPE, owner, where, "owner's ")), tags=tags, **values)
-
-
-_TEXT, _MAYBE, _NUMBER, _TRUTH = (str,), (str, NoneType), (int,), (bool,)
-_SHAPE: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("id", _TEXT),
-    ("name", _TEXT),
-    ("version", _NUMBER),
-    ("content_type", _TEXT),
-    ("size", _NUMBER),
-    ("sha256", _MAYBE),
-    ("created_at", _TEXT),
-    ("lifetime", _MAYBE),
-    ("keep", _MAYBE),
-    ("streaming", _TRUTH),
-    ("deleted", _TRUTH),
-    ("renamed_to", _MAYBE),
-)
-_OWNER_SHAPE: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("model", _TEXT),
-    ("model_id", _TEXT),
-    ("type", _TEXT),
-    ("output", _MAYBE),
-    ("run", _MAYBE),
-    ("workflow", _MAYBE),
-    ("job", _MAYBE),
-    ("step", _MAYBE),
-    ("repo", _TEXT),
-)
-_DEFAULTS = {"streaming": False, "deleted": False}
-_SOME_TEXT = frozenset({str})
-_accepted: set[tuple[object, ...]] = set()
-"""Hot: the types that the fields of one record had, where they were found to be right."""
-
-
-def _checked(
-    shape: tuple[tuple[str, tuple[type, ...]], ...], found: Mapping[str, Any], where: str, whose: str = ""
-) -> dict[str, Any]:
-    values = {name: found.get(name) for name, _ in shape}
-    signature = (len(shape), *map(type, values.values()))
-    if signature not in _accepted:
-        for name, kinds in shape:
-            if values[name] is None:
-                values[name] = _DEFAULTS.get(name)
-            if type(values[name]) not in kinds:  # the very type: a truth value is an int, and no number
-                raise _wrong(f"{whose}{name}", where)
-        _accepted.add((len(shape), *map(type, values.values())))
-    return values
-
-
-def _wrong(name: str, where: str) -> RecordDamaged:
-    return RecordDamaged(
-        f"{where}: its {name} is missing or wrong", hint="bayou datastore verify says whether it is what was stored"
-    )
-
-
-_SPAN = re.compile(r"([1-9][0-9]{0,5})(m|h|d|w|mo|y)", re.ASCII)
-_FIXED = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-_MONTHS = {"mo": 1, "y": 12}
-_LIFETIME_HINT = "write it as 10m, 24h, 7d, 4w, 6mo, 1y, run or infinite"
-_KEEP_HINT = "write it as a number of versions, like 5, or as a time, like 30d"
+            raise _invalid("version", where)
+        return cls(owner=Owner(**_check_fields(_OWNER_FIELDS, owner, where, "owner's ")), tags=tags, **values)
 
 
 class Duration(Struct, frozen=True):
-    """A length of time. Months and years are those of the calendar."""
+    """A length of time. Months and years are calendar months and years."""
 
     count: int
     unit: str
 
     def after(self, start: datetime) -> datetime:
-        """Return the moment this long after `start`; the last day of a month that is too short for its day."""
+        """Return the moment this long after `start`; the month's last day, if the month is too short."""
         months = _MONTHS.get(self.unit)
         try:
             if months is None:
-                return start + self.count * _FIXED[self.unit]
+                return start + self.count * _UNITS[self.unit]
             year, month = divmod(start.year * 12 + start.month - 1 + self.count * months, 12)
             day = min(start.day, calendar.monthrange(year, month + 1)[1])
             return start.replace(year=year, month=month + 1, day=day)
@@ -177,45 +152,40 @@ class Duration(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """How much of an item stays: its newest `count` versions, or those younger than `span`."""
+    """How many versions of an item stay: its newest `count`, or those younger than `span`."""
 
     count: int | None = None
     span: Duration | None = None
 
 
 Lifetime = Duration | Literal["run", "infinite"]
-"""A time from a version's creation; `run`: as long as the record of its workflow run exists; or for ever."""
+"""A time from a version's creation, `run` (as long as the record of its workflow run exists), or `infinite`."""
 
 
 def parse_lifetime(text: str) -> Lifetime:
-    """Return what a lifetime means, or raise `RetentionInvalid`."""
+    """Parse a lifetime, or raise `RetentionInvalid`."""
     if text == "run":
         return "run"
     if text == "infinite":
         return "infinite"
-    span = _span(text)
+    span = _parse_duration(text)
     if span is None:
         raise RetentionInvalid(f"{text!r} is no lifetime", hint=_LIFETIME_HINT)
     return span
 
 
 def parse_keep(text: str) -> Keep:
-    """Return what a `keep` means, or raise `RetentionInvalid`."""
+    """Parse a `keep`, or raise `RetentionInvalid`."""
     if text.isascii() and text.isdigit() and int(text) > 0:
         return Keep(count=int(text))
-    span = _span(text)
+    span = _parse_duration(text)
     if span is None:
         raise RetentionInvalid(f"{text!r} does not say how much to keep", hint=_KEEP_HINT)
     return Keep(span=span)
 
 
-def _span(text: str) -> Duration | None:
-    found = _SPAN.fullmatch(text)
-    return Duration(int(found[1]), found[2]) if found else None
-
-
 class Options(TypedDict, total=False):
-    """What `save`, `allocate` and `Stage.save` take by name."""
+    """Keyword arguments of `save`, `allocate` and `Stage.save`."""
 
     content_type: str | None
     tags: Mapping[str, str]
@@ -225,8 +195,8 @@ class Options(TypedDict, total=False):
     owner: Owner | None
 
 
-class Terms(Struct, frozen=True):
-    """One version to be: whose, under which name, and how it is to be kept."""
+class NewVersion(Struct, frozen=True):
+    """A version that is to be saved: its item, its owner and its retention."""
 
     item: VersionPath
     owner: Owner
@@ -238,9 +208,9 @@ class Terms(Struct, frozen=True):
     streaming: bool
 
     @classmethod
-    def of(cls, model: ModelRef, name: str, repo_id: str, at: str, options: Options) -> Terms:
-        """Check what was said; `NameRefused` or `RetentionInvalid` where it cannot be."""
-        check_place(model, name)
+    def of(cls, model: ModelRef, name: str, repo_id: str, at: str, options: Options) -> NewVersion:
+        """Check the caller's options; raise `NameRefused` or `RetentionInvalid`."""
+        check_item(model, name)
         lifetime, keep = options.get("lifetime"), options.get("keep")
         if lifetime is not None:
             parse_lifetime(lifetime)
@@ -258,7 +228,7 @@ class Terms(Struct, frozen=True):
         )
 
     def metadata(self, number: int, item_id: str, content: Measured) -> Metadata:
-        """Return the metadata of this version under a number."""
+        """Return the metadata of this version with a number."""
         return Metadata(
             id=item_id,
             name=self.item.name,
@@ -276,21 +246,47 @@ class Terms(Struct, frozen=True):
 
 
 def load(tree: Worktree, path: str) -> bytes | None:
-    """Return the bytes of a record's file; None if it is not here. Of too long a file the readers refuse what comes."""
+    """Return the bytes of a record's file; None if the tree lacks it. Readers refuse a file that is too long."""
     try:
         with tree.open(path) as file:
-            return read_at_most(file, most_bytes(path))
+            return read_at_most(file, max_bytes(path))
     except FileNotFoundError:
         return None
 
 
-def metadata_at(tree: Worktree, place: VersionPath) -> Metadata | None:
-    """Return what is known of a version; None if there is none here, `RecordDamaged` if nobody can tell."""
-    data = load(tree, place.metadata)
-    return None if data is None else Metadata.from_bytes(data, place.metadata).at(place)
+def metadata_at(tree: Worktree, location: VersionPath) -> Metadata | None:
+    """Return the metadata of a version; None if the tree lacks it, `RecordDamaged` if it cannot be parsed."""
+    data = load(tree, location.metadata)
+    return None if data is None else Metadata.from_bytes(data, location.metadata).at(location)
 
 
 def numbers_in(tree: Worktree, directory: str) -> list[int]:
-    """Return the numbers of an item that are taken here, visible or not, the highest first."""
+    """Return the version numbers that the tree has of an item, visible or not, the highest first."""
     found = (version_number(name) for name in tree.names(directory))
     return sorted((number for number in found if number is not None), reverse=True)
+
+
+def _check_fields(
+    fields: tuple[tuple[str, tuple[type, ...]], ...], found: Mapping[str, Any], where: str, whose: str = ""
+) -> dict[str, Any]:
+    values = {name: found.get(name) for name, _ in fields}
+    signature = (len(fields), *map(type, values.values()))
+    if signature not in _accepted_types:
+        for name, kinds in fields:
+            if values[name] is None:
+                values[name] = _DEFAULTS.get(name)
+            if type(values[name]) not in kinds:  # exactly this type: bool is a subclass of int
+                raise _invalid(f"{whose}{name}", where)
+        _accepted_types.add((len(fields), *map(type, values.values())))
+    return values
+
+
+def _invalid(name: str, where: str) -> RecordDamaged:
+    return RecordDamaged(
+        f"{where}: its {name} is missing or wrong", hint="bayou datastore verify says whether it is what was stored"
+    )
+
+
+def _parse_duration(text: str) -> Duration | None:
+    found = _DURATION.fullmatch(text)
+    return Duration(int(found[1]), found[2]) if found else None

@@ -1,11 +1,10 @@
-"""Outputs: what came of running a model's methods, one file each.
+"""Outputs of methods, and the evaluated definitions that they ran with.
 
-`outputs/<type…>/<model-id>/<id>.yaml`. Lists are answered by the catalog, without a look at any file.
-
-Evaluated definitions: what a model or a workflow really was when it ran.
-
-`definitions-evaluated/<type…>/<model-id>/<output-id>.yaml`, `workflows-evaluated/<workflow-id>/<run-id>.yaml` (or
-`evaluated.yaml`, without a run). That a model was deleted on purpose is recorded beside them.
+An output is the record of one run of a model's method, `outputs/<type…>/<model-id>/<id>.yaml`; the catalog answers
+lists of them without opening a file. An evaluated definition is what a model or a workflow was, expressions replaced by
+values, when it ran: `definitions-evaluated/<type…>/<model-id>/<output-id>.yaml`,
+`workflows-evaluated/<workflow-id>/<run-id>.yaml` (`evaluated.yaml` without a run). The record that a model was deleted
+on purpose is beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from bayou.core.clock import now
 from bayou.core.errors import RecordNotFound
 from bayou.data import document
 from bayou.data.catalog.derive import derive, output_row
-from bayou.data.catalog.rows import Made, OutputRow
+from bayou.data.catalog.rows import OutputRow, SavedVersion
 from bayou.data.context import DataContext
 from bayou.data.layout import (
     ModelRef,
@@ -34,9 +33,9 @@ from bayou.data.layout import (
 
 
 class Output(Struct, frozen=True):
-    """One run of a method. `data` is what it saved; `run` to `step` say for which workflow, if for one.
+    """One run of a method. `data` has the versions that it saved; `run` to `step` name the workflow step, if any.
 
-    `model`, `model_id` and `type` are those of the model that it is saved for.
+    `OutputRepository.save` sets `model`, `model_id` and `type`.
     """
 
     id: str
@@ -46,7 +45,7 @@ class Output(Struct, frozen=True):
     finished_at: str | None = None
     duration_s: float | None = None
     inputs: Mapping[str, object] = field(default_factory=dict)
-    data: tuple[Made, ...] = ()
+    data: tuple[SavedVersion, ...] = ()
     error: str | None = None
     run: str | None = None
     workflow: str | None = None
@@ -59,11 +58,11 @@ class Output(Struct, frozen=True):
 
     def to_document(self) -> dict[str, Any]:
         """Return the fields of the output's file."""
-        return {**asdict(self), "data": [asdict(made) for made in self.data]}
+        return {**asdict(self), "data": [asdict(version) for version in self.data]}
 
     @classmethod
     def from_document(cls, fields: Mapping[str, Any], path: str) -> Output:
-        """Check the fields of an output's file; `RecordDamaged` names it, and what is wrong with it."""
+        """Check the fields of an output's file; `RecordDamaged` names the file and what is wrong."""
         row = output_row(path, fields)
         inputs = fields.get("inputs") or {}
         if not isinstance(inputs, dict):
@@ -78,19 +77,19 @@ class OutputRepository:
         self._context = context
 
     def save(self, model: ModelRef, output: Output) -> Output:
-        """Write an output, or write it again with what is known by now; return it as it is kept."""
+        """Write an output, for the first time or again; return it as the file has it."""
         check_id(output.id, "an output")
         check_tags(output.tags)
-        kept = replace(output, model=model.name, model_id=model.id, type=model.type)
+        saved = replace(output, model=model.name, model_id=model.id, type=model.type)
         path = output_path(model.type, model.id, output.id)
-        data = document.dump(kept.to_document())
+        data = document.dump(saved.to_document())
         row = derive(path, data)
         self._context.tree.write(path, data)
-        self._context.tell([row])
-        return kept
+        self._context.update_catalog([row])
+        return saved
 
     def get(self, output_id: str) -> Output:
-        """Return an output, whosever it is; `RecordNotFound` if there is none."""
+        """Return an output of any model; `RecordNotFound` if there is none."""
         self._context.catalog.refresh()
         row = self._context.catalog.output(output_id)
         data = self._context.load(row.path) if row is not None else None
@@ -101,7 +100,7 @@ class OutputRepository:
         return Output.from_document(document.load(data, row.path), row.path)
 
     def list(self, model: ModelRef) -> list[OutputRow]:
-        """Return the outputs of a model in short, the newest first."""
+        """Return the catalog's rows of a model's outputs, the newest first."""
         self._context.catalog.refresh()
         return self._context.catalog.outputs(model.id)
 
@@ -113,30 +112,30 @@ class EvaluatedRepository:
         self._context = context
 
     def save_definition(self, model: ModelRef, output_id: str, evaluated: Mapping[str, object]) -> None:
-        """Keep what a model was when it made an output."""
+        """Save the evaluated definition with which a model made an output."""
         path = evaluated_definition_path(model.type, model.id, check_id(output_id, "an output"))
         self._context.tree.write(path, document.dump(evaluated))
 
     def get_definition(self, model: ModelRef, output_id: str) -> dict[str, Any]:
-        """Return what a model was when it made an output; `RecordNotFound` if nobody kept it."""
+        """Return the evaluated definition of an output's model; `RecordNotFound` if there is none."""
         path = evaluated_definition_path(model.type, model.id, check_id(output_id, "an output"))
         return self._load(path, f"evaluated definition of {model.name} for output {output_id}")
 
     def save_workflow(self, workflow_id: str, run_id: str | None, evaluated: Mapping[str, object]) -> None:
-        """Keep what a workflow was when it ran, or (None) what it was evaluated to without a run."""
+        """Save the evaluated definition of a workflow's run, or (None) of an evaluation without a run."""
         self._context.tree.write(_workflow_path(workflow_id, run_id), document.dump(evaluated))
 
     def get_workflow(self, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
-        """Return what a workflow was when it ran, or was last evaluated to; `RecordNotFound` if nobody kept it."""
+        """Return the evaluated definition of a run, or (None) of the last evaluation; or raise `RecordNotFound`."""
         return self._load(_workflow_path(workflow_id, run_id), f"evaluated workflow {workflow_id}")
 
     def record_deleted(self, model: ModelRef) -> None:
-        """Record that a model was deleted on purpose: then its data is nobody's, wherever it is (F118)."""
+        """Record that a model was deleted on purpose: every machine may then prune its data (F118)."""
         fields = {"id": model.id, "name": model.name, "type": model.type, "deleted_at": now()}
         self._context.tree.write(deleted_model_path(model.type, model.id), document.dump(fields))
 
     def was_deleted(self, kind: str, model_id: str) -> bool:
-        """Say whether it is recorded that a model was deleted."""
+        """Say whether a record exists that a model was deleted."""
         return self._context.tree.exists(deleted_model_path(kind, model_id))
 
     def _load(self, path: str, what: str) -> dict[str, Any]:

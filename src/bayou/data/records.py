@@ -1,7 +1,4 @@
-"""A datastore's records, open for work.
-
-Let the catalog hear of what a sync has brought.
-"""
+"""`Records`: the four repositories of a datastore, opened together; and the catalog's refresh after a sync."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING
 from bayou.core.errors import BayouError
 from bayou.data.allocate import renumber
 from bayou.data.catalog import Catalog
-from bayou.data.changes import settle
+from bayou.data.changes import finish_pending
 from bayou.data.context import DataContext
 from bayou.data.engine import CatalogEngine
 from bayou.data.items import DataRepository
@@ -32,8 +29,9 @@ if TYPE_CHECKING:
 class Records:
     """The four repositories on one datastore, and what they work with. Use it as a context manager.
 
-    No request is sent by opening it; what a killed process left half done is done first. `guard` is asked before every
-    change of the tree; `engine` says who does what looks at everything. A `connection` stays open when this is closed.
+    Opening sends no request; it first finishes the change sets that killed processes left pending (V19). The tree calls
+    `guard` before every change; `engine` chooses who does jobs over all records. `close` leaves a given `connection`
+    open.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Records:
             self.sync = datastore.sync
             self.catalog = self._open.enter_context(Catalog(repo, self.tree, self.engine, self.connection))
             self.context = DataContext(repo, self.tree, self.sync, self.catalog)
-            settle(self.context)
+            finish_pending(self.context)
         except BaseException:
             self._open.close()
             raise
@@ -62,7 +60,7 @@ class Records:
 
     @cached_property
     def outputs(self) -> OutputRepository:
-        from bayou.data.outputs import OutputRepository  # noqa: PLC0415  (who lists data needs none of these)
+        from bayou.data.outputs import OutputRepository  # noqa: PLC0415  (a list of data needs none of these)
 
         return OutputRepository(self.context)
 
@@ -79,7 +77,7 @@ class Records:
         return EvaluatedRepository(self.context)
 
     def close(self) -> None:
-        """Give up this process's presence in the datastore."""
+        """Close the catalog and the datastore."""
         self._open.close()
 
     def __enter__(self) -> Records:
@@ -92,13 +90,11 @@ class Records:
 
 
 def refresh_catalog(repo: Repo, engine: Choice = "auto", connection: Connection | None = None) -> None:
-    """Let the catalog catch up, if there is one: whoever never asked it for anything pays nothing for it.
+    """Refresh the catalog after a sync, if the repo has one; without a catalog this costs nothing.
 
-    It is derived (V20): what it cannot take in now, it takes in when it is next asked, and says so then.
+    The catalog is derived (V20), so an error here is no error of the sync: the next query refreshes it and reports.
     """
     if not repo.catalog.exists():
         return
-    from bayou.data.engine import CatalogEngine  # noqa: PLC0415
-
     with contextlib.suppress(BayouError), Records(repo, engine=CatalogEngine(engine), connection=connection) as records:
         records.catalog.refresh()

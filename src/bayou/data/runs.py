@@ -1,7 +1,4 @@
-"""One run of a workflow, as its file has it.
-
-Runs of workflows: `workflow-runs/<workflow-id>/<run-id>.yaml`. Searches are answered by the catalog alone.
-"""
+"""Records of workflow runs: `workflow-runs/<workflow-id>/<run-id>.yaml`. The catalog alone answers searches."""
 
 from __future__ import annotations
 
@@ -12,14 +9,22 @@ from msgspec import Struct, field
 
 from bayou.core.errors import RecordNotFound
 from bayou.data import document
-from bayou.data.catalog.derive import derive, made_in, maybe_text_in, number_in, records_in, run_row, text_in
-from bayou.data.catalog.rows import Made, RunRow
+from bayou.data.catalog.derive import (
+    derive,
+    number_in,
+    optional_text_in,
+    records_in,
+    run_row,
+    saved_version_in,
+    text_in,
+)
+from bayou.data.catalog.rows import RunRow, SavedVersion
 from bayou.data.context import DataContext
 from bayou.data.layout import check_id, check_tags, run_path
 
 
 class StepRecord(Struct, frozen=True):
-    """What one step did: which method of which model, and what that saved."""
+    """What one step did: which method of which model, and which versions that saved."""
 
     name: str
     status: str
@@ -28,17 +33,19 @@ class StepRecord(Struct, frozen=True):
     output: str | None = None
     duration_s: float | None = None
     error: str | None = None
-    data: tuple[Made, ...] = ()
+    data: tuple[SavedVersion, ...] = ()
 
 
 class Job(Struct, frozen=True):
+    """What one job of a run did."""
+
     name: str
     status: str
     steps: tuple[StepRecord, ...] = ()
 
 
 class Run(Struct, frozen=True):
-    """A workflow's run. It is saved again whenever more is known of it."""
+    """One run of a workflow. It is saved again after each step."""
 
     run_id: str
     workflow_id: str
@@ -59,12 +66,12 @@ class Run(Struct, frozen=True):
 
     @classmethod
     def from_document(cls, fields: Mapping[str, Any], path: str) -> Run:
-        """Check the fields of a run's file; `RecordDamaged` names it, and what is wrong with it."""
+        """Check the fields of a run's file; `RecordDamaged` names the file and what is wrong."""
         row = run_row(path, fields)
         inputs = fields.get("inputs") or {}
         if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
             raise document.damaged(path, "its inputs are no mapping")
-        jobs = tuple(_job(path, one) for one in records_in(path, fields, "jobs"))
+        jobs = tuple(_job(path, job) for job in records_in(path, fields, "jobs"))
         return cls(
             run_id=row.run_id,
             workflow_id=row.workflow_id,
@@ -80,28 +87,28 @@ class Run(Struct, frozen=True):
         )
 
 
-def _fields(record: Run | Job | StepRecord | Made) -> dict[str, Any]:
-    """Return the fields of one record, in order, as they are."""
+def _fields(record: Run | Job | StepRecord | SavedVersion) -> dict[str, Any]:
+    """Return the fields of a struct, in order, without converting their values."""
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _step_fields(step: StepRecord) -> dict[str, Any]:
-    return {**_fields(step), "data": [_fields(made) for made in step.data]}
+    return {**_fields(step), "data": [_fields(version) for version in step.data]}
 
 
 def _job(path: str, found: Mapping[str, Any]) -> Job:
-    steps = tuple(_step(path, one) for one in records_in(path, found, "steps"))
+    steps = tuple(_step(path, step) for step in records_in(path, found, "steps"))
     return Job(text_in(path, found, "name"), text_in(path, found, "status"), steps)
 
 
 def _step(path: str, found: Mapping[str, Any]) -> StepRecord:
-    """Check the fields of a step; what a later Bayou may have added is passed over."""
+    """Check the fields of a step. Fields that a later Bayou may have added are ignored."""
     return StepRecord(
         name=text_in(path, found, "name"),
         status=text_in(path, found, "status"),
-        **{key: maybe_text_in(path, found, key) for key in ("model", "method", "output", "error")},
+        **{key: optional_text_in(path, found, key) for key in ("model", "method", "output", "error")},
         duration_s=number_in(path, found, "duration_s"),
-        data=tuple(made_in(path, one) for one in records_in(path, found, "data")),
+        data=tuple(saved_version_in(path, version) for version in records_in(path, found, "data")),
     )
 
 
@@ -112,7 +119,7 @@ class RunRepository:
         self._context = context
 
     def save(self, run: Run) -> None:
-        """Write a run's record, or write it again with what is known by now."""
+        """Write a run's record, for the first time or again."""
         check_id(run.run_id, "a run")
         check_id(run.workflow_id, "a workflow")
         check_tags(run.tags)
@@ -120,7 +127,7 @@ class RunRepository:
         data = document.dump(run.to_document())
         row = derive(path, data)
         self._context.tree.write(path, data)
-        self._context.tell([row])
+        self._context.update_catalog([row])
 
     def get(self, run_id: str) -> Run:
         """Return a run; `RecordNotFound` if there is none."""
@@ -131,10 +138,10 @@ class RunRepository:
         return Run.from_document(document.load(data, row.path), row.path)
 
     def delete(self, run_id: str) -> None:
-        """Delete a run's record; data whose lifetime is that of the run expires with it."""
+        """Delete a run's record; data with the lifetime `run` expires with it."""
         path = self._row(run_id).path
         self._context.tree.delete(path)
-        self._context.tell([], [path])
+        self._context.update_catalog([], [path])
 
     def search(
         self,
@@ -146,9 +153,9 @@ class RunRepository:
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> tuple[list[RunRow], int]:
-        """Return the runs that fit all that is said, in short, the newest first, and how many fit in all.
+        """Return the catalog's rows of the runs that match all arguments, the newest first, and how many match in all.
 
-        `workflow` is the name or id of one, `since` a time as records have it.
+        `workflow` is the name or id of a workflow, `since` a time as records write it.
         """
         self._context.catalog.refresh()
         return self._context.catalog.runs(

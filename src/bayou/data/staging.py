@@ -1,9 +1,8 @@
-"""Versions in the making: written beside their places, invisible until they are published or finalized.
+"""Writing versions: one, one that a program writes by itself, several that appear together, or an append.
 
-Appending to streaming data.
-
-The content is as long as its metadata says. New bytes lie beyond that, invisible, until the metadata is replaced; what
-a killed append left there is cut off by the next one.
+A new version is written to a directory beside its item, invisible until it is published. An append to streaming data
+writes beyond the size that the metadata has, where no reader looks, and then replaces the metadata; the next append
+truncates what a killed append left.
 """
 
 from __future__ import annotations
@@ -20,57 +19,59 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.errors import BayouError, ContentChanged, ContentDamaged, NotStreaming, UsageError
-from bayou.data.allocate import allocate_version, describe, item_id, next_number, within
-from bayou.data.changes import ChangeSet, Placement, change, exclusive_change
-from bayou.data.content import Content, Measured, chunks, pass_on
+from bayou.data.allocate import allocate_version, check_number, item_id, next_number, write_metadata
+from bayou.data.changes import ChangeSet, Placement, apply_changeset, exclusive_change
+from bayou.data.content import Content, Measured, chunks, copy_measured
 from bayou.data.context import DataContext
 from bayou.data.items import fetch, find_item
 from bayou.data.layout import RAW, ModelRef
-from bayou.data.metadata import Metadata, Options, Terms
+from bayou.data.metadata import Metadata, NewVersion, Options
 from bayou.worktree.staged_directory import StagedDirectory
 
 
-def save(context: DataContext, terms: Terms, content: Content) -> Metadata:
-    """Save one version: visible, whole and durable when this returns; nothing of it stays if it raises."""
-    with context.tree.stage_directory(terms.item.item) as assembly:
-        with assembly.writing(RAW) as file:
-            measured = pass_on(content, file)
-        return publish_one(context, terms, assembly, measured)
+def save(context: DataContext, version: NewVersion, content: Content) -> Metadata:
+    """Save one version: visible, whole and durable when this returns; if it raises, nothing stays."""
+    with context.tree.stage_directory(version.item.item) as directory:
+        with directory.writing(RAW) as file:
+            measured = copy_measured(content, file)
+        return publish_version(context, version, directory, measured)
 
 
-def publish_one(context: DataContext, terms: Terms, assembly: StagedDirectory, measured: Measured) -> Metadata:
-    """Give an assembled version its number, and tell the catalog."""
-    wanted = terms.metadata(next_number(context, terms.item), item_id(context, terms.item), measured)
-    describe(assembly, wanted)
-    metadata = allocate_version(context, assembly, wanted)
-    context.told([metadata])
+def publish_version(
+    context: DataContext, version: NewVersion, directory: StagedDirectory, measured: Measured
+) -> Metadata:
+    """Give a staged version its number, and update the catalog."""
+    wanted = version.metadata(next_number(context, version.item), item_id(context, version.item), measured)
+    write_metadata(directory, wanted)
+    metadata = allocate_version(context, directory, wanted)
+    context.update_versions([metadata])
     return metadata
 
 
 class Allocation:
-    """Room for content that a program writes by itself. `finalize` makes it a version; else nothing stays of it.
+    """A path for content that a program writes by itself. `finalize` makes it a version.
 
-    Use it as a context manager: leaving the block without `finalize` abandons it.
+    Use it as a context manager: leaving the block without `finalize` deletes what was written.
     """
 
-    def __init__(self, context: DataContext, terms: Terms) -> None:
+    def __init__(self, context: DataContext, version: NewVersion) -> None:
         self._context = context
-        self._terms = terms
-        self._assembly = context.tree.stage_directory(terms.item.item).__enter__()
+        self._version = version
+        self._directory = context.tree.stage_directory(version.item.item).__enter__()
 
     @property
     def path(self) -> Path:
-        """Where to write the content: a file that is not there yet."""
-        return self._assembly.path / RAW
+        """Where to write the content: a file that does not exist yet."""
+        return self._directory.path / RAW
 
     def finalize(self) -> Metadata:
-        """Make what was written a version; it must not change any more."""
-        measured = _measure(self._assembly)
-        return publish_one(self._context, self._terms, self._assembly, measured)
+        """Make the written file a version. The program must not change the file any more."""
+        measured = _measure(self._directory)
+        return publish_version(self._context, self._version, self._directory, measured)
 
     def abandon(self) -> None:
-        """Give it up; what was written goes."""
-        self._assembly.discard()
+        """Delete what was written."""
+        self._directory.discard()
 
     def __enter__(self) -> Allocation:
         return self
@@ -78,85 +79,66 @@ class Allocation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._assembly.__exit__(kind, error, trace)
-
-
-def _measure(assembly: StagedDirectory) -> Measured:
-    """Look at content that a program has written by itself, and make it durable."""
-    try:
-        # Not blocking, or a FIFO would wait for its writer.
-        descriptor = os.open(assembly.path / RAW, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        raise _nothing_written() from None
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _nothing_written()
-        measured = pass_on(file)
-    assembly.sync(RAW)
-    return measured
-
-
-def _nothing_written() -> UsageError:
-    return UsageError("no file was written to the allocated path", hint="write the content to its `path` first")
+        self._directory.__exit__(kind, error, trace)
 
 
 class _Staged(Struct, frozen=True):
-    terms: Terms
-    assembly: StagedDirectory
+    version: NewVersion
+    directory: StagedDirectory
     measured: Measured
 
 
 class Stage:
-    """Versions that become visible together or not at all. Leaving the block without `publish` drops them."""
+    """Versions that become visible together or not at all. Leaving the block without `publish` deletes them."""
 
-    def __init__(self, context: DataContext, terms_of: Callable[..., Terms]) -> None:
+    def __init__(self, context: DataContext, new_version: Callable[..., NewVersion]) -> None:
         self._context = context
-        self._terms_of = terms_of
+        self._new_version = new_version
         self._open = ExitStack()
         self._staged: list[_Staged] = []
 
     def save(self, model: ModelRef, name: str, content: Content, **options: Unpack[Options]) -> None:
         """Add a version; takes what `DataRepository.save` takes."""
-        terms = self._terms_of(model, name, options)
-        assembly = self._open.enter_context(self._context.tree.stage_directory(terms.item.item))
-        with assembly.writing(RAW) as file:
-            measured = pass_on(content, file)
-        self._staged.append(_Staged(terms, assembly, measured))
+        version = self._new_version(model, name, options)
+        directory = self._open.enter_context(self._context.tree.stage_directory(version.item.item))
+        with directory.writing(RAW) as file:
+            measured = copy_measured(content, file)
+        self._staged.append(_Staged(version, directory, measured))
 
     @contextmanager
-    def room(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
-        """Give the place of a file that a program writes by itself; a version waits here when the block has ended."""
-        terms = self._terms_of(model, name, options)
-        assembly = self._open.enter_context(self._context.tree.stage_directory(terms.item.item))
-        yield assembly.path / RAW
-        self._staged.append(_Staged(terms, assembly, _measure(assembly)))
+    def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Iterator[Path]:
+        """Yield the path of a file that a program writes by itself; the block's end adds the version to the stage."""
+        version = self._new_version(model, name, options)
+        directory = self._open.enter_context(self._context.tree.stage_directory(version.item.item))
+        yield directory.path / RAW
+        self._staged.append(_Staged(version, directory, _measure(directory)))
 
     def publish(self) -> list[Metadata]:
-        """Make all of them visible; return their metadata in the order in which they were saved."""
+        """Make all versions visible; return their metadata in the order in which they were saved."""
         staged, self._staged = self._staged, []
         if not staged:
             return []
         with self._open, exclusive_change(self._context):
             described = self._describe(staged)
             placements = tuple(
-                Placement(one.assembly.parent, one.assembly.temporary, metadata.version)
-                for one, metadata in zip(staged, described, strict=True)
+                Placement(entry.directory.parent, entry.directory.temporary, metadata.version)
+                for entry, metadata in zip(staged, described, strict=True)
             )
-            StagedDirectory.keep([one.assembly for one in staged])
-            return change(self._context, ChangeSet(placements=placements))
+            StagedDirectory.keep([entry.directory for entry in staged])
+            return apply_changeset(self._context, ChangeSet(placements=placements))
 
     def _describe(self, staged: list[_Staged]) -> list[Metadata]:
-        """Give each version its metadata; several of one item get numbers in a row."""
-        begun: dict[str, Metadata] = {}
+        """Write the metadata of each version; several versions of an item get consecutive numbers."""
+        newest: dict[str, Metadata] = {}
         described = []
-        for one in staged:
-            item = one.terms.item
-            last = begun.get(item.item)
-            number = within(last.version + 1, item) if last is not None else next_number(self._context, item)
+        for entry in staged:
+            item = entry.version.item
+            last = newest.get(item.item)
+            number = check_number(last.version + 1, item) if last is not None else next_number(self._context, item)
             identity = last.id if last is not None else item_id(self._context, item)
-            begun[item.item] = one.terms.metadata(number, identity, one.measured)
-            describe(one.assembly, begun[item.item])
-            described.append(begun[item.item])
+            newest[item.item] = entry.version.metadata(number, identity, entry.measured)
+            write_metadata(entry.directory, newest[item.item])
+            described.append(newest[item.item])
         return described
 
     def __enter__(self) -> Stage:
@@ -169,34 +151,53 @@ class Stage:
 
 
 def prepare(context: DataContext, model: ModelRef, name: str, version: int | None) -> Metadata:
-    """Return the version to append to, and fetch its content if it is not here: nobody waits for that in a turn."""
+    """Return the version to append to, and fetch its content: nothing waits for the network in `exclusive_change`."""
     metadata = find_item(context, model, name, version).metadata
     if not metadata.streaming:
         raise NotStreaming(
             f"{metadata.name} of {model.name} is not streaming data: its versions never change",
             hint=f"save a new version with `bayou data put {model.name} {metadata.name}`",
         )
-    fetch(context, metadata.place.raw)
+    fetch(context, metadata.location.raw)
     return metadata
 
 
 def append(context: DataContext, model: ModelRef, name: str, content: Content, version: int | None) -> Metadata:
-    """Add to a version, or (None) the newest, in one's turn: all of `content`, or, if this raises, nothing."""
+    """Append to a version, or (None) the newest, inside `exclusive_change`; if this raises, nothing is appended."""
     metadata = prepare(context, model, name, version)
-    raw = metadata.place.raw
+    raw = metadata.location.raw
     size = metadata.size
     try:
         for chunk in chunks(content):
             context.tree.append(raw, chunk, at=size)
             size += len(chunk)
-        # A hash of all of it would mean to read all of it, each time.
+        # Each append would have to read the whole content to know its hash.
         longer = replace(metadata, size=size, sha256=None)
-        context.tree.write(metadata.place.metadata, longer.to_bytes())
+        context.tree.write(metadata.location.metadata, longer.to_bytes())
     except ContentChanged as error:
         raise ContentDamaged(f"cannot append to {raw}: {error.message}", hint=error.hint) from None
     except BaseException:
         with suppress(BayouError):
             context.tree.append(raw, b"", at=metadata.size)
         raise
-    context.told([longer])
+    context.update_versions([longer])
     return longer
+
+
+def _measure(directory: StagedDirectory) -> Measured:
+    """Measure content that a program has written by itself, and make it durable."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+        descriptor = os.open(directory.path / RAW, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        raise _nothing_written() from None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _nothing_written()
+        measured = copy_measured(file)
+    directory.sync(RAW)
+    return measured
+
+
+def _nothing_written() -> UsageError:
+    return UsageError("no file was written to the allocated path", hint="write the content to its `path` first")

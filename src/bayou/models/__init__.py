@@ -1,6 +1,6 @@
-"""Models: who owns data. A definition is a file that people write and commit, `models/<type…>/<name>.yaml`.
+"""Models: the owners of data. A definition is a file that people write and commit, `models/<type…>/<name>.yaml`.
 
-Nothing here talks to a store, and only `delete_model` touches data (F094).
+Finding and editing definitions sends no request, and only `delete_model` changes data (F094).
 """
 
 from bayou.models.definition import Definition, load_definition

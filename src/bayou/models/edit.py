@@ -1,7 +1,4 @@
-"""Making a definition.
-
-Deleting a model.
-"""
+"""Creating and deleting models: `create_model` writes a definition, `delete_model` removes it, and data if asked."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-    """Write the definition of a new model of type `kind`, whole or not at all; `ModelExists` if there is one."""
+    """Write the definition of a new model of type `kind`, atomically; `ModelExists` if the file exists."""
     path = f"{FOLDER}/{check_type(kind)}/{check_name(name)}{SUFFIX}"
     made = Definition(str(uuid.uuid4()), name, kind, dict(arguments or {}), {}, {}, path)
     file = repo.root / path
@@ -42,7 +39,7 @@ def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, objec
 def _text(made: Definition) -> str:
     import yaml  # noqa: PLC0415
 
-    # In the order in which people read them; a key that has nothing to say is left out.
+    # In the order in which people read them; empty keys are left out.
     document: dict[str, object] = {"id": made.id, "name": made.name, "type": made.type}
     if made.arguments:
         document["arguments"] = dict(made.arguments)
@@ -50,23 +47,23 @@ def _text(made: Definition) -> str:
 
 
 class DeletedModel(Struct, frozen=True):
-    """What went with a model: versions of its data."""
+    """The report of a deletion: the model's id, and how many versions of its data went."""
 
     id: str
     data_deleted: int
 
 
 def delete_model(records: Records, model: Definition, *, with_data: bool) -> DeletedModel:
-    """Delete a definition, and note that it was deleted; `ModelHasData` while there is data, unless `with_data`.
+    """Delete a definition, and record that it was deleted; `ModelHasData` while it has data, unless `with_data`.
 
-    V19: the definition goes last, so that a call which was killed can be repeated. The note is what `prune` goes by: a
-    definition that is merely not here may be somewhere else (F118).
+    V19: the definition goes last, so that a call that was killed can be repeated. `prune` needs the record: a missing
+    definition may exist in another clone (F118).
     """
     names = {row.name for row in records.data.find(model=model.ref)}
     if names and not with_data:
         many = f"{len(names)} items" if len(names) > 1 else f"data ({min(names)})"
         raise ModelHasData(
-            f"{model.name} has {many}, which nobody would own any more",
+            f"{model.name} has {many}, which no model would own any more",
             hint=f"delete both with `bayou model delete {model.name} --data`",
         )
     deleted = sum(records.data.delete(model.ref, name) for name in sorted(names))
@@ -80,7 +77,7 @@ def _remove(repo: Repo, model: Definition) -> None:
     file = repo.root / model.path
     file.unlink(missing_ok=True)
     directory = file.parent
-    with contextlib.suppress(OSError):  # one that is not empty stays, with all above it
+    with contextlib.suppress(OSError):  # a directory that is not empty stays, with all its parents
         while directory != repo.root / FOLDER:
             os.rmdir(directory)
             directory = directory.parent

@@ -1,7 +1,4 @@
-"""Finding definitions: by name, by id, all of them.
-
-Who is meant by MODEL on a command line.
-"""
+"""Finding models: all definitions, a definition by name or id, and the model that a command line names."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from bayou.models.definition import (
     FOLDER,
     SUFFIX,
     Definition,
-    checked_place,
+    checked_type_and_name,
     is_id,
     load_definition,
-    place,
     read_definition,
+    type_and_name,
 )
 from bayou.repo import Repo
 from bayou.sync.plan.policy import ModelRef
@@ -31,19 +28,19 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
     from bayou.state.connection import Connection
 
-# A key at the edge of a YAML file is one of its top keys; anything less plain is left to the YAML parser.
+# A key at the start of a line is a top-level key; the YAML parser reads definitions that write it in another way.
 _ID_LINE = re.compile(rb"""^id:[ \t]+(["']?)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\1[ \t]*\r?$""", re.MULTILINE)
 
 
 class ModelListing(Struct, frozen=True):
-    """Every definition that can be read, and an error for each that cannot."""
+    """Every definition that can be read, and an error for each other file."""
 
     models: tuple[Definition, ...]
     bad: tuple[ModelInvalid, ...]
 
 
 def list_models(repo: Repo) -> ModelListing:
-    """Read every definition, by type and name. One that is damaged hides no other."""
+    """Read every definition, in order of type and name. A damaged definition hides no other."""
     models, bad = [], []
     for path in _paths(repo):
         try:
@@ -54,7 +51,7 @@ def list_models(repo: Repo) -> ModelListing:
 
 
 def find_model(repo: Repo, text: str) -> Definition:
-    """Return the definition of this name or id; `ModelNotFound`, or `ModelAmbiguous` where types share the name."""
+    """Return the definition with this name or id; `ModelNotFound`, or `ModelAmbiguous` if types share the name."""
     found = _matching(repo, text)
     if not found:
         raise not_found(repo, text)
@@ -64,18 +61,18 @@ def find_model(repo: Repo, text: str) -> Definition:
 
 
 def defined(repo: Repo, text: str) -> ModelRef | None:
-    """Return who is meant by a name or id, if a definition says so. Loads no YAML parser for a plain file."""
+    """Return the defined model with this name or id; None if there is none. Needs no YAML parser for a plain file."""
     found = _matching(repo, text)
     return only(found, text) if found else None
 
 
 def defined_ids(repo: Repo) -> set[str]:
-    """Return the ids of all models that are defined here; `ModelInvalid` if one of them cannot be told."""
+    """Return the ids of all models that this repo defines; `ModelInvalid` if a definition cannot be read."""
     return {_ref(repo, path).id for path in _paths(repo)}
 
 
 def only(found: Collection[ModelRef], text: str) -> ModelRef:
-    """Return the one model that `text` can mean, or raise `ModelAmbiguous`, which lists them all."""
+    """Return the only model that was found, or raise `ModelAmbiguous`, which lists them all."""
     first, *others = found
     if others:
         listed = ", ".join(f"{ref.type} {ref.id}" for ref in sorted(found, key=lambda ref: (ref.type, ref.id)))
@@ -84,17 +81,17 @@ def only(found: Collection[ModelRef], text: str) -> ModelRef:
 
 
 def not_found(repo: Repo, text: str) -> ModelNotFound:
-    """Return the error for a model that nobody knows, with the nearest name that somebody does."""
+    """Return the error for an unknown model, with the nearest known name."""
     hint = "list the models with `bayou model list`; make one with `bayou model create`"
-    known = {place(path)[1] for path in _paths(repo)}
+    known = {type_and_name(path)[1] for path in _paths(repo)}
     return ModelNotFound(f"there is no model {text}", hint=did_you_mean(text, known, hint))
 
 
 def _matching(repo: Repo, text: str) -> dict[ModelRef, str]:
-    """Return the models that a name or id can mean, each with its path."""
+    """Return the models with a name or id, each with its path."""
     found = {}
     for path in _paths(repo):
-        named = place(path)[1] == text
+        named = type_and_name(path)[1] == text
         if not named and not is_id(text):
             continue
         try:
@@ -102,7 +99,7 @@ def _matching(repo: Repo, text: str) -> dict[ModelRef, str]:
         except ModelInvalid:
             if named:
                 raise
-            continue  # damaged, and not by its name what is looked for
+            continue  # damaged, and its name is another one
         if named or ref.id == text:
             found[ref] = path
     return found
@@ -112,18 +109,18 @@ def _ref(repo: Repo, path: str) -> ModelRef:
     found = _id(repo, path)
     if found is None:
         return load_definition(repo, path).ref
-    kind, name = checked_place(path)
+    kind, name = checked_type_and_name(path)
     return ModelRef(kind, found, name)
 
 
 def _id(repo: Repo, path: str) -> str | None:
-    """Return the id that a definition says in so many words; None if it takes a parser to tell."""
+    """Return the id of a definition that writes it plainly; None if it takes a YAML parser."""
     ids = _ID_LINE.findall(read_definition(repo.root, path))
     return ids[0][1].decode() if len(ids) == 1 else None
 
 
 def _paths(repo: Repo) -> Iterator[str]:
-    """Yield the path of each definition, in order. What begins with a dot is an editor's or a file system's."""
+    """Yield the path of each definition, in order. Files that begin with a dot belong to editors or file systems."""
     top = repo.root / FOLDER
     found = []
     for directory, below, files in os.walk(top):
@@ -136,9 +133,9 @@ def _paths(repo: Repo) -> Iterator[str]:
 def resolve_model(
     repo: Repo, text: str, records: Records | None = None, connection: Connection | None = None
 ) -> ModelRef:
-    """Return the model of this name or id: one that is defined here, else one that has data here.
+    """Return the model with this name or id: a model that this repo defines, or else one that has data here.
 
-    Data of a model that only another clone defines, or that is gone, can be read and deleted like any other.
+    So the data of a model that only another clone defines, or that was deleted, can be read and deleted as well.
     """
     found = defined(repo, text)
     if found is not None:

@@ -1,9 +1,7 @@
-"""What a method works with while it runs: where its data goes, and when it has to stop.
+"""`MethodContext`: what a running method works with, to save data and to learn when it has to stop.
 
-Data that grows while a method runs.
-
-What is written is collected, and goes to the records by time and size: a line of a log is not worth a journal row, a
-catalog row and three syncs to disk.
+`Stream` is data that grows while the method runs, such as a log. A stream buffers what the method writes, and appends
+to the record by time and size: one line of a log is not worth a journal row, a catalog row and three syncs to disk.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from bayou.core.errors import Cancelled, MethodFailed
 from bayou.core.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
@@ -27,39 +25,221 @@ from bayou.data.metadata import Metadata, Options
 from bayou.models.expressions.evaluate import redact
 
 if TYPE_CHECKING:
+    from bayou.core.deadline import Deadline
     from bayou.data.items import DataRepository
     from bayou.data.records import Records
-    from bayou.models.types.schema import Method
-    from bayou.repo import Repo
+    from bayou.models.prepare import Prepared
+    from bayou.models.types.sql import SqlResult, SqlRunner
 
-EVERY_S = 1.0
-MOST_BYTES = 4 << 20
+FLUSH_S = 1.0
+FLUSH_BYTES = 4 << 20
 _IN_MEMORY = 1 << 20
 
 
+class Leases(Protocol):
+    """The leases of a session; `lost` once another holder has one of them."""
+
+    @property
+    def lost(self) -> bool: ...
+
+
+class WriteSession(Protocol):
+    """What a method needs of a write session. `bayou.session` implements it."""
+
+    @property
+    def records(self) -> Records: ...
+
+    @property
+    def leases(self) -> Leases: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables with which a child process works under the leases of this session (F089)."""
+
+    @property
+    def sql_runner(self) -> SqlRunner:
+        """Spark's runner of queries, which the session imports only when a method asks for it."""
+
+
+class MethodContext:
+    """One run of a method. Its data becomes visible when it has succeeded, or with `keep_failed` at once.
+
+    Several threads may use it.
+    """
+
+    def __init__(
+        self,
+        session: WriteSession,
+        prepared: Prepared,
+        owner: Owner,
+        *,
+        tags: Mapping[str, str],
+        cancelled: threading.Event,
+        printed: Callable[[bytes], None] | None = None,
+    ) -> None:
+        records = session.records
+        self.root: Path = records.repo.root
+        """The repo's directory."""
+        self.output_id = owner.output or ""
+        self.cancelled = cancelled
+        """Set when the method is to stop."""
+        self._session = session
+        self._records = records
+        self._model = prepared.request.model.ref
+        self._method = prepared.method
+        self._owner = owner
+        self._tags = tags
+        self._secrets = prepared.secrets
+        self._printed = printed
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+        self._stage = None if self._method.keep_failed else self._open.enter_context(records.data.stage())
+        self._saved: list[Metadata | Stream] = []
+        self._ended = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for processes that the method starts: they work under the leases of this session."""
+        offline = {"BAYOU_OFFLINE": "1"} if self._records.repo.offline else {}
+        return {**os.environ, **self._session.environment, **offline}
+
+    def save(
+        self,
+        name: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        lifetime: str | None = None,
+        keep: str | None = None,
+    ) -> None:
+        """Save a version of data; options that are not given are as the type declares them.
+
+        The content is the method's own, and is saved unchanged. The name and the tags must have no secrets (V26).
+        """
+        if self.redact(name) != name:
+            raise MethodFailed("the name of what it saved has a secret in it")
+        tags = redact(tags, self._secrets) if tags else None
+        spec = self._method.output(name)
+        options = self._options(name, tags)
+        options["content_type"] = content_type or spec.content_type
+        options["lifetime"], options["keep"] = lifetime or spec.lifetime, keep or spec.keep
+        self._save(name, content, options)
+
+    def stream(self, name: str, *, skip_empty: bool = False, redacted: bool = False) -> Stream:
+        """Return the `with` block of data that grows while it is written; `skip_empty` saves nothing if it stays empty.
+
+        A stream is a log, so it redacts secrets, unless the writer has `redacted` them already.
+        """
+        options = self._options(name, None)
+        options["streaming"] = True
+        with self._lock:
+            self._check()
+            if self._stage is not None:
+                stream: Stream = StagedStream(lambda file: self._save(name, file, options), skip_empty)
+            else:
+                stream = LiveStream(self._records.data, self._model, name, options, skip_empty)
+                self._saved.append(stream)
+        stream.printed = self._printed
+        stream.redactor = None if redacted else self.redacting()
+        return stream
+
+    def save_query(self, name: str, sql: str, parameters: Mapping[str, Any], deadline: Deadline) -> SqlResult:
+        """Run a query over all records, on Spark, and save its rows. Raises what `SqlRunner` does.
+
+        Only for a method without `keep_failed`: Spark writes to a staged file.
+        """
+        assert self._stage is not None, "data that is visible at once cannot be staged"
+        self._check()
+        self._records.catalog.refresh()
+        with self._stage.allocate(self._model, name, **self._options(name, None)) as file:
+            result = self._session.sql_runner(self._records.repo, sql, parameters, file, deadline)
+            self._check()
+        return result
+
+    def scratch(self) -> Path:
+        """Return a new temporary directory; it is removed when the method has ended."""
+        return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="bayou-", ignore_cleanup_errors=True)))
+
+    def redact(self, text: str) -> str:
+        """Return a text without secrets: values from the environment that expressions used, and credentials.
+
+        Call it on the whole text, before it is collapsed or shortened.
+        """
+        redacted: str = redact(text, self._secrets)
+        return redacted
+
+    def redacting(self) -> StreamRedactor:
+        """Return a redactor for what the method prints or returns, chunk by chunk."""
+        return redactor(self._secrets, SHORTEST_PRINTED).stream()
+
+    def publish(self) -> None:
+        """Make the staged data visible: the method has succeeded."""
+        with self._lock:
+            if self._stage is not None:
+                self._saved.extend(self._stage.publish())
+
+    def end(self) -> list[Metadata]:
+        """Refuse further data, and return the metadata of what was saved, in the order in which it was begun."""
+        with self._lock:
+            self._ended = True
+        saved = [entry.metadata if isinstance(entry, Stream) else entry for entry in self._saved]
+        return [metadata for metadata in saved if metadata is not None]
+
+    def _save(self, name: str, content: Content, options: Options) -> None:
+        with self._lock:
+            self._check()
+            if self._stage is not None:
+                self._stage.save(self._model, name, content, **options)
+            else:
+                self._saved.append(self._records.data.save(self._model, name, content, **options))
+
+    def _options(self, name: str, tags: Mapping[str, str] | None) -> Options:
+        spec = self._method.output(name)
+        return Options(
+            content_type=spec.content_type,
+            lifetime=spec.lifetime,
+            keep=spec.keep,
+            tags={**self._tags, **(tags or {})},
+            owner=self._owner,
+        )
+
+    def _check(self) -> None:
+        if self._ended:
+            raise Cancelled("this method has ended already")
+
+    def __enter__(self) -> MethodContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
 class Stream(ABC):
-    """The `with` block of streaming data. Not for several threads at once."""
+    """The `with` block of streaming data. Only one thread may use it at a time."""
 
     printed: Callable[[bytes], None] | None = None
-    """Told of what is written, as it is written."""
+    """Called with the data as it is written."""
 
     redactor: StreamRedactor | None = None
-    """Keeps secrets out of it (V26); None where the writer has done that."""
+    """Redacts secrets (V26); None if the writer has done that."""
 
     metadata: Metadata | None = None
-    """The version as it is by now; None while there is none."""
+    """The version as it is now; None before the first flush."""
 
     def write(self, data: bytes) -> None:
         """Add to the end."""
-        self._tell(data if self.redactor is None else self.redactor.add(data))
+        self._emit(data if self.redactor is None else self.redactor.add(data))
 
     def close(self) -> None:
-        """Keep all that was written."""
+        """Save all that was written."""
         if self.redactor is not None:
-            self._tell(self.redactor.close())
+            self._emit(self.redactor.close())
         self._close()
 
-    def _tell(self, data: bytes) -> None:
+    def _emit(self, data: bytes) -> None:
         if data:
             if self.printed is not None:
                 self.printed(data)
@@ -70,7 +250,7 @@ class Stream(ABC):
 
     @abstractmethod
     def flush_if_due(self) -> None:
-        """Let others see what was written, if it has waited long enough. Call it now and then."""
+        """Append the buffer to the record if it is old or large enough. Call this regularly."""
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -85,14 +265,14 @@ class Stream(ABC):
 
 
 class LiveStream(Stream):
-    """Streaming data that others can read while it is written."""
+    """Streaming data that can be read while it is written."""
 
-    def __init__(self, data: DataRepository, model: ModelRef, name: str, options: Options, lazily: bool) -> None:
+    def __init__(self, data: DataRepository, model: ModelRef, name: str, options: Options, skip_empty: bool) -> None:
         self._data = data
         self._model = model
         self._name = name
         self._options = options
-        self._lazily = lazily
+        self._skip_empty = skip_empty
         self._waiting = bytearray()
         self._since = time.monotonic()
 
@@ -103,11 +283,11 @@ class LiveStream(Stream):
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        if self._waiting and (len(self._waiting) >= MOST_BYTES or time.monotonic() - self._since >= EVERY_S):
+        if self._waiting and (len(self._waiting) >= FLUSH_BYTES or time.monotonic() - self._since >= FLUSH_S):
             self._flush()
 
     def _close(self) -> None:
-        if self._waiting or (self.metadata is None and not self._lazily):
+        if self._waiting or (self.metadata is None and not self._skip_empty):
             self._flush()
 
     def _flush(self) -> None:
@@ -120,186 +300,21 @@ class LiveStream(Stream):
 
 
 class StagedStream(Stream):
-    """Streaming data of a method whose data is to be seen only when it has succeeded."""
+    """Streaming data of a method whose data becomes visible only when the method has succeeded."""
 
-    def __init__(self, save: Callable[[BinaryIO], None], lazily: bool) -> None:
+    def __init__(self, save: Callable[[BinaryIO], None], skip_empty: bool) -> None:
         self._save = save
-        self._lazily = lazily
+        self._skip_empty = skip_empty
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  (closed by `close`)
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
 
     def flush_if_due(self) -> None:
-        """Nothing is due before the end."""
+        """Do nothing: the data is saved at the end."""
 
     def _close(self) -> None:
         with self._file as file:
-            if file.tell() or not self._lazily:
+            if file.tell() or not self._skip_empty:
                 file.seek(0)
                 self._save(cast("BinaryIO", file))
-
-
-class MethodContext:
-    """One run of a method. Data becomes visible when the method has succeeded, unless it `keep_failed`: then at once.
-
-    Safe to use from several threads.
-    """
-
-    def __init__(
-        self,
-        records: Records,
-        model: ModelRef,
-        method: Method,
-        owner: Owner,
-        *,
-        tags: Mapping[str, str],
-        secrets: frozenset[str],
-        environment: Mapping[str, str],
-        cancelled: threading.Event,
-        printed: Callable[[bytes], None] | None = None,
-    ) -> None:
-        self.root: Path = records.repo.root
-        """The repo's directory."""
-        self.output_id = owner.output or ""
-        self.cancelled = cancelled
-        """Set when the method is to stop."""
-        self._environment = environment
-        self._records = records
-        self._model = model
-        self._method = method
-        self._owner = owner
-        self._tags = tags
-        self._secrets = secrets
-        self._printed = printed
-        self._lock = threading.Lock()
-        self._open = ExitStack()
-        self._stage = None if method.keep_failed else self._open.enter_context(records.data.stage())
-        self._made: list[Metadata | Stream] = []
-        self._over = False
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment for processes that the method starts: they may write under the leases of this session."""
-        offline = {"BAYOU_OFFLINE": "1"} if self._records.repo.offline else {}
-        return {**os.environ, **self._environment, **offline}
-
-    def save(
-        self,
-        name: str,
-        content: Content,
-        *,
-        content_type: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        lifetime: str | None = None,
-        keep: str | None = None,
-    ) -> None:
-        """Save a version of data; what is not said is as the type declares it.
-
-        The content is the method's own, and is kept as it is. Its name and its tags are records, and tell no secret.
-        """
-        if self.redact(name) != name:
-            raise MethodFailed("the name of what it saved has a secret in it")
-        tags = redact(tags, self._secrets) if tags else None
-        spec = self._method.output(name)
-        options = self._options(name, tags)
-        options["content_type"] = content_type or spec.content_type
-        options["lifetime"], options["keep"] = lifetime or spec.lifetime, keep or spec.keep
-        self._save(name, content, options)
-
-    def stream(self, name: str, *, lazily: bool = False, redacted: bool = False) -> Stream:
-        """Return the `with` block of data that grows while it is written; `lazily`: none, if nothing is written.
-
-        Secrets are kept out of it: it is a log. `redacted`: the writer does that itself.
-        """
-        options = self._options(name, None)
-        options["streaming"] = True
-        with self._lock:
-            self._check()
-            if self._stage is not None:
-                stream: Stream = StagedStream(lambda file: self._save(name, file, options), lazily)
-            else:
-                stream = LiveStream(self._records.data, self._model, name, options, lazily)
-                self._made.append(stream)
-        stream.printed = self._printed
-        stream.redactor = None if redacted else self.redacting()
-        return stream
-
-    @contextmanager
-    def room(self, name: str) -> Iterator[Path]:
-        """Give the place of a file for others to write; it is a version of data once the block ends.
-
-        Only for a method whose data waits until it has succeeded.
-        """
-        assert self._stage is not None, "what is seen at once is saved whole"
-        self._check()
-        options = self._options(name, None)
-        with self._stage.room(self._model, name, **options) as file:
-            yield file
-            self._check()
-
-    def current(self) -> Repo:
-        """Return the repo, for whoever asks its catalog: that has all that is recorded here by now."""
-        self._records.catalog.refresh()
-        return self._records.repo
-
-    def scratch(self) -> Path:
-        """Return a new directory for whatever the method needs; it is gone when the method has ended."""
-        import tempfile  # noqa: PLC0415
-
-        return Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="bayou-", ignore_cleanup_errors=True)))
-
-    def redact(self, text: str) -> str:
-        """Return a text without secrets: what came from the environment by an expression, and credentials.
-
-        Call it on the whole text, before it is collapsed or cut.
-        """
-        redacted: str = redact(text, self._secrets)
-        return redacted
-
-    def redacting(self) -> StreamRedactor:
-        """Return a redactor of what the method prints or returns, piece by piece."""
-        return redactor(self._secrets, SHORTEST_PRINTED).stream()
-
-    def publish(self) -> None:
-        """Make what is staged visible: the method has succeeded."""
-        with self._lock:
-            if self._stage is not None:
-                self._made.extend(self._stage.publish())
-
-    def end(self) -> list[Metadata]:
-        """Take nothing more, drop what is staged, and return what was made, in the order in which it was begun."""
-        with self._lock:
-            self._over = True
-        made = [one.metadata if isinstance(one, Stream) else one for one in self._made]
-        return [one for one in made if one is not None]
-
-    def _save(self, name: str, content: Content, options: Options) -> None:
-        with self._lock:
-            self._check()
-            if self._stage is not None:
-                self._stage.save(self._model, name, content, **options)
-            else:
-                self._made.append(self._records.data.save(self._model, name, content, **options))
-
-    def _options(self, name: str, tags: Mapping[str, str] | None) -> Options:
-        spec = self._method.output(name)
-        return Options(
-            content_type=spec.content_type,
-            lifetime=spec.lifetime,
-            keep=spec.keep,
-            tags={**self._tags, **(tags or {})},
-            owner=self._owner,
-        )
-
-    def _check(self) -> None:
-        if self._over:
-            raise Cancelled("this method has ended already")
-
-    def __enter__(self) -> MethodContext:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()

@@ -1,4 +1,4 @@
-"""Getting ready to run a method: all that can be wrong is found here, before anything is run or written."""
+"""Preparing the run of a method: every check, and the evaluation, before anything is run or written."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bayou.state.connection import Connection
 class RunRequest(Struct, frozen=True):
     """Which method is to run, and with what.
 
-    `inputs` are values: they go over the arguments of the definition, and its expressions find them as `inputs`, over
-    those of `scope`. `secrets` are texts in them that came from the environment. `run` to `step` say for which
-    workflow, if for one.
+    `inputs` are values. They override the arguments of the definition; its expressions see them as `inputs`, merged
+    over those of `scope`. `secrets` are texts in them that came from the environment. `run` to `step` name the workflow
+    step, if there is one.
     """
 
     model: Definition
@@ -44,7 +44,7 @@ class RunRequest(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """A method that can be run: `arguments` are evaluated, and what its schema wants."""
+    """A method that can be run: its `arguments` are evaluated, and match its schema."""
 
     request: RunRequest
     type: ModelType
@@ -54,12 +54,12 @@ class Prepared(Struct, frozen=True):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The inputs as they may be recorded."""
+        """The inputs, redacted for the record."""
         found: dict[str, Any] = redact(dict(self.request.inputs), self.secrets)
         return found
 
     def to_document(self) -> dict[str, Any]:
-        """Return the evaluated definition as it is kept: nothing from the environment is in it."""
+        """Return the evaluated definition for the record, without values from the environment (V26)."""
         model = self.request.model
         return {
             "id": model.id,
@@ -73,74 +73,77 @@ class Prepared(Struct, frozen=True):
 
 
 def prepare(repo: Repo, request: RunRequest, connection: Connection | None = None) -> Prepared:
-    """Check and evaluate a request. Runs nothing, writes nothing, sends nothing but for content that is not here.
+    """Check and evaluate a request. Runs and writes nothing; sends requests only for content that is not here.
 
-    `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid`, `ExpressionInvalid`: each names the place.
+    `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid` or `ExpressionInvalid` name the file and line.
     """
     kind = find_type(repo.running(), request.model.type)
     method = find_method(kind, request.method)
     check_definition(request.model, kind)
-    said = _said(request.model, method)
+    defined = _defined_arguments(request.model, method)
     check_tags({**request.model.tags, **request.tags})
-    _check_inputs(request, method, said)
-    where = said.where
+    _check_inputs(request, method, defined)
+    where = defined.where
     with DataLookup(repo, connection) as data:
         scope = replace(
             request.scope,
             inputs={**request.scope.inputs, **request.inputs},
             data=request.scope.data or data,
         )
-        evaluated = evaluate(said.arguments, scope, where)
+        evaluated = evaluate(defined.arguments, scope, where)
     secrets = evaluated.secrets | request.secrets
-    arguments = {**evaluated.value, **{name: value for name, value in request.inputs.items() if name in said.takes}}
+    arguments = {**evaluated.value, **{name: value for name, value in request.inputs.items() if name in defined.takes}}
     for problem in problems(method.arguments, arguments, secrets=secrets):
-        raise _invalid(problem, _place(problem, request, said), kind, secrets)
+        raise _invalid(problem, _location(problem, request, defined), kind, secrets)
     return Prepared(request, kind, method, arguments, secrets)
 
 
 def check_definition(model: Definition, kind: ModelType) -> None:
-    """Raise for what can be told of a definition without running it: its methods, their arguments, its expressions.
+    """Raise for errors of a definition that show without running it: in methods, arguments and expressions.
 
-    Not for an argument that is missing: an input may bring it.
+    A missing argument is no error: an input may provide it.
     """
     for name in model.methods:
         if name not in kind.methods:
             error = method_not_found(kind, name)
             raise MethodNotFound(f"{model.where(('methods', name))}: {error.message}", hint=error.hint)
     for path, arguments, schema in _schemas(model, kind):
-        check(arguments, _within(model, path))
+        check(arguments, _where_below(model, path))
         for problem in problems({**schema, "required": []}, arguments, evaluated=False):
             raise _invalid(problem, model.where((*path, *problem.path)), kind)
 
 
 def request_problems(repo: Repo, request: RunRequest) -> list[ArgumentProblem]:
-    """Return what can be told of a request before it is evaluated: here, inputs may be expressions.
+    """Return the problems of a request that show before it is evaluated; here, inputs may be expressions.
 
-    The path of a problem is one in the inputs; it is empty for what is missing, and for what the definition says.
+    The path of a problem is a path in the inputs; it is empty for a missing argument and for the definition's own.
     """
     kind = find_type(repo, request.model.type)
     method = find_method(kind, request.method)
     check_definition(request.model, kind)
-    said = _said(request.model, method)
-    _check_inputs(request, method, said)
-    arguments = {**said.arguments, **{name: value for name, value in request.inputs.items() if name in said.takes}}
+    defined = _defined_arguments(request.model, method)
+    _check_inputs(request, method, defined)
+    arguments = {
+        **defined.arguments,
+        **{name: value for name, value in request.inputs.items() if name in defined.takes},
+    }
     return [
         problem
         if problem.path and problem.path[0] in request.inputs
-        else ArgumentProblem((), f"{_place(problem, request, said)}: {problem.message}", problem.hint)
+        else ArgumentProblem((), f"{_location(problem, request, defined)}: {problem.message}", problem.hint)
         for problem in problems(method.arguments, arguments, evaluated=False)
     ]
 
 
-def _within(model: Definition, path: Path) -> Where:
-    """Say where a place below `path` is."""
+def _where_below(model: Definition, path: Path) -> Where:
+    """Return a function that names the file and line of a path below `path`."""
     return lambda place: model.where((*path, *place))
 
 
 def _schemas(model: Definition, kind: ModelType) -> list[tuple[Path, Mapping[str, object], Mapping[str, Any]]]:
-    """Return the places of arguments in a definition, with what stands there, and what may.
+    """Return the paths of arguments in a definition, with the arguments there, and their schema.
 
-    What stands there for all methods must be known to one of them.
+    At least one method must know an argument that is given for all of them.
     """
     found: list[tuple[Path, Mapping[str, object], Mapping[str, Any]]] = [
         (("methods", name, "arguments"), model.method_arguments(name), kind.methods[name].arguments)
@@ -156,8 +159,8 @@ def _schemas(model: Definition, kind: ModelType) -> list[tuple[Path, Mapping[str
     return [(("arguments",), model.arguments, shared), *found]
 
 
-class _Said(Struct, frozen=True):
-    """What a definition says for one method, and where; `takes` are the arguments that the method has."""
+class _DefinedArguments(Struct, frozen=True):
+    """The arguments that a definition gives for one method; `takes` are the names of arguments that the method has."""
 
     arguments: Mapping[str, object]
     model: Definition
@@ -170,36 +173,36 @@ class _Said(Struct, frozen=True):
         return self.model.where((*before, *path))
 
 
-def _said(model: Definition, method: Method) -> _Said:
-    """Put together the arguments for all methods that this one takes, and those for this one alone."""
+def _defined_arguments(model: Definition, method: Method) -> _DefinedArguments:
+    """Merge the arguments for all methods that this method takes, and those for this method alone."""
     properties = method.arguments.get("properties", {})
     own = model.method_arguments(method.name)
     open_ended = method.arguments.get("additionalProperties", True) is not False
     shared = {name: value for name, value in model.arguments.items() if open_ended or name in properties}
-    return _Said({**shared, **own}, model, method, frozenset({*properties, *shared, *own}))
+    return _DefinedArguments({**shared, **own}, model, method, frozenset({*properties, *shared, *own}))
 
 
-def _check_inputs(request: RunRequest, method: Method, said: _Said) -> None:
-    """Raise `ArgumentsInvalid` for an input that cannot be kept, or that neither the method nor an expression wants."""
+def _check_inputs(request: RunRequest, method: Method, defined: _DefinedArguments) -> None:
+    """Raise `ArgumentsInvalid` for an input that is no JSON value, or that neither method nor expression uses."""
     for name, value in request.inputs.items():
         try:
             check_plain(value, {})
         except Unusable as error:
             raise ArgumentsInvalid(f"input {name}: {error}", hint=error.hint) from None
-    asked = inputs_used(said.arguments, said.where)
+    used = inputs_used(defined.arguments, defined.where)
     if method.arguments.get("additionalProperties", True) is not False:
         return
     for name in request.inputs:
-        if name not in said.takes and name not in asked:
-            known = sorted({*said.takes, *asked})
+        if name not in defined.takes and name not in used:
+            known = sorted({*defined.takes, *used})
             hint = did_you_mean(name, known, f"there are {', '.join(known)}")
             raise ArgumentsInvalid(f"{request.model.name} {method.name}: there is no input {name}", hint=hint)
 
 
-def _place(problem: ArgumentProblem, request: RunRequest, said: _Said) -> str:
+def _location(problem: ArgumentProblem, request: RunRequest, defined: _DefinedArguments) -> str:
     if problem.path and problem.path[0] in request.inputs:
         return f"input {problem.path[0]}"
-    return said.where(problem.path) if problem.path else f"{request.model.path}, {request.method}"
+    return defined.where(problem.path) if problem.path else f"{request.model.path}, {request.method}"
 
 
 def _invalid(

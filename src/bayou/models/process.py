@@ -1,16 +1,11 @@
-"""Processes that methods start: run to their end, or ended, with all that they have started.
+"""Processes that methods start: run to their end, or ended together with all processes that they have started.
 
-Ending a process together with all that it has started.
+`run_process` makes a process the leader of a session and a process group, so one signal reaches every descendant that
+has not left the group. A descendant that did leave it (a daemon, or a nested `bayou`, whose commands have groups of
+their own) is found by a mark in its environment, where the system shows that (`/proc`).
 
-It is the leader of a session, and a process group, of its own, so one signal reaches whoever has not left the group.
-Whoever did leave (a daemon, a nested `bayou`, whose commands have groups of their own) is known by a mark in its
-environment, where the system shows it (`/proc`).
-
-Running a process to its end.
-
-What is remembered of an output that may be longer than memory: its beginning and its end.
-
-What a process prints, without secrets.
+`Excerpt` keeps the beginning and the end of an output that may be larger than memory; `Redacted` removes secrets from
+what a process prints.
 """
 
 from __future__ import annotations
@@ -31,112 +26,29 @@ from msgspec import Struct
 from bayou.core.errors import Cancelled, MethodFailed
 from bayou.models.method_context import MethodContext
 
+__all__ = ["Ended", "Excerpt", "run_process"]
+
 GRACE_S = 2.0
-"""From SIGTERM to SIGKILL: time to clean up, and short enough to be over before a signalled command must end."""
+"""From SIGTERM to SIGKILL: time to clean up, but less than a command has after a signal."""
 
 VARIABLE = "BAYOU_OUTPUT_ID"
-"""The mark: the ids of the outputs that a process works for, the innermost last."""
+"""The variable with the mark: the ids of the outputs that a process works for, the innermost last."""
 
 _PROC = Path("/proc")
-_LOOK_S = 0.02
-_ROUNDS = 10
-
-
-def marked_environment(environment: dict[str, str], mark: str) -> dict[str, str]:
-    """Return an environment with the mark in it, beside those that are there already."""
-    outer = environment.get(VARIABLE)
-    return {**environment, VARIABLE: f"{outer}:{mark}" if outer else mark}
-
-
-def end_tree(process: subprocess.Popen[bytes], mark: str) -> None:
-    """End a process and whatever bears its mark: asked first, killed after the grace. Returns when they are gone.
-
-    What a nested `bayou` has started is for that one to ask: it knows that this is no failure of theirs.
-    """
-    _signal_group(process, signal.SIGTERM)
-    _signal_marked(mark, signal.SIGTERM, process.pid)
-    _wait(lambda: process.poll() is not None and not _group_is_alive(process) and not any(_marked(mark)))
-    for _ in range(_ROUNDS):  # whoever was forked between a look and a signal is found by the next look
-        _signal_group(process, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is left to it
-            process.wait(GRACE_S)
-        if not _signal_marked(mark, signal.SIGKILL, process.pid):
-            return
-        time.sleep(_LOOK_S)
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End what a process, which has ended itself, left running in its group."""
-    if _group_is_alive(process):
-        _signal_group(process, signal.SIGTERM)
-        _wait(lambda: not _group_is_alive(process))
-        _signal_group(process, signal.SIGKILL)
-
-
-def _wait(over: Callable[[], bool]) -> None:
-    until = time.monotonic() + GRACE_S
-    while not over() and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-
-
-def _group_is_alive(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the group has members; its number is not used again as long as it has."""
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's by now: the last of ours became another user
-        return False
-    return True
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-def _signal_marked(mark: str, number: signal.Signals, leader: int) -> int:
-    """Signal whoever bears the mark: to be killed all, to be asked those out of the group; say how many there were."""
-    asked = number != signal.SIGKILL
-    count = 0
-    for pid in _marked(mark, innermost=asked):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if not asked or os.getpgid(pid) != leader:
-                os.kill(pid, number)
-                count += 1
-    return count
-
-
-def _marked(mark: str, *, innermost: bool = False) -> Iterator[int]:
-    """Yield the processes that bear the mark (`innermost`: and none inside of it).
-
-    A process that has ended, but was not waited for, shows none.
-    """
-    wanted = mark.encode()
-    try:
-        names = os.listdir(_PROC)
-    except OSError:
-        return  # no such thing on this system: the group has to do
-    for name in names:
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                environment = (_PROC / name / "environ").read_bytes()
-                start = environment.find(f"{VARIABLE}=".encode())
-                marks = environment[start:].partition(b"\0")[0] if start >= 0 else b""
-                if marks.endswith(wanted) if innermost else wanted in marks:
-                    yield int(name)
-
-
+_POLL_S = 0.02
+_MAX_ROUNDS = 10
 _CHUNK = 1 << 16
 _TICK_S = 0.1
 LINGER_S = 1.0
-"""How long what a command left behind may still say something: `>(tee log)` ends a moment after its shell."""
+"""How long descendants may still print after a command has ended: `>(tee log)` ends just after its shell."""
+
+HEAD = TAIL = 128 << 10
 
 
 class Ended(Struct, frozen=True):
-    """How a process ended. `why` says what was wrong with that, if anything; `exited`: by itself, with that code.
+    """How a process ended. `why` says what was wrong, if anything; `exited` means by itself, with that code.
 
-    The exit code of one that a signal ended is that of a shell: 128 and the signal's number.
+    After a signal the exit code is, as in a shell, 128 plus the signal's number.
     """
 
     exit_code: int
@@ -156,11 +68,11 @@ def run_process(
     printed: Callable[[str, bytes], None],
     waiting: Callable[[], None],
 ) -> Ended:
-    """Run a process in a session of its own, with no input, and hand on what it prints (`stdout` or `stderr`).
+    """Run a process in a session of its own, without input, and call `printed` with its `stdout` and `stderr`.
 
-    However this ends, nothing stays that it has started: after `timeout`, when `cancelled` is set (`Cancelled`), and
-    when `printed` or `waiting`, which is called now and then, raises. What it leaves in its group when it ends is ended
-    too. `MethodFailed` if it cannot be started.
+    However this ends, no process stays that it has started: after `timeout`, when `cancelled` is set (`Cancelled`), and
+    when `printed` or `waiting`, which is called regularly, raises. Processes that it leaves in its group are ended too.
+    `MethodFailed` if it cannot be started.
     """
     begun = time.monotonic()
     process = _start(arguments, cwd, marked_environment(dict(environment), mark))
@@ -181,6 +93,149 @@ def run_process(
         raise Cancelled("cancelled")
     code = -signal.SIGKILL if process.returncode is None else process.returncode
     return _ended(code, timeout if timed_out else None, time.monotonic() - begun)
+
+
+class Excerpt:
+    """The first and the last bytes of an output, with a note in between of how much was left out."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def add(self, data: bytes) -> None:
+        room = HEAD - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room < len(data) else b""
+        beyond = len(self._tail) - TAIL
+        if beyond > 0:
+            del self._tail[:beyond]
+            self._left_out += beyond
+
+    def text(self) -> str:
+        """Return the excerpt as text; bytes that are not UTF-8 show as \\x.. ."""
+        if not self._left_out:
+            return _text(self._head + self._tail)
+        marker = f"\n[… {self._left_out:,} bytes left out: the log has them …]\n"
+        return f"{_text(self._head)}{marker}{_text(self._tail)}"
+
+    def last_line(self, longest: int) -> str:
+        """Return the last line that is not blank, for a message of one line."""
+        lines = _text(self._tail or self._head)[-4 * longest :].split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return " ".join(last.split())[:longest]
+
+
+class Redacted:
+    """Forwards what a process prints (`stdout` or `stderr`), redacted; at the end also what was held back.
+
+    V26: each stream is redacted by itself, and before anything else happens to it, so that shortening or mixing the
+    streams cannot hide a secret from the redactor.
+    """
+
+    def __init__(self, work: MethodContext, forward: Callable[[str, bytes], None]) -> None:
+        self._streams = {"stdout": work.redacting(), "stderr": work.redacting()}
+        self._forward = forward
+
+    def printed(self, stream: str, data: bytes) -> None:
+        """Redact and forward what a process has printed."""
+        if redacted := self._streams[stream].add(data):
+            self._forward(stream, redacted)
+
+    def __enter__(self) -> Redacted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, stream in self._streams.items():
+            if redacted := stream.close():
+                self._forward(name, redacted)
+
+
+def marked_environment(environment: dict[str, str], mark: str) -> dict[str, str]:
+    """Return an environment with the mark added to the marks that it has."""
+    outer = environment.get(VARIABLE)
+    return {**environment, VARIABLE: f"{outer}:{mark}" if outer else mark}
+
+
+def end_tree(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End a process and all processes with its mark: SIGTERM first, SIGKILL after the grace. Return when they are gone.
+
+    SIGTERM does not go to what a nested `bayou` has started: that `bayou` ends its processes, and knows why.
+    """
+    _signal_group(process, signal.SIGTERM)
+    _signal_marked(mark, signal.SIGTERM, process.pid)
+    _wait(lambda: process.poll() is not None and not _group_is_alive(process) and not any(_marked(mark)))
+    for _ in range(_MAX_ROUNDS):  # the next round finds a process that was forked between listing and signal
+        _signal_group(process, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel cannot be killed
+            process.wait(GRACE_S)
+        if not _signal_marked(mark, signal.SIGKILL, process.pid):
+            return
+        time.sleep(_POLL_S)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the processes that a process, which has ended, left running in its group."""
+    if _group_is_alive(process):
+        _signal_group(process, signal.SIGTERM)
+        _wait(lambda: not _group_is_alive(process))
+        _signal_group(process, signal.SIGKILL)
+
+
+def _wait(over: Callable[[], bool]) -> None:
+    until = time.monotonic() + GRACE_S
+    while not over() and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _group_is_alive(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether the group has members; the system does not reuse its number while it has."""
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # the last member runs as another user by now
+        return False
+    return True
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _signal_marked(mark: str, number: signal.Signals, leader: int) -> int:
+    """Signal the processes with the mark, SIGKILL to all, others outside the group only; return how many there were."""
+    gentle = number != signal.SIGKILL
+    count = 0
+    for pid in _marked(mark, innermost=gentle):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not gentle or os.getpgid(pid) != leader:
+                os.kill(pid, number)
+                count += 1
+    return count
+
+
+def _marked(mark: str, *, innermost: bool = False) -> Iterator[int]:
+    """Yield the processes with the mark (`innermost`: those whose last mark it is).
+
+    A zombie has no environment, so it is not among them.
+    """
+    wanted = mark.encode()
+    try:
+        names = os.listdir(_PROC)
+    except OSError:
+        return  # this system has no /proc: only the group is known
+    for name in names:
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                environment = (_PROC / name / "environ").read_bytes()
+                start = environment.find(f"{VARIABLE}=".encode())
+                marks = environment[start:].partition(b"\0")[0] if start >= 0 else b""
+                if marks.endswith(wanted) if innermost else wanted in marks:
+                    yield int(name)
 
 
 def _start(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -209,7 +264,7 @@ def _follow(
     printed: Callable[[str, bytes], None],
     waiting: Callable[[], None],
 ) -> bool:
-    """Hand on what is printed until the process has ended and said all; say whether its time was over before."""
+    """Forward what is printed until the process has ended and its pipes are closed; return whether it timed out."""
     left: float | None = None
     with selectors.DefaultSelector() as pipes:
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
@@ -236,7 +291,7 @@ def _follow(
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int | None:
-    """Look whether a process that has nothing more to say has ended; wait a moment, since most have."""
+    """Return the exit code of a process that has closed its pipes; wait a moment, since most have ended."""
     try:
         return process.wait(_TICK_S)
     except subprocess.TimeoutExpired:
@@ -244,7 +299,7 @@ def _reap(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _drain(process: subprocess.Popen[bytes], printed: Callable[[str, bytes], None]) -> None:
-    """Hand on the last words of a process that was ended, without waiting for more."""
+    """Forward what an ended process has printed, without waiting for more."""
     for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
         assert pipe is not None  # both were asked for
         os.set_blocking(pipe.fileno(), False)
@@ -276,69 +331,5 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-HEAD = TAIL = 128 << 10
-
-
-class Excerpt:
-    """The first and the last bytes of an output; in between stands how much was left out."""
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._left_out = 0
-
-    def add(self, data: bytes) -> None:
-        room = HEAD - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:] if room < len(data) else b""
-        beyond = len(self._tail) - TAIL
-        if beyond > 0:
-            del self._tail[:beyond]
-            self._left_out += beyond
-
-    def text(self) -> str:
-        """Return it as text; what is none shows as \\x.. ."""
-        if not self._left_out:
-            return _text(self._head + self._tail)
-        marker = f"\n[… {self._left_out:,} bytes left out: the log has them …]\n"
-        return f"{_text(self._head)}{marker}{_text(self._tail)}"
-
-    def last_line(self, longest: int) -> str:
-        """Return the last line that says something, for a message of one line."""
-        lines = _text(self._tail or self._head)[-4 * longest :].split("\n")
-        said = next((line for line in reversed(lines) if line.strip()), "")
-        return " ".join(said.split())[:longest]
-
-
 def _text(data: bytes | bytearray) -> str:
     return data.decode(errors="backslashreplace")
-
-
-__all__ = ["Ended", "Excerpt", "run_process"]
-
-
-class Redacted:
-    """Hands on what a process prints (`stdout` or `stderr`) once it is redacted; what was held back when it ends.
-
-    V26: each stream is redacted by itself and before anything else happens to it: whoever cuts it, or mixes it with the
-    other one, cuts and mixes what can be told.
-    """
-
-    def __init__(self, work: MethodContext, hand_on: Callable[[str, bytes], None]) -> None:
-        self._streams = {"stdout": work.redacting(), "stderr": work.redacting()}
-        self._hand_on = hand_on
-
-    def printed(self, stream: str, data: bytes) -> None:
-        """Take what a process has printed."""
-        if told := self._streams[stream].add(data):
-            self._hand_on(stream, told)
-
-    def __enter__(self) -> Redacted:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name, stream in self._streams.items():
-            if told := stream.close():
-                self._hand_on(name, told)

@@ -1,7 +1,7 @@
-"""Pruning: data whose model is gone.
+"""Pruning: deleting the data of deleted models.
 
-That a model is not defined here is no evidence: another clone, branch or repo on the store may define it (F118). What
-counts is the note that `model delete` leaves in the datastore, or the word of whoever names the model.
+A missing definition is no evidence: another clone, branch or repo on the store may define the model (F118). What counts
+is the record that `model delete` leaves in the datastore, or a user who names the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bayou.core.errors import ModelNotFound, UsageError
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.retention.rules import Weighed, bytes_freed, remove
+from bayou.data.retention.rules import FreedVersion, bytes_freed, remove
 from bayou.models.find import defined_ids
 from bayou.sync.plan.policy import ModelRef
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class PrunePlan(Struct, frozen=True):
-    """The versions that go (or went), of which models, the bytes that this frees, and whose data is left alone.
+    """The versions that go (or went), and the bytes that this frees.
 
-    `undefined` has the models that are not defined here and that nobody has deleted, with their number of versions.
+    `undefined` has the models that are neither defined here nor deleted, with their number of versions, which stay.
     """
 
     doomed: tuple[VersionRow, ...]
@@ -37,13 +37,13 @@ class PrunePlan(Struct, frozen=True):
         return frozenset(row.model_id for row in self.doomed)
 
     def within(self, shown: PrunePlan) -> PrunePlan:
-        """Return the part of this plan that somebody was shown before; its bytes are told once it is run."""
+        """Return the part of this plan that another plan has too; its bytes are known once it has run."""
         seen = {row.directory for row in shown.doomed}
         return PrunePlan(tuple(row for row in self.doomed if row.directory in seen), 0, self.undefined)
 
 
 def plan_prune(records: Records, named: Collection[str] = ()) -> PrunePlan:
-    """Tell whose data may go: of deleted models, and of those whose ids the caller names. Changes nothing.
+    """Return which data may go: that of deleted models, and of models whose ids the caller names. Changes nothing.
 
     `UsageError` if a named model is defined here, `ModelNotFound` if it has no data.
     """
@@ -64,12 +64,12 @@ def plan_prune(records: Records, named: Collection[str] = ()) -> PrunePlan:
 
 
 def run_prune(records: Records, plan: PrunePlan) -> PrunePlan:
-    """Delete what a plan names, and nothing else; return what went: less than planned where somebody was faster."""
+    """Delete what a plan names, and nothing else; return what went: less, if another process deleted some before."""
     return _plan(remove(records, plan.doomed), plan.undefined)
 
 
-def _plan(weighed: list[Weighed], undefined: tuple[tuple[ModelRef, int], ...]) -> PrunePlan:
-    return PrunePlan(tuple(one.row for one in weighed), sum(one.bytes for one in weighed), undefined)
+def _plan(freed: list[FreedVersion], undefined: tuple[tuple[ModelRef, int], ...]) -> PrunePlan:
+    return PrunePlan(tuple(version.row for version in freed), sum(version.bytes for version in freed), undefined)
 
 
 def _check_named(named: Collection[str], defined: Collection[str], orphans: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Running a method: what is evaluated is kept first, then it runs, then its data and its output are recorded."""
+"""Running a method: save its evaluated definition, run it, then record its data and its output."""
 
 from __future__ import annotations
 
@@ -6,51 +6,27 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from bayou.core.clock import now
 from bayou.core.errors import BayouError, Cancelled, MethodFailed
-from bayou.data.catalog.rows import Made
+from bayou.data.catalog.rows import SavedVersion
 from bayou.data.layout import Owner
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
 from bayou.models.expressions.evaluate import redact
-from bayou.models.method_context import MethodContext
+from bayou.models.method_context import Leases, MethodContext, WriteSession
 from bayou.models.prepare import Prepared, RunRequest, prepare
-
-if TYPE_CHECKING:
-    from bayou.data.records import Records
 
 __all__ = ["CANCELLED", "FAILED", "SUCCEEDED", "Prepared", "RunRequest", "WriteSession", "prepare", "run_method"]
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
 STOP_S = 3.0
-"""How long a method that is cancelled may take to stop: more than its processes have, less than a command has."""
+"""How long a cancelled method may take to stop: more than its processes get, less than a command gets."""
 
-_LOOK_S = 0.1
-
-
-class HeldData(Protocol):
-    """Leases; `lost` once one of them is somebody else's."""
-
-    @property
-    def lost(self) -> bool: ...
-
-
-class WriteSession(Protocol):
-    """What is needed of a session: its records, its leases, and what children need to work under those."""
-
-    @property
-    def records(self) -> Records: ...
-
-    @property
-    def leases(self) -> HeldData: ...
-
-    @property
-    def environment(self) -> Mapping[str, str]: ...
+_POLL_S = 0.1
 
 
 def run_method(
@@ -62,9 +38,9 @@ def run_method(
 ) -> Output:
     """Run a method inside a write session that holds its model's lease, and return its output as it was recorded.
 
-    A method that fails is an output that says so, not an exception. Once `cancel` is set, or the session's lease is
-    lost, the method is stopped, with all processes that it has started; so it is when this is interrupted (Ctrl-C),
-    and then the interruption goes on once `cancelled` is recorded. `progress` is told what the method prints.
+    The failure of a method is a status of its output, not an exception. Once `cancel` is set, or the session's lease is
+    lost, the method is stopped with all processes that it has started. An interrupt (Ctrl-C) does the same, and is
+    raised again once the output is recorded as cancelled. `progress` is called with what the method prints.
     """
     request, model = prepared.request, prepared.request.model.ref
     output_id = str(uuid.uuid4())
@@ -81,15 +57,12 @@ def run_method(
     )
     tags = {**request.model.tags, **request.tags}
     begun = _Begun(output_id, now(), time.monotonic())
-    stop = threading.Event()  # of this method alone: a lease that is lost ends no other
+    stop = threading.Event()  # of this method alone: its lost lease stops no other method
     with MethodContext(
-        records,
-        model,
-        prepared.method,
+        session,
+        prepared,
         owner,
         tags=tags,
-        secrets=prepared.secrets,
-        environment=session.environment,
         cancelled=stop,
         printed=progress,
     ) as work:
@@ -115,32 +88,32 @@ class _Outcome(Struct, frozen=True):
 
 
 class _Running:
-    """A method in a thread of its own, so that whoever waits for it can be interrupted, and it cannot."""
+    """A method in a thread of its own, so that an interrupt reaches the waiting thread, and not the method."""
 
     def __init__(self, prepared: Prepared, work: MethodContext) -> None:
         self._prepared = prepared
         self._work = work
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self.outcome = _Outcome(CANCELLED, "cancelled, and did not stop")
         threading.Thread(target=self._run, name="bayou-method", daemon=True).start()
 
-    def wait(self, cancel: threading.Event, leases: HeldData) -> None:
-        """Wait until the method has ended, or has been told to and does not."""
-        while not self._over.wait(_LOOK_S):
-            if cancel.is_set() or leases.lost:  # V13: the tree's guard refuses what is written without the lease
+    def wait(self, cancel: threading.Event, leases: Leases) -> None:
+        """Wait until the method has ended, or was stopped because of `cancel` or a lost lease."""
+        while not self._ended.wait(_POLL_S):
+            if cancel.is_set() or leases.lost:  # V13: the tree's guard refuses writes without the lease
                 self.stop()
                 return
 
     def stop(self) -> None:
-        """Tell the method to stop, and wait for that, but not for ever."""
+        """Cancel the method, and wait up to `STOP_S` for its end."""
         self._work.cancelled.set()
-        self._over.wait(STOP_S)
+        self._ended.wait(STOP_S)
 
     def _run(self) -> None:
         try:
             self.outcome = self._outcome()
         finally:
-            self._over.set()
+            self._ended.set()
 
     def _outcome(self) -> _Outcome:
         prepared, work = self._prepared, self._work
@@ -156,7 +129,7 @@ class _Running:
             return _Outcome(FAILED, f"{error.message}{details}")
         except BayouError as error:
             return _Outcome(FAILED, error.message)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (a type is code of others; whatever it raises is its failure)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a type is foreign code; every exception is its failure)
             import traceback  # noqa: PLC0415
 
             message = " ".join(work.redact(f"{type(error).__name__}: {error}").split())
@@ -165,7 +138,7 @@ class _Running:
 
 
 def _output(
-    prepared: Prepared, begun: _Begun, outcome: _Outcome, made: list[Metadata], tags: Mapping[str, str]
+    prepared: Prepared, begun: _Begun, outcome: _Outcome, saved: list[Metadata], tags: Mapping[str, str]
 ) -> Output:
     request = prepared.request
     return Output(
@@ -176,7 +149,7 @@ def _output(
         finished_at=now(),
         duration_s=round(time.monotonic() - begun.clock, 3),
         inputs=prepared.inputs,
-        data=tuple(Made(one.name, one.version, one.size, one.sha256) for one in made),
+        data=tuple(SavedVersion(metadata.name, metadata.version, metadata.size, metadata.sha256) for metadata in saved),
         error=redact(outcome.error, prepared.secrets) if outcome.error is not None else None,
         run=request.run,
         workflow=request.workflow,

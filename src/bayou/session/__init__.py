@@ -1,6 +1,7 @@
-"""One write session: lease, pull, body, exactly one push, release; and a repo that is open for programs.
+"""Write sessions (lease, pull, block, one push, release), and `Repo`, an open repo for programs.
 
-Programs enter here, as users do by `cli`; so both make Spark known to what is below them, which never imports it.
+This package and `cli` are the composition roots of the program: they install Spark for the layers below, which never
+import it themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data as programs use it: items with behaviour, and models by name."""
+"""Data as programs use it: `Data` and `ModelData` take models by name, and return `DataItem`s."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from bayou.data.metadata import Metadata
 
 Resolve = Callable[[str], ModelRef]
-"""Returns the model that a name or id means."""
+"""Returns the model with a name or id."""
 
 
 class SaveOptions(TypedDict, total=False):
-    """What `save` takes by name."""
+    """Keyword arguments of `save`."""
 
     tags: Mapping[str, str]
     content_type: str | None
@@ -40,7 +40,7 @@ class DataItem:
 
     @property
     def metadata(self) -> Metadata:
-        """Everything that is recorded about the version, also who made it."""
+        """Everything that is recorded about the version, its owner included."""
         return self._item.metadata
 
     @property
@@ -93,7 +93,7 @@ class DataItem:
         return self.read().decode(encoding)
 
     def json(self) -> Any:
-        """Return what the content says as JSON; `json.JSONDecodeError` if it is not."""
+        """Return the content parsed as JSON; `json.JSONDecodeError` if it is not."""
         return json.loads(self.read())
 
     def path(self) -> Path:
@@ -105,7 +105,7 @@ class DataItem:
 
 
 class Data:
-    """The data of a repo. A model is a `ModelRef`, or the name or id of one.
+    """The data of a repo. A model is a `ModelRef`, or the name or id of a model.
 
     A version that is saved outside of a session is journaled, and goes up with the next push.
     """

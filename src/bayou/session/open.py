@@ -1,7 +1,4 @@
-"""A repo as programs use it: what `bayou.open(path)` and `bayou.init(path)` return.
-
-The workflows of an open repo.
-"""
+"""`Repo`: an open repo as programs use it, with its data, models and workflows. `open` and `init` return it."""
 
 from __future__ import annotations
 
@@ -38,123 +35,17 @@ if TYPE_CHECKING:
     from bayou.worktree.tree import Worktree
 
 
-class Workflows:
-    """The workflows of a repo: files that people write and commit, and what runs them."""
+def open(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> Repo:  # noqa: A001
+    """Open the repo at `path` or above it, with the environment's settings (`BAYOU_…`); `NotARepo` if there is none.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._repo = connection.repo
-
-    def get(self, text: str) -> Workflow:
-        """Return the workflow of this name or id."""
-        from bayou.workflows.find import find_workflow  # noqa: PLC0415
-
-        return find_workflow(self._repo, text)
-
-    def list(self) -> WorkflowListing:
-        """Return every workflow that can be read, and an error for each that cannot."""
-        from bayou.workflows.find import list_workflows  # noqa: PLC0415
-
-        return list_workflows(self._repo)
-
-    def run(
-        self, text: str, inputs: Mapping[str, Any] | None = None, *, tags: Mapping[str, str] | None = None
-    ) -> Outcome:
-        """Run the workflow of this name or id, each step in a session of its own; return what came of it.
-
-        What is wrong beforehand is raised, and nothing is run then. A run that fails is an outcome that says so, and
-        has in `unpushed` why something of it could not be pushed.
-        """
-        from bayou.workflows.run import new_run  # noqa: PLC0415
-
-        return new_run(self._repo, text, inputs, tags=tags).go(self._session, connection=self._connection)
-
-    def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
-        """Go on with a run that failed or was cancelled; `abandoned`: its process is known to be gone."""
-        from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
-
-        owner = run_owner(self._repo, run_id, self._connection)
-        with write_session(self._repo, models=[owner], connection=self._connection) as session:
-            # Claimed in a session of its own: whoever looks afterwards, anywhere, sees that the run goes on.
-            going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)
-        return going.go(self._session, connection=self._connection)
-
-    def _session(self, model: ModelRef) -> AbstractContextManager[Session]:
-        return write_session(self._repo, models=[model], connection=self._connection)
+    With `offline`, its sessions take no lease, and neither pull nor push.
+    """
+    return Repo(open_repo(path, offline=offline))
 
 
-class Models:
-    """The definitions of a repo: files that people write and commit."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._repo = connection.repo
-
-    def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-        """Define a new model; `ModelExists` if there is one of that type and name."""
-        from bayou.models import create_model  # noqa: PLC0415
-
-        return create_model(self._repo, kind, name, arguments)
-
-    def get(self, text: str) -> Definition:
-        """Return the definition of this name or id."""
-        from bayou.models import find_model  # noqa: PLC0415
-
-        return find_model(self._repo, text)
-
-    def list(self) -> ModelListing:
-        """Return every definition that can be read, and an error for each that cannot."""
-        from bayou.models import list_models  # noqa: PLC0415
-
-        return list_models(self._repo)
-
-    def run(self, text: str, method: str, inputs: Mapping[str, object] | None = None) -> Output:
-        """Run a method of the model of this name or id, in a session of its own; return what came of it.
-
-        A method that fails is an output that says so.
-        """
-        from bayou.core.deadline import stop_event  # noqa: PLC0415
-        from bayou.models.run import RunRequest, prepare, run_method  # noqa: PLC0415
-
-        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
-        models = [prepared.request.model.ref]
-        with write_session(self._repo, models=models, connection=self._connection) as session:
-            return run_method(session, prepared, cancel=stop_event())
-
-    def resolve(self, text: str) -> ModelRef:
-        """Return the model of this name or id, defined here or known by its data."""
-        from bayou.models import resolve_model  # noqa: PLC0415
-
-        return resolve_model(self._repo, text, connection=self._connection)
-
-
-class ModelSession:
-    """A write session of one model. After its block, `pulled` and `pushed` are the reports of what moved."""
-
-    def __init__(self, session: Session, model: ModelRef, data: ModelData) -> None:
-        self._session = session
-        self.model = model
-        self.data = data
-
-    @property
-    def records(self) -> Records:
-        """The repositories of the session: each write asks first whether the lease is still held (V13)."""
-        return self._session.records
-
-    @property
-    def pulled(self) -> SyncReport | None:
-        """What the session pulled before the block; None if it pulled nothing: offline, or a directory."""
-        return self._session.pulled
-
-    @property
-    def pushed(self) -> SyncReport | None:
-        """What the session pushed after the block; None until then, offline, and for a directory."""
-        return self._session.pushed
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables with which a child process works under this session's lease."""
-        return self._session.environment
+def init(path: str | os.PathLike[str] = ".") -> Repo:
+    """Make a directory a repo, and open it; `AlreadyInitialized`, with nothing changed, if it is a repo."""
+    return Repo(init_repo(path))
 
 
 class Repo:
@@ -184,7 +75,7 @@ class Repo:
 
     @property
     def config(self) -> Config:
-        """What `bayou.toml` and the environment say."""
+        """The configuration, from `bayou.toml` and the environment."""
         return self.repo.config
 
     @property
@@ -196,7 +87,7 @@ class Repo:
 
     @property
     def outputs(self) -> OutputRepository:
-        """What came of running models' methods."""
+        """The outputs of models' methods."""
         return self.records.outputs
 
     @property
@@ -288,9 +179,9 @@ class Repo:
         """
         from bayou.session.data import Data, ModelData  # noqa: PLC0415
 
-        (meant,) = self._resolved([model])
-        with self.write_session([meant], timeout=timeout, on_wait=on_wait) as session:
-            yield ModelSession(session, meant, ModelData(Data(session.records.data, self.models.resolve), meant))
+        (ref,) = self._resolved([model])
+        with self.write_session([ref], timeout=timeout, on_wait=on_wait) as session:
+            yield ModelSession(session, ref, ModelData(Data(session.records.data, self.models.resolve), ref))
 
     def write_session(
         self,
@@ -332,14 +223,120 @@ class Repo:
         self.close()
 
 
-def open(path: str | os.PathLike[str] = ".", *, offline: bool = False) -> Repo:  # noqa: A001
-    """Open the repo that `path` is, or lies in, as the environment has it (`BAYOU_…`); `NotARepo` if there is none.
+class Models:
+    """The definitions of a repo: files that people write and commit."""
 
-    `offline`: its sessions take no lease, and neither pull nor push.
-    """
-    return Repo(open_repo(path, offline=offline))
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._repo = connection.repo
+
+    def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
+        """Define a new model; `ModelExists` if there is one of that type and name."""
+        from bayou.models import create_model  # noqa: PLC0415
+
+        return create_model(self._repo, kind, name, arguments)
+
+    def get(self, text: str) -> Definition:
+        """Return the definition with this name or id."""
+        from bayou.models import find_model  # noqa: PLC0415
+
+        return find_model(self._repo, text)
+
+    def list(self) -> ModelListing:
+        """Return every definition that can be read, and an error for each other file."""
+        from bayou.models import list_models  # noqa: PLC0415
+
+        return list_models(self._repo)
+
+    def run(self, text: str, method: str, inputs: Mapping[str, object] | None = None) -> Output:
+        """Run a method of the model with this name or id, in a session of its own; return its output.
+
+        The failure of a method is a status of its output, not an exception.
+        """
+        from bayou.core.deadline import stop_event  # noqa: PLC0415
+        from bayou.models.run import RunRequest, prepare, run_method  # noqa: PLC0415
+
+        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
+        models = [prepared.request.model.ref]
+        with write_session(self._repo, models=models, connection=self._connection) as session:
+            return run_method(session, prepared, cancel=stop_event())
+
+    def resolve(self, text: str) -> ModelRef:
+        """Return the model with this name or id, defined here or known by its data."""
+        from bayou.models import resolve_model  # noqa: PLC0415
+
+        return resolve_model(self._repo, text, connection=self._connection)
 
 
-def init(path: str | os.PathLike[str] = ".") -> Repo:
-    """Make a directory a repo, and open it; `AlreadyInitialized`, and nothing changed, if it is one."""
-    return Repo(init_repo(path))
+class Workflows:
+    """The workflows of a repo: files that people write and commit, and their runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._repo = connection.repo
+
+    def get(self, text: str) -> Workflow:
+        """Return the workflow with this name or id."""
+        from bayou.workflows.find import find_workflow  # noqa: PLC0415
+
+        return find_workflow(self._repo, text)
+
+    def list(self) -> WorkflowListing:
+        """Return every workflow that can be read, and an error for each other file."""
+        from bayou.workflows.find import list_workflows  # noqa: PLC0415
+
+        return list_workflows(self._repo)
+
+    def run(
+        self, text: str, inputs: Mapping[str, Any] | None = None, *, tags: Mapping[str, str] | None = None
+    ) -> Outcome:
+        """Run the workflow with this name or id, each step in a session of its own; return the result.
+
+        Problems of the workflow and its inputs are raised before anything runs. The failure of a run is a status of its
+        outcome, whose `unpushed` has the error of a push that failed.
+        """
+        from bayou.workflows.run import new_run  # noqa: PLC0415
+
+        return new_run(self._repo, text, inputs, tags=tags).run(self._session, connection=self._connection)
+
+    def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
+        """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died."""
+        from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
+
+        owner = run_owner(self._repo, run_id, self._connection)
+        with write_session(self._repo, models=[owner], connection=self._connection) as session:
+            # Claimed in a session of its own: after its push, every machine sees that the run goes on.
+            going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)
+        return going.run(self._session, connection=self._connection)
+
+    def _session(self, model: ModelRef) -> AbstractContextManager[Session]:
+        return write_session(self._repo, models=[model], connection=self._connection)
+
+
+class ModelSession:
+    """A write session of one model. After its block, `pulled` and `pushed` are the reports of what moved."""
+
+    def __init__(self, session: Session, model: ModelRef, data: ModelData) -> None:
+        self._session = session
+        self.model = model
+        self.data = data
+
+    @property
+    def records(self) -> Records:
+        """The repositories of the session: each write first checks that the lease is still held (V13)."""
+        return self._session.records
+
+    @property
+    def pulled(self) -> SyncReport | None:
+        """What the session pulled before the block; None if it pulled nothing: offline, or a directory."""
+        return self._session.pulled
+
+    @property
+    def pushed(self) -> SyncReport | None:
+        """What the session pushed after the block; None until then, offline, and for a directory."""
+        return self._session.pushed
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables with which a child process works under this session's lease."""
+        return self._session.environment

@@ -1,7 +1,6 @@
-"""How a command that writes runs, from start to end: lease, pull, body, exactly one push, release.
+"""`write_session`: what every command that writes runs in. Lease, pull, block, exactly one push, release.
 
-This is the one place that pulls before a change and pushes after it, so that no command can forget either, or do one
-twice.
+Only this module pulls before a change and pushes after it, so no command can forget either, or do it twice.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
 from bayou.data.allocate import renumber
-from bayou.data.changes import settle_undone
+from bayou.data.changes import finish_pending_changesets
 from bayou.data.engine import CatalogEngine, Choice
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.maintenance import api
@@ -27,12 +26,13 @@ from bayou.sync.report import SyncOptions, SyncReport
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
+    from bayou.models.types.sql import SqlRunner
 
-_KEPT = "it is kept here: `bayou datastore sync --push` pushes it"
+_KEPT_HINT = "it is kept here: `bayou datastore sync --push` pushes it"
 
 
 class Session(Struct):
-    """What the body works with. After the block, `pulled` and `pushed` say what was moved (None: nothing was tried)."""
+    """What the block works with. After it, `pulled` and `pushed` are the reports of the syncs (None: not tried)."""
 
     records: Records
     leases: LeaseGroup
@@ -41,8 +41,15 @@ class Session(Struct):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What to add to the environment of a process that is to work under this session's leases (F089)."""
+        """The variables with which a child process works under this session's leases (F089)."""
         return self.leases.environment()
+
+    @property
+    def sql_runner(self) -> SqlRunner:
+        """Spark's runner of queries, for methods of `spark/sql`; importing it takes two seconds."""
+        from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark)
+
+        return save_result
 
 
 @contextmanager
@@ -58,21 +65,21 @@ def write_session(
     engine: Choice = "auto",
     connection: Connection | None = None,
 ) -> Iterator[Session]:
-    """Hold the leases of the models (`store_wide`: of the store), pull what is theirs, run the block, push once.
+    """Hold the leases of the models (`store_wide`: of the store), pull their data, run the block, push once.
 
-    The push comes also when the block raises: the records of a failed run matter to peers, too. The block's error
-    stays first, and a failure of the push is a note to it. After a signal, or once a lease is lost, nothing is pushed;
-    whatever was not stays journaled. Offline there is neither lease nor pull nor push; a datastore that is a directory
-    has leases only. `timeout` is for the pull, and again for the push; `on_wait` is told who holds a lease;
-    `allow_mass_delete` is for a block that deletes what somebody has agreed to; `engine` says who does the work.
-    Leases, pull, records and push share one open datastore: that of the caller, which stays open, or the session's own.
+    The session pushes even if the block raises: peers need the records of a failed run, too. The block's error stays
+    first, and a failure of the push becomes a note on it. After a signal, or once a lease is lost, nothing is pushed,
+    and changes stay journaled. Offline there is no lease, pull or push; a datastore that is a directory has leases
+    only. `timeout` limits the pull, and again the push; `on_wait` is called with the holder of a lease;
+    `allow_mass_delete` is for a block whose deletes the user has confirmed; `engine` chooses who runs jobs. Leases,
+    pull, records and push share one open datastore: the caller's, which stays open, or the session's own.
     """
     with ExitStack() as open_now:
         opened = open_now.enter_context(connected(repo, connection))
         exchange = _Exchange(opened, timeout, progress, allow_mass_delete, engine)
-        # V14: entered first, so left last, on every way out. V13: before anything is read that the body relies on.
+        # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
         leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
-        settle_undone(repo, opened)  # what a killed process left half done, before others' changes meet it
+        finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
         pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
         records = open_now.enter_context(_records(opened, leases, CatalogEngine(engine, progress or NoProgress())))
         records.catalog.refresh()
@@ -83,14 +90,14 @@ def write_session(
             try:
                 session.pushed = exchange.push(leases)
             except BayouError as second:
-                if second is not error:  # a lease that is lost is the body's error already
-                    error.add_note(f"{second.message} ({_KEPT})")
+                if second is not error:  # a lost lease is the block's error already
+                    error.add_note(f"{second.message} ({_KEPT_HINT})")
             raise
         session.pushed = exchange.push(leases)
 
 
 class _Exchange(Struct, frozen=True):
-    """How one session pulls and pushes; offline, and for a directory, it does neither."""
+    """Pulls and pushes for one session; offline, and for a directory, it does neither."""
 
     connection: Connection
     timeout: float | None
@@ -102,7 +109,7 @@ class _Exchange(Struct, frozen=True):
         return self._sync(SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber))
 
     def push(self, leases: LeaseGroup) -> SyncReport | None:
-        """Push what the journal names; what cannot be pushed is named as such (F100)."""
+        """Push the journaled changes; an error says that they could not be pushed (F100)."""
         leases.check()
         options = SyncOptions(
             "push",
@@ -115,7 +122,7 @@ class _Exchange(Struct, frozen=True):
             return self._sync(options)
         except BayouError as error:
             error.message = f"what was written here could not be pushed: {error.message}"
-            error.hint = error.hint or _KEPT
+            error.hint = error.hint or _KEPT_HINT
             raise
 
     def _sync(self, options: SyncOptions) -> SyncReport | None:
@@ -142,7 +149,7 @@ def _leases(
 
 
 def _records(connection: Connection, leases: LeaseGroup, engine: CatalogEngine) -> Records:
-    from bayou.data.records import Records  # noqa: PLC0415  (only once the lease is ours)
+    from bayou.data.records import Records  # noqa: PLC0415  (only once the lease is held)
 
-    # Every change of the tree asks first whether we may still make it: one place, that no repository can go around.
+    # V13: the tree checks the leases before every change, and no repository can bypass the tree.
     return Records(connection.repo, guard=leases.check, engine=engine, connection=connection)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
 from bayou.engine.job import Job, Needs, Part, Result, Row
-from bayou.repo import Repo
 from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, tasks_of
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline, interrupt_on_error, log_of, spark_errors
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from bayou.index.tree import IndexTree
     from bayou.objectstore.spec import StoreSpec
     from bayou.objectstore.store import Store
-    from bayou.spark.sql.query import Saved
     from bayou.spark.transfer import SparkMover
     from bayou.sync.context import SyncContext
     from bayou.sync.plan.windows import Planned
@@ -163,15 +161,6 @@ class SparkEngines:
 
         return is_available(config)
 
-    def save_result(
-        self, repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline
-    ) -> Saved:
-        """Ask a question of what a repo's catalog knows, and let tasks write the answer to `target`."""
-        from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark: two seconds)
-
-        return save_result(repo, text, parameters, target, deadline)
-
-    @contextmanager
     def open(
         self, config: SparkConfig, needs: Needs, *, deadline: Deadline, progress: Progress | None
     ) -> Iterator[SparkExecutor]:

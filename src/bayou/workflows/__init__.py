@@ -1,5 +1,6 @@
-"""Workflows: methods of models, run in order. One is a file that people write and commit, `workflows/<name>.yaml`.
+"""Workflows: methods of models, run in order. People write and commit them as files, `workflows/<name>.yaml`.
 
-Reading and checking one (`find`, `check`) sends nothing. A run (`run`) is given a function that opens write sessions,
-since those lie above it. Nothing is loaded here: most commands need only a part.
+Reading and checking workflows (`find`, `check`) sends no request. A run (`run`) takes a function that opens write
+sessions, since `bayou.session` is a layer above. This package imports nothing by itself: most commands need only a part
+of it.
 """

@@ -1,8 +1,6 @@
-"""Everything that can be told of a workflow before it runs. Nothing is run, nothing written, no request sent (F094).
+"""Checking a workflow before it runs, resolving its inputs, and evaluating what is known before its steps run.
 
-What a workflow is given: defaults, texts of a command line, and a schema for each.
-
-What a workflow comes to: its inputs, and every expression that does not wait for data or for a step.
+Nothing here runs a step, writes a file or sends a request (F094).
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from bayou.core.documents import Place
 from bayou.core.errors import BayouError, ExpressionInvalid, InputInvalid, WorkflowInvalid
 from bayou.models import Definition, find_model
 from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
-from bayou.models.expressions.check import Where, asked_of, compiled
+from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.evaluate import redact
 from bayou.models.prepare import RunRequest, request_problems
 from bayou.models.types import coerce, problems
@@ -25,9 +23,40 @@ from bayou.workflows.find import examine, find_workflow, invalid, workflow_names
 from bayou.workflows.read import WorkflowProblem, before, nearest
 from bayou.workflows.state import elements
 
+_KNOWN_LATER = frozenset({"steps", "each", "data"})
+_STEP_NAMES = ("inputs", "env", "run", "data", "steps", "each")
+
+
+def validate_workflows(repo: Repo, name: str | None = None) -> tuple[list[str], list[WorkflowProblem]]:
+    """Check one workflow, or (None) all; return their names, and everything that is wrong with them."""
+    names = workflow_names(repo)
+    if name is not None and name not in names:
+        names = [find_workflow(repo, name).name]  # by its id; or it raises
+    elif name is not None:
+        names = [name]
+    return names, [problem for each in names for problem in _problems(repo, each)]
+
+
+def check_workflow(repo: Repo, workflow: Workflow) -> None:
+    """Raise `WorkflowInvalid` with the first problem of a workflow that could be read."""
+    problems = list(problems_of(repo, workflow))
+    if problems:
+        raise invalid(workflow.name, problems)
+
+
+def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
+    """Yield the problems of a workflow's inputs, expressions, models, methods and arguments."""
+    yield from check_schemas(workflow)
+    models: dict[str, Definition] = {}
+    for job in workflow.jobs:
+        no_step = Step("", job.name, job.place)
+        yield from _expressions(workflow, job, no_step, {("guard",): job.guard}, each=False)
+        for step in job.steps:
+            yield from _step(repo, workflow, job, step, models)
+
 
 def check_schemas(workflow: Workflow) -> Iterator[WorkflowProblem]:
-    """Yield what is wrong with the schemas of inputs, and with their defaults."""
+    """Yield the problems of the inputs' schemas and defaults."""
     if not workflow.inputs:
         return
     example = "like {type: string, default: localhost}"
@@ -54,15 +83,15 @@ def check_schemas(workflow: Workflow) -> Iterator[WorkflowProblem]:
 def resolve_inputs(
     workflow: Workflow, given: Mapping[str, Any], texts: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the value of every input: of `texts` (a command line's) or `given`, else its default.
+    """Return the value of every input: from `texts` (of a command line) or `given`, else its default.
 
-    A text stands for the number, truth value, list or mapping that its schema asks for. `InputInvalid` names an input
-    that is missing, unknown, or of the wrong type. Values are never evaluated.
+    A text is converted to the number, boolean, list or mapping that its schema has. `InputInvalid` names an input that
+    is missing, unknown, or of the wrong type. Values are never evaluated.
     """
     if not (workflow.inputs or given or texts):
         return {}
     schema = _schema(workflow.inputs)
-    defaults = {name: one["default"] for name, one in workflow.inputs.items() if "default" in one}
+    defaults = {name: each["default"] for name, each in workflow.inputs.items() if "default" in each}
     values = {**defaults, **given, **coerce(texts or {}, schema)}
     wrong = problems(schema, values)
     if wrong:
@@ -72,37 +101,27 @@ def resolve_inputs(
     return values
 
 
-def _schema(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    required = [name for name, schema in inputs.items() if "default" not in schema]
-    return {"type": "object", "properties": dict(inputs), "required": required, "additionalProperties": False}
+def evaluated_workflow(
+    workflow: Workflow, inputs: Mapping[str, Any], run: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a workflow with its expressions evaluated, and values from the environment redacted (V26).
 
-
-def validate_workflows(repo: Repo, name: str | None = None) -> tuple[list[str], list[WorkflowProblem]]:
-    """Return the names of the workflows that were looked at (one, or all), and everything that is wrong with them."""
-    names = workflow_names(repo)
-    if name is not None and name not in names:
-        names = [find_workflow(repo, name).name]  # by its id; or it raises
-    elif name is not None:
-        names = [name]
-    return names, [problem for one in names for problem in _problems(repo, one)]
-
-
-def check_workflow(repo: Repo, workflow: Workflow) -> None:
-    """Raise `WorkflowInvalid` with the first thing that is wrong with a workflow that could be read."""
-    problems = list(problems_of(repo, workflow))
-    if problems:
-        raise invalid(workflow.name, problems)
-
-
-def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
-    """Yield what is wrong with the inputs, expressions, models, methods and arguments of a workflow."""
-    yield from check_schemas(workflow)
-    models: dict[str, Definition] = {}
-    for job in workflow.jobs:
-        nobody = Step("", job.name, job.place)
-        yield from _expressions(workflow, job, nobody, {("guard",): job.guard}, each=False)
-        for step in job.steps:
-            yield from _step(repo, workflow, job, step, models)
+    An expression whose value is known only when a step begins stays; the step's output records the value. Without a
+    run, an expression that uses `run` stays as well, and an expression that fails is an error. In a run, such an
+    expression stays, and fails its step, if that begins at all.
+    """
+    evaluator = _Evaluator(workflow.source.where, EvaluationScope(inputs=inputs, run=run or {}), in_run=run is not None)
+    jobs = evaluator.value(workflow.source.value["jobs"], ("jobs",))
+    found = {
+        "id": workflow.id,
+        "name": workflow.name,
+        "inputs": dict(inputs),
+        "tags": dict(workflow.tags),
+        "concurrency": workflow.concurrency,
+        "jobs": jobs,
+    }
+    hidden: dict[str, Any] = redact(found, evaluator.secrets)
+    return hidden
 
 
 def _problems(repo: Repo, name: str) -> list[WorkflowProblem]:
@@ -135,7 +154,7 @@ def _step(
     place = (*step.place, "model")
     try:
         names = _model_names(workflow, step)
-    except BayouError as error:  # an expression that comes to nothing, or takes too long
+    except BayouError as error:  # an expression that fails, or takes too long
         yield WorkflowProblem(
             workflow.source.where(place), error.message.partition(": ")[2] or error.message, error.hint
         )
@@ -152,12 +171,12 @@ def _step(
 
 
 def _model_names(workflow: Workflow, step: Step) -> list[str]:
-    """Return the models that a step is known to name: where a loop is not written out, that shows when it runs."""
-    assert step.model is not None  # whoever has none is not asked
+    """Return the models that a step names, as far as that is known before the elements of its loop are."""
+    assert step.model is not None
     if not has_expression(step.model):
         return [step.model]
-    asked = [asked_of(name, found.source) for found in uses(step.model, str) for name in NAMES]
-    if step.for_each is None or has_expression(step.for_each) or any(names != frozenset() for names in asked):
+    used = [keys_used(name, found.source) for found in uses(step.model, str) for name in NAMES]
+    if step.for_each is None or has_expression(step.for_each) or any(names != frozenset() for names in used):
         return []
     found = set()
     for each in elements(step.for_each, ""):
@@ -167,22 +186,22 @@ def _model_names(workflow: Workflow, step: Step) -> list[str]:
 
 
 def _arguments(repo: Repo, workflow: Workflow, step: Step, model: Definition) -> Iterator[WorkflowProblem]:
-    """Yield what is wrong with a step's method and its arguments, where its file says so."""
+    """Yield the problems of a step's method and its arguments, with their lines in the workflow's file."""
     place = (*step.place, "method")
     try:
         found = request_problems(repo, RunRequest(model=model, method=step.method or "", inputs=step.inputs))
     except BayouError as error:
         yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
         return
-    for one in found:
-        where = (*step.place, "inputs", *one.path) if one.path else place
-        yield WorkflowProblem(workflow.source.where(where), one.message, one.hint)
+    for problem in found:
+        where = (*step.place, "inputs", *problem.path) if problem.path else place
+        yield WorkflowProblem(workflow.source.where(where), problem.message, problem.hint)
 
 
 def _expressions(
     workflow: Workflow, job: Job, step: Step, values: Mapping[Place, Any], *, each: bool
 ) -> Iterator[WorkflowProblem]:
-    """Yield the expressions that cannot be read, or that ask for inputs or steps that are not there."""
+    """Yield the problems of expressions: syntax errors, and inputs or steps that do not exist."""
     names = (*NAMES, "each") if each else NAMES
     for place, value in values.items():
         if not has_expression(value):
@@ -195,62 +214,41 @@ def _expressions(
         try:
             check(value, where, names)
         except BayouError as error:
-            said, _, message = error.message.partition(": ")
-            yield WorkflowProblem(said, message, error.hint)
+            location, _, message = error.message.partition(": ")
+            yield WorkflowProblem(location, message, error.hint)
             continue
         for found in uses(value, where):
-            yield from _inputs_asked(workflow, found.source, where(found.path))
-            yield from _steps_asked(workflow, job, step, found.source, where(found.path))
+            yield from _check_inputs_used(workflow, found.source, where(found.path))
+            yield from _check_steps_used(workflow, job, step, found.source, where(found.path))
 
 
-def _inputs_asked(workflow: Workflow, source: str, where: str) -> Iterator[WorkflowProblem]:
-    for name in sorted(asked_of("inputs", source) or ()):
+def _check_inputs_used(workflow: Workflow, source: str, where: str) -> Iterator[WorkflowProblem]:
+    for name in sorted(keys_used("inputs", source) or ()):
         if name not in workflow.inputs:
             yield WorkflowProblem(where, f"there is no input {name}", nearest(name, workflow.inputs, "inputs are"))
 
 
-def _steps_asked(workflow: Workflow, job: Job, step: Step, source: str, where: str) -> Iterator[WorkflowProblem]:
+def _check_steps_used(workflow: Workflow, job: Job, step: Step, source: str, where: str) -> Iterator[WorkflowProblem]:
     earlier = before(workflow, job, step)
-    for name in sorted(asked_of("steps", source) or ()):
-        owners = [one.name for one, each in earlier if each.name == name]
+    for name in sorted(keys_used("steps", source) or ()):
+        owners = [owner.name for owner, before_it in earlier if before_it.name == name]
         if not owners:
-            known = any(one.name == name for _, one in workflow.steps())
-            hint = "name it in depends_on" if known else nearest(name, [one.name for _, one in earlier], "before it")
+            known = any(other.name == name for _, other in workflow.steps())
+            names = [before_it.name for _, before_it in earlier]
+            hint = "name it in depends_on" if known else nearest(name, names, "before it")
             message = f"{name} need not have ended by then" if known else f"there is no step {name}"
             yield WorkflowProblem(where, message, hint)
         elif len(owners) > 1 and job.name not in owners:
             yield WorkflowProblem(where, f"{name} is a step of {' and of '.join(owners)}", "rename one of them")
 
 
-_LATER = frozenset({"steps", "each", "data"})
-_NAMES = ("inputs", "env", "run", "data", "steps", "each")
+def _schema(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    required = [name for name, schema in inputs.items() if "default" not in schema]
+    return {"type": "object", "properties": dict(inputs), "required": required, "additionalProperties": False}
 
 
-def evaluated_workflow(
-    workflow: Workflow, inputs: Mapping[str, Any], run: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return a workflow as it is to run, with what comes from the environment redacted.
-
-    What is known only when a step begins stays an expression; what that came to is kept with the step's output. Without
-    a run, so does what asks for `run`; and an expression that comes to nothing is an error then. In a run it is that of
-    its step, if that begins at all.
-    """
-    walk = _Walk(workflow.source.where, EvaluationScope(inputs=inputs, run=run or {}), in_run=run is not None)
-    jobs = walk.value(workflow.source.value["jobs"], ("jobs",))
-    found = {
-        "id": workflow.id,
-        "name": workflow.name,
-        "inputs": dict(inputs),
-        "tags": dict(workflow.tags),
-        "concurrency": workflow.concurrency,
-        "jobs": jobs,
-    }
-    hidden: dict[str, Any] = redact(found, walk.secrets)
-    return hidden
-
-
-class _Walk:
-    """One way through a workflow's values."""
+class _Evaluator:
+    """Evaluates the values of a workflow, and collects the secrets that they used."""
 
     def __init__(self, where: Where, scope: EvaluationScope, *, in_run: bool) -> None:
         self._where = where
@@ -261,18 +259,20 @@ class _Walk:
     def value(self, value: Any, place: Place) -> Any:
         match value:
             case dict():
-                return {key: self.value(one, (*place, key)) for key, one in value.items()}
+                return {key: self.value(element, (*place, key)) for key, element in value.items()}
             case list():
-                return [self.value(one, (*place, at)) for at, one in enumerate(value)]
+                return [self.value(element, (*place, at)) for at, element in enumerate(value)]
             case str() if has_expression(value):
                 return self._text(value, self._where(place))
         return value
 
     def _text(self, text: str, where: str) -> Any:
-        asked = {
-            name for found in uses(text, lambda _: where) for name in compiled(found.source, where, _NAMES).variables()
+        used = {
+            name
+            for found in uses(text, lambda _: where)
+            for name in compiled(found.source, where, _STEP_NAMES).variables()
         }
-        if asked & _LATER or ("run" in asked and not self._in_run):
+        if used & _KNOWN_LATER or ("run" in used and not self._in_run):
             return text
         try:
             found = evaluate(text, self._scope, lambda _: where)

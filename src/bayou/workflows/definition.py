@@ -1,7 +1,4 @@
-"""A workflow as its file has it: inputs, jobs, steps, and what waits for what.
-
-The file of a workflow: where it is read, and what is said of one that is no YAML.
-"""
+"""`Workflow`: a workflow as its file defines it, with inputs, jobs, steps and dependencies; and reading its YAML."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ DEFAULT_CONCURRENCY = 4
 
 
 class Edge(Struct, frozen=True):
-    """What comes before: a step, or a job, and how it must have ended."""
+    """A dependency: the step or job that comes before, and how it must have ended."""
 
     on: str
     when: When
@@ -34,7 +31,7 @@ class Edge(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A model's method, or an assertion; `for_each` makes several of it, which `name` names together."""
+    """A model's method, or an assertion. With `for_each` it runs once for each element."""
 
     name: str
     job: str
@@ -52,7 +49,7 @@ class Step(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """Steps that belong together. They run side by side, unless one waits for another."""
+    """Steps that belong together. They run concurrently, unless one depends on another."""
 
     name: str
     place: Place
@@ -63,7 +60,7 @@ class Job(Struct, frozen=True):
 
 
 class Workflow(Struct, frozen=True):
-    """What a workflow does. `inputs` has a JSON schema for each input."""
+    """One workflow. `inputs` has a JSON schema for each input."""
 
     id: str
     name: str
@@ -89,19 +86,19 @@ class Workflow(Struct, frozen=True):
 
 
 class WorkflowRef(ModelRef, frozen=True):
-    """A workflow as the owner of records, for sessions: its lease, and what a pull for it brings."""
+    """A workflow as the owner of records: sessions take its lease, and pull its prefixes."""
 
     def prefixes(self) -> tuple[str, ...]:
         return f"workflow-runs/{self.id}/", f"workflows-evaluated/{self.id}/"
 
 
 def read_source(root: Path, path: str) -> Source:
-    """Read a YAML file; `WorkflowInvalid` names the line that is no YAML."""
+    """Read a YAML file; `WorkflowInvalid` names the line of a syntax error."""
     return parse_source(read_definition(root, path, WorkflowInvalid), path)
 
 
 def parse_source(data: bytes, path: str) -> Source:
-    """Take YAML apart; a key that stands twice, or what is no value of JSON, is an error."""
+    """Parse YAML; a repeated key, or a value that JSON does not have, is an error."""
     try:
         return documents.parse_source(data, path)
     except Unreadable as error:

@@ -1,9 +1,4 @@
-"""Finding workflows: by name, by id, all of them. No request is sent, and nothing but definitions is read.
-
-Making a workflow.
-
-Deleting a workflow.
-"""
+"""Finding, creating and deleting workflows. Finding reads only definitions, and sends no request."""
 
 from __future__ import annotations
 
@@ -20,75 +15,6 @@ from bayou.repo import Repo, leads_out
 from bayou.workflows.definition import FOLDER, SUFFIX, Workflow, read_source
 from bayou.workflows.read import WorkflowProblem, check_graph, nearest, read_workflow
 
-
-class WorkflowListing(Struct, frozen=True):
-    """Every workflow that can be read, and an error for each that cannot."""
-
-    workflows: tuple[Workflow, ...]
-    bad: tuple[WorkflowInvalid, ...]
-
-
-def list_workflows(repo: Repo) -> WorkflowListing:
-    """Read every workflow, by name. One that is damaged hides no other."""
-    good, bad = [], []
-    for name in workflow_names(repo):
-        try:
-            good.append(load_workflow(repo, name))
-        except WorkflowInvalid as error:
-            bad.append(error)
-    return WorkflowListing(tuple(good), tuple(bad))
-
-
-def find_workflow(repo: Repo, text: str) -> Workflow:
-    """Return the workflow of this name or id; `WorkflowNotFound`, or `WorkflowInvalid` with the place."""
-    names = workflow_names(repo)
-    if text in names:
-        return load_workflow(repo, text)
-    for workflow in list_workflows(repo).workflows:
-        if workflow.id == text:
-            return workflow
-    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create`"
-    raise WorkflowNotFound(f"there is no workflow {text}", hint=hint)
-
-
-def load_workflow(repo: Repo, name: str) -> Workflow:
-    """Read one workflow; `WorkflowInvalid` tells the first thing that is wrong with it, and how many more are."""
-    workflow, problems = examine(repo, name)
-    if problems:
-        raise invalid(name, problems)
-    assert workflow is not None  # what is not one has a problem
-    return workflow
-
-
-def examine(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
-    """Read one workflow, and tell everything that is wrong with its file by itself; `WorkflowInvalid` for no YAML."""
-    workflow, problems = read_workflow(read_source(repo.root, f"{FOLDER}/{name}{SUFFIX}"), name)
-    return workflow, problems or (check_graph(workflow) if workflow is not None else [])
-
-
-def invalid(name: str, problems: list[WorkflowProblem]) -> WorkflowInvalid:
-    """Make one error of what is wrong with a workflow."""
-    first, *others = problems
-    if others:
-        many = f"there is more to it ({len(others)})" if first.hint is None else first.hint
-        return WorkflowInvalid(
-            f"{first} (and {len(others)} more)", hint=f"{many}; `bayou workflow validate {name}` tells all"
-        )
-    return WorkflowInvalid(str(first), hint=first.hint)
-
-
-def workflow_names(repo: Repo) -> list[str]:
-    """Return the names of all workflows here, in order. What begins with a dot is an editor's or a file system's."""
-    folder = repo.root / FOLDER
-    if not folder.is_dir():
-        return []
-    return sorted(
-        file.name.removesuffix(SUFFIX)
-        for file in folder.iterdir()
-        if file.name.endswith(SUFFIX) and not file.name.startswith(".") and file.is_file()
-    )
-
-
 _TEMPLATE = """\
 id: {id}
 name: {name}
@@ -104,8 +30,76 @@ jobs:
 """
 
 
+class WorkflowListing(Struct, frozen=True):
+    """Every workflow that can be read, and an error for each other file."""
+
+    workflows: tuple[Workflow, ...]
+    bad: tuple[WorkflowInvalid, ...]
+
+
+def list_workflows(repo: Repo) -> WorkflowListing:
+    """Read every workflow, in order of name. A damaged workflow hides no other."""
+    good, bad = [], []
+    for name in workflow_names(repo):
+        try:
+            good.append(load_workflow(repo, name))
+        except WorkflowInvalid as error:
+            bad.append(error)
+    return WorkflowListing(tuple(good), tuple(bad))
+
+
+def find_workflow(repo: Repo, text: str) -> Workflow:
+    """Return the workflow with this name or id; `WorkflowNotFound`, or `WorkflowInvalid` with file and line."""
+    names = workflow_names(repo)
+    if text in names:
+        return load_workflow(repo, text)
+    for workflow in list_workflows(repo).workflows:
+        if workflow.id == text:
+            return workflow
+    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create`"
+    raise WorkflowNotFound(f"there is no workflow {text}", hint=hint)
+
+
+def load_workflow(repo: Repo, name: str) -> Workflow:
+    """Read one workflow; `WorkflowInvalid` has the first problem, and how many more there are."""
+    workflow, problems = examine(repo, name)
+    if problems:
+        raise invalid(name, problems)
+    assert workflow is not None  # else there is a problem
+    return workflow
+
+
+def examine(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
+    """Read one workflow, and return all problems of its file alone; `WorkflowInvalid` if it is not YAML."""
+    workflow, problems = read_workflow(read_source(repo.root, f"{FOLDER}/{name}{SUFFIX}"), name)
+    return workflow, problems or (check_graph(workflow) if workflow is not None else [])
+
+
+def invalid(name: str, problems: list[WorkflowProblem]) -> WorkflowInvalid:
+    """Return one error for the problems of a workflow."""
+    first, *others = problems
+    if others:
+        many = f"there is more to it ({len(others)})" if first.hint is None else first.hint
+        return WorkflowInvalid(
+            f"{first} (and {len(others)} more)", hint=f"{many}; `bayou workflow validate {name}` tells all"
+        )
+    return WorkflowInvalid(str(first), hint=first.hint)
+
+
+def workflow_names(repo: Repo) -> list[str]:
+    """Return the names of all workflows, in order. Files that begin with a dot belong to editors or file systems."""
+    folder = repo.root / FOLDER
+    if not folder.is_dir():
+        return []
+    return sorted(
+        file.name.removesuffix(SUFFIX)
+        for file in folder.iterdir()
+        if file.name.endswith(SUFFIX) and not file.name.startswith(".") and file.is_file()
+    )
+
+
 def create_workflow(repo: Repo, name: str) -> Workflow:
-    """Write a new workflow that runs as it is, whole or not at all; `WorkflowExists` if there is one."""
+    """Write a new workflow that can run as it is, atomically; `WorkflowExists` if the file exists."""
     try:
         check_name(name)
     except ModelInvalid as error:
@@ -128,16 +122,16 @@ def create_workflow(repo: Repo, name: str) -> Workflow:
 
 
 class DeletedWorkflow(Struct, frozen=True):
-    """What went with a workflow: records of its runs. Data and outputs are their models', and stay."""
+    """The report of a deletion: how many records of runs went. Data and outputs belong to models, and stay."""
 
     id: str
     runs_deleted: int
 
 
 def delete_workflow(records: Records, workflow: Workflow) -> DeletedWorkflow:
-    """Delete a workflow with the records of its runs and all that it was evaluated to.
+    """Delete a workflow with the records of its runs and its evaluated definitions.
 
-    V19: its file goes last, so that a call which was killed can be repeated.
+    V19: its file goes last, so that a call that was killed can be repeated.
     """
     records.catalog.refresh()
     rows, _ = records.catalog.runs(workflow=workflow.id)
@@ -145,6 +139,6 @@ def delete_workflow(records: Records, workflow: Workflow) -> DeletedWorkflow:
     evaluated = [evaluated_workflow_path(workflow.id, run_id) for run_id in (None, *(row.run_id for row in runs))]
     paths = [row.path for row in runs]
     records.tree.delete_many([*paths, *filter(records.tree.exists, evaluated)])
-    records.context.tell([], paths)
+    records.context.update_catalog([], paths)
     (records.repo.root / workflow.path).unlink(missing_ok=True)
     return DeletedWorkflow(workflow.id, len(runs))

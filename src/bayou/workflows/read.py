@@ -1,6 +1,6 @@
-"""From a file to a workflow: every key and value is checked, and everything that is wrong is told at once.
+"""Reading a workflow from its file: every key and value is checked, and all problems are reported at once.
 
-What waits for what: unknown names, cycles, and what has ended before a step begins.
+`check_graph` finds dependencies on unknown names, and cycles; `before` returns the steps that end before a step begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP = (
 
 
 class WorkflowProblem(Struct, frozen=True):
-    """One thing that is wrong with a workflow, and where."""
+    """One problem of a workflow, with its file and line."""
 
     where: str
     message: str
@@ -37,14 +37,51 @@ class WorkflowProblem(Struct, frozen=True):
 
 
 def read_workflow(source: Source, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
-    """Return the workflow, and what is wrong with it; None where too little is right to go on."""
+    """Return the workflow, and its problems; None if the file is no mapping."""
     reader = _Reader(source, [])
     workflow = reader.workflow(name)
     return workflow, reader.problems
 
 
+def check_graph(workflow: Workflow) -> list[WorkflowProblem]:
+    """Return the problems of dependencies: unknown names, and cycles."""
+    problems = list(_check_edges(workflow.source, workflow.jobs, "job"))
+    for job in workflow.jobs:
+        problems += _check_edges(workflow.source, job.steps, "step")
+    return problems
+
+
+def before(workflow: Workflow, job: Job, step: Step) -> list[tuple[Job, Step]]:
+    """Return the steps that have ended when a step begins: those that it depends on, directly or through others.
+
+    They are in the order of the file; those of the step's own job come last.
+    """
+    jobs = ancestors(job.name, {other.name: other.depends_on for other in workflow.jobs})
+    steps = ancestors(step.name, {other.name: other.depends_on for other in job.steps})
+    earlier = [(other, each) for other in workflow.jobs if other.name in jobs for each in other.steps]
+    return earlier + [(job, each) for each in job.steps if each.name in steps]
+
+
+def ancestors(name: str, edges: Mapping[str, Sequence[Edge]]) -> set[str]:
+    """Return all names that `name` depends on, directly or through others."""
+    found: set[str] = set()
+    waiting = [edge.on for edge in edges.get(name, ())]
+    while waiting:
+        current = waiting.pop()
+        if current not in found and current in edges:
+            found.add(current)
+            waiting += [edge.on for edge in edges[current]]
+    return found
+
+
+def nearest(word: str, known: Iterable[str], what: str) -> str:
+    """Return a hint: the nearest known word, or all of them."""
+    words = list(known)
+    return did_you_mean(word, words, f"{what}: {', '.join(words) or 'none'}")
+
+
 class _Reader:
-    """Reads one file. What is wrong is noted, and reading goes on with a value that is harmless."""
+    """Reads one file. It collects problems, and continues with a harmless value in place of a wrong one."""
 
     def __init__(self, source: Source, problems: list[WorkflowProblem]) -> None:
         self._source = source
@@ -53,20 +90,20 @@ class _Reader:
     def workflow(self, name: str) -> Workflow | None:
         top = self._source.value
         if not isinstance(top, dict):
-            self._wrong((), "not a mapping of keys to values", f"known keys: {', '.join(TOP)}")
+            self._report((), "not a mapping of keys to values", f"known keys: {', '.join(TOP)}")
             return None
-        self._known((), TOP)
+        self._check_keys((), TOP)
         for key in ("id", "name", "jobs"):
             if key not in top:
-                self._wrong((), f"it has no {key}", "a workflow has id, name and jobs")
-        said = self._text((), "name", name)
-        if said != name:
-            self._wrong(("name",), f"name is {said}, but the file's name says {name}", "rename the file, or the line")
+                self._report((), f"it has no {key}", "a workflow has id, name and jobs")
+        value = self._text((), "name", name)
+        if value != name:
+            self._report(("name",), f"name is {value}, but the file's name says {name}", "rename the file, or the line")
         workflow_id = self._text((), "id", "")
         if workflow_id and not is_id(workflow_id):
-            self._wrong(("id",), f"id is not a UUID: {workflow_id}", "bring back the line that was committed")
+            self._report(("id",), f"id is not a UUID: {workflow_id}", "bring back the line that was committed")
         jobs = self._each((), "jobs", self._job)
-        self._named_once(jobs, "job")
+        self._check_unique(jobs, "job")
         return Workflow(
             id=workflow_id,
             name=name,
@@ -78,12 +115,12 @@ class _Reader:
         )
 
     def _job(self, place: Place) -> Job:
-        self._known(place, JOB)
+        self._check_keys(place, JOB)
         name = self._name(place, "job")
         steps = self._each(place, "steps", lambda at: self._step(at, name))
         if "steps" not in self._at(place):
-            self._wrong(place, "a job has steps", None)
-        self._named_once(steps, "step")
+            self._report(place, "a job has steps", None)
+        self._check_unique(steps, "step")
         return Job(
             name=name,
             place=place,
@@ -94,22 +131,22 @@ class _Reader:
         )
 
     def _step(self, place: Place, job: str) -> Step:
-        self._known(place, STEP)
+        self._check_keys(place, STEP)
         found = self._at(place)
         asserts = self._asserts(place)
         if "assert" in found:
             extra = [key for key in ("model", "method", "inputs") if key in found]
             if extra:
-                self._wrong((*place, extra[0]), f"a step that asserts has no {extra[0]}", "make it two steps")
+                self._report((*place, extra[0]), f"a step that asserts has no {extra[0]}", "make it two steps")
         else:
             for key in ("model", "method"):
                 if key not in found:
-                    self._wrong(place, f"a step has a {key}", "name a model and its method, or say what to assert")
+                    self._report(place, f"a step has a {key}", "name a model and its method, or say what to assert")
             if "message" in found:
-                self._wrong((*place, "message"), "only a step that asserts has a message", None)
+                self._report((*place, "message"), "only a step that asserts has a message", None)
         for_each = found.get("for_each")
         if "for_each" in found and not isinstance(for_each, list | dict) and not _has_expression(for_each):
-            self._wrong((*place, "for_each"), "for_each must be a list, a mapping, or an expression that is one", None)
+            self._report((*place, "for_each"), "for_each must be a list, a mapping, or an expression that is one", None)
         return Step(
             name=self._name(place, "step"),
             job=job,
@@ -122,135 +159,135 @@ class _Reader:
             depends_on=self._edges(place, "step"),
             for_each=for_each,
             guard=self._guard(place),
-            allow_failure=self._truth(place, "allow_failure"),
+            allow_failure=self._boolean(place, "allow_failure"),
             concurrency=self._concurrency(place),
         )
 
     def _asserts(self, place: Place) -> tuple[str, ...]:
-        said = self._at(place).get("assert")
-        if said is None:
+        value = self._at(place).get("assert")
+        if value is None:
             if "assert" in self._at(place):
-                self._wrong((*place, "assert"), "assert must be an expression, or a list of them", None)
+                self._report((*place, "assert"), "assert must be an expression, or a list of them", None)
             return ()
-        found = said if isinstance(said, list) else [said]
-        for at, one in enumerate(found):
-            if not _has_expression(one):
-                where = (*place, "assert", at) if isinstance(said, list) else (*place, "assert")
-                self._wrong(where, "assert must be an expression", "like ${{ inputs.count > 0 }}")
-        return tuple(str(one) for one in found)
+        found = value if isinstance(value, list) else [value]
+        for at, expression in enumerate(found):
+            if not _has_expression(expression):
+                where = (*place, "assert", at) if isinstance(value, list) else (*place, "assert")
+                self._report(where, "assert must be an expression", "like ${{ inputs.count > 0 }}")
+        return tuple(map(str, found))
 
     def _edges(self, place: Place, kind: str) -> tuple[Edge, ...]:
-        said = self._at(place).get("depends_on")
-        if said is None:
+        value = self._at(place).get("depends_on")
+        if value is None:
             return ()
-        if not isinstance(said, list):
-            self._wrong((*place, "depends_on"), "depends_on must be a list", f"like [{said}]")
+        if not isinstance(value, list):
+            self._report((*place, "depends_on"), "depends_on must be a list", f"like [{value}]")
             return ()
         edges = []
-        for at, one in enumerate(said):
+        for at, entry in enumerate(value):
             where: Place = (*place, "depends_on", at)
-            if isinstance(one, str):
-                edges.append(Edge(one, "succeeded", where))
+            if isinstance(entry, str):
+                edges.append(Edge(entry, "succeeded", where))
                 continue
-            if not isinstance(one, dict) or not isinstance(one.get(kind), str):
-                self._wrong(where, f"not the name of a {kind}", f"like {{{kind}: name, when: failed}}")
+            if not isinstance(entry, dict) or not isinstance(entry.get(kind), str):
+                self._report(where, f"not the name of a {kind}", f"like {{{kind}: name, when: failed}}")
                 continue
-            self._known(where, (kind, "when"))
-            when = one.get("when", "succeeded")
+            self._check_keys(where, (kind, "when"))
+            when = entry.get("when", "succeeded")
             if when not in WHEN:
-                self._wrong((*where, "when"), f"when is {when}", f"it is one of {', '.join(WHEN)}")
+                self._report((*where, "when"), f"when is {when}", f"it is one of {', '.join(WHEN)}")
                 when = "succeeded"
-            edges.append(Edge(one[kind], when, where))
+            edges.append(Edge(entry[kind], when, where))
         return tuple(edges)
 
     def _inputs(self) -> dict[str, dict[str, Any]]:
         found = self._mapping((), "inputs")
         for name, schema in found.items():
             if not isinstance(schema, dict):
-                self._wrong(("inputs", name), f"{name} is no schema", "like {type: string, default: localhost}")
+                self._report(("inputs", name), f"{name} is no schema", "like {type: string, default: localhost}")
             if not name.isidentifier():
-                self._wrong(("inputs", name), f"an input cannot be called {name}", "letters, digits and _")
+                self._report(("inputs", name), f"an input cannot be called {name}", "letters, digits and _")
         return {name: schema for name, schema in found.items() if isinstance(schema, dict)}
 
     def _tags(self) -> dict[str, str]:
         found = self._mapping((), "tags")
         for key, value in found.items():
             if not isinstance(value, str):
-                self._wrong(("tags", key), "tags must be texts", 'put it in quotes, as cost: "12"')
+                self._report(("tags", key), "tags must be texts", 'put it in quotes, as cost: "12"')
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
     def _name(self, place: Place, kind: str) -> str:
         if "name" not in self._at(place):
-            self._wrong(place, f"a {kind} has a name", None)
+            self._report(place, f"a {kind} has a name", None)
             return f"{kind} {place[-1]}"
         name = self._text(place, "name", f"{kind} {place[-1]}")
         if any(sign in name for sign in "[]/") or name != name.strip() or not name.isprintable():
-            self._wrong((*place, "name"), f"a {kind} cannot be called {name!r}", "leave out brackets and slashes")
+            self._report((*place, "name"), f"a {kind} cannot be called {name!r}", "leave out brackets and slashes")
         return name
 
     def _guard(self, place: Place) -> str | bool | None:
-        said = self._at(place).get("guard")
-        if said is None or isinstance(said, bool) or (isinstance(said, str) and _has_expression(said)):
-            return said
-        self._wrong((*place, "guard"), "guard must be an expression, true or false", "like ${{ inputs.deploy }}")
+        value = self._at(place).get("guard")
+        if value is None or isinstance(value, bool) or (isinstance(value, str) and _has_expression(value)):
+            return value
+        self._report((*place, "guard"), "guard must be an expression, true or false", "like ${{ inputs.deploy }}")
         return None
 
     def _concurrency(self, place: Place) -> int | None:
-        said = self._at(place).get("concurrency")
-        if said is None or (isinstance(said, int) and not isinstance(said, bool) and said >= 1):
-            return said
-        self._wrong((*place, "concurrency"), f"concurrency must be a number from 1, and not {said}", None)
+        value = self._at(place).get("concurrency")
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            return value
+        self._report((*place, "concurrency"), f"concurrency must be a number from 1, and not {value}", None)
         return None
 
-    def _truth(self, place: Place, key: str) -> bool:
-        said = self._at(place).get(key, False)
-        if not isinstance(said, bool):
-            self._wrong((*place, key), f"{key} must be true or false", None)
+    def _boolean(self, place: Place, key: str) -> bool:
+        value = self._at(place).get(key, False)
+        if not isinstance(value, bool):
+            self._report((*place, key), f"{key} must be true or false", None)
             return False
-        return said
+        return value
 
     def _text(self, place: Place, key: str, default: str) -> str:
-        said = self._at(place).get(key)
-        if key in self._at(place) and (not isinstance(said, str) or not said):
-            self._wrong((*place, key), f"{key} must be a text", "put it in quotes")
-        return said if isinstance(said, str) and said else default
+        value = self._at(place).get(key)
+        if key in self._at(place) and (not isinstance(value, str) or not value):
+            self._report((*place, key), f"{key} must be a text", "put it in quotes")
+        return value if isinstance(value, str) and value else default
 
     def _mapping(self, place: Place, key: str) -> dict[str, Any]:
-        said = self._at(place).get(key)
-        if said is None:
+        value = self._at(place).get(key)
+        if value is None:
             return {}
-        if not isinstance(said, dict):
-            self._wrong((*place, key), f"{key} must be a mapping of names to values", None)
+        if not isinstance(value, dict):
+            self._report((*place, key), f"{key} must be a mapping of names to values", None)
             return {}
-        return said
+        return value
 
     def _each(self, place: Place, key: str, read: Callable[[Place], T]) -> list[T]:
-        said = self._at(place).get(key)
-        if said is None:
+        value = self._at(place).get(key)
+        if value is None:
             return []
-        if not isinstance(said, list) or not said:
-            self._wrong((*place, key), f"{key} must be a list, with something in it", None)
+        if not isinstance(value, list) or not value:
+            self._report((*place, key), f"{key} must be a list, with something in it", None)
             return []
-        places: list[Place] = [(*place, key, at) for at in range(len(said))]
+        places: list[Place] = [(*place, key, at) for at in range(len(value))]
         good = []
-        for one in places:
-            if isinstance(self._at(one), dict):
-                good.append(read(one))
+        for element in places:
+            if isinstance(self._at(element), dict):
+                good.append(read(element))
             else:
-                self._wrong(one, f"each of {key} is a mapping of keys to values", None)
+                self._report(element, f"each of {key} is a mapping of keys to values", None)
         return good
 
-    def _named_once(self, found: Iterable[Job | Step], kind: str) -> None:
+    def _check_unique(self, found: Iterable[Job | Step], kind: str) -> None:
         seen: set[str] = set()
-        for one in found:
-            if one.name in seen:
-                self._wrong((*one.place, "name"), f"there are two of the {kind} {one.name}", "rename one of them")
-            seen.add(one.name)
+        for node in found:
+            if node.name in seen:
+                self._report((*node.place, "name"), f"there are two of the {kind} {node.name}", "rename one of them")
+            seen.add(node.name)
 
-    def _known(self, place: Place, keys: Sequence[str]) -> None:
+    def _check_keys(self, place: Place, keys: Sequence[str]) -> None:
         for key in self._at(place):
             if key not in keys:
-                self._wrong((*place, key), f"unknown key {key}", nearest(key, keys, "known keys"))
+                self._report((*place, key), f"unknown key {key}", nearest(key, keys, "known keys"))
 
     def _at(self, place: Place) -> Any:
         found = self._source.value
@@ -258,52 +295,15 @@ class _Reader:
             found = found[key]
         return found
 
-    def _wrong(self, place: Place, message: str, hint: str | None) -> None:
+    def _report(self, place: Place, message: str, hint: str | None) -> None:
         self.problems.append(WorkflowProblem(self._source.where(place), message, hint))
-
-
-def nearest(word: str, known: Iterable[str], what: str) -> str:
-    """Say which known word is the nearest, or which there are."""
-    words = list(known)
-    return did_you_mean(word, words, f"{what}: {', '.join(words) or 'none'}")
 
 
 def _has_expression(value: object) -> bool:
     return isinstance(value, str) and "${{" in value
 
 
-def check_graph(workflow: Workflow) -> list[WorkflowProblem]:
-    """Return the edges that lead nowhere, and those that lead in a circle."""
-    problems = list(_check(workflow.source, workflow.jobs, "job"))
-    for job in workflow.jobs:
-        problems += _check(workflow.source, job.steps, "step")
-    return problems
-
-
-def before(workflow: Workflow, job: Job, step: Step) -> list[tuple[Job, Step]]:
-    """Return the steps that have surely ended when a step begins: those it waits for, through others too.
-
-    They are in the order of the file; those of the step's own job come last.
-    """
-    jobs = ancestors(job.name, {one.name: one.depends_on for one in workflow.jobs})
-    steps = ancestors(step.name, {one.name: one.depends_on for one in job.steps})
-    earlier = [(one, each) for one in workflow.jobs if one.name in jobs for each in one.steps]
-    return earlier + [(job, one) for one in job.steps if one.name in steps]
-
-
-def ancestors(name: str, edges: Mapping[str, Sequence[Edge]]) -> set[str]:
-    """Return all that comes before `name`, near or far."""
-    found: set[str] = set()
-    waiting = [edge.on for edge in edges.get(name, ())]
-    while waiting:
-        one = waiting.pop()
-        if one not in found and one in edges:
-            found.add(one)
-            waiting += [edge.on for edge in edges[one]]
-    return found
-
-
-def _check(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iterator[WorkflowProblem]:
+def _check_edges(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iterator[WorkflowProblem]:
     names = {node.name for node in nodes}
     for node in nodes:
         for edge in node.depends_on:
@@ -313,28 +313,28 @@ def _check(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iterator[W
                     source.where(edge.place), f"{node.name} depends on a {kind} {edge.on}: none here", known
                 )
     edges = {node.name: node.depends_on for node in nodes}
-    told: set[str] = set()
+    reported: set[str] = set()
     for node in nodes:
-        circle = _circle(node.name, edges)
-        if circle and not told & set(circle):
-            told |= set(circle)
-            where = next(edge for edge in node.depends_on if edge.on == circle[1])
+        cycle = _cycle(node.name, edges)
+        if cycle and not reported & set(cycle):
+            reported |= set(cycle)
+            where = next(edge for edge in node.depends_on if edge.on == cycle[1])
             yield WorkflowProblem(
                 source.where(where.place),
-                f"{kind}s wait for each other: {' → '.join(circle)}",
+                f"{kind}s wait for each other: {' → '.join(cycle)}",
                 "take one of these dependencies out",
             )
 
 
-def _circle(name: str, edges: Mapping[str, Sequence[Edge]]) -> list[str] | None:
-    """Return a way from a node back to itself, shortest first."""
-    ways = [[name]]
+def _cycle(name: str, edges: Mapping[str, Sequence[Edge]]) -> list[str] | None:
+    """Return the shortest path from a node back to itself; None if there is none."""
+    paths = [[name]]
     seen = {name}
-    for way in ways:
-        for edge in edges.get(way[-1], ()):
+    for path in paths:
+        for edge in edges.get(path[-1], ()):
             if edge.on == name:
-                return [*way, name]
+                return [*path, name]
             if edge.on not in seen:
                 seen.add(edge.on)
-                ways.append([*way, edge.on])
+                paths.append([*path, edge.on])
     return None

@@ -1,7 +1,8 @@
-"""The record of a run while it runs: saved as it goes on, carried by the steps' pushes.
+"""`Recorder`: keeps the record of a run up to date while it runs.
 
-It is saved at the start, after each step and at the end. What a step's push does not carry within a few seconds gets
-a push of its own, so that peers can follow a long step without a commit for every line.
+The record is saved at the start, after each step and at the end. The pushes of the steps' sessions push it too. A
+change that none of them pushes within a few seconds gets a push of its own, so that peers can follow a long step
+without a commit for every line.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from bayou.sync.report import SyncReport
 from bayou.workflows.state import RUNNING, Key, State
 
 EVERY_S = 3.0
-"""How long a change may wait for a step's push to carry it."""
+"""How long a change may wait for the push of a step."""
 
 OnStep = Callable[[str, Record], None]
-"""Told, from any thread, the job and the record of a step that has begun or ended."""
+"""Called, from any thread, with the job and the record of a step that has begun or ended."""
 
 
 class Recorder:
-    """Keeps the state of one run and its record in step. Safe to use from many threads.
+    """Changes the state of one run, and saves its record. Many threads may use it.
 
-    A save takes a while, and nobody waits for it but those whose change it has: one save may be for many.
+    Changes are numbered. A save takes a while, and only threads whose change it contains wait for it: one save may be
+    for many changes.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._saving = threading.Lock()
         self._secrets: frozenset[str] = frozenset()
-        self._changed, self._saved, self._carried = 1, 0, 0
+        self._changed, self._saved, self._pushed = 1, 0, 0
         self._closed = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,72 +60,72 @@ class Recorder:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What must not be told: values of the environment that went into something."""
+        """Values of the environment that expressions have used; the record must not contain them (V26)."""
         return self._secrets
 
-    def hide(self, secrets: Iterable[str]) -> None:
-        """Keep these values of the environment out of the record."""
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Redact these values of the environment from the record."""
         with self._lock:
             self._secrets = self._secrets.union(secrets)
 
     def begin(self) -> None:
-        """Save the record for the first time, and begin to push it now and then."""
+        """Save the record for the first time, and start the thread that pushes it regularly."""
         self._save(self._changed)
         if not self._records.repo.offline and self._records.repo.config.datastore.url is not None:
-            self._thread = threading.Thread(target=self._follow, name="bayou-run-record", daemon=True)
+            self._thread = threading.Thread(target=self._push_regularly, name="bayou-run-record", daemon=True)
             self._thread.start()
 
     def records_of(self, key: Key) -> dict[str, Record]:
-        """Return what a step has come to so far."""
+        """Return the records of a step so far."""
         with self._lock:
             return dict(self.state.records[key])
 
     def expand(self, key: Key, records: Iterable[Record]) -> None:
-        """Let the times that a `for_each` runs its step take the place of the step."""
+        """Replace the record of a `for_each` step by one record for each element."""
         self._change(lambda: self.state.expand(key, records))
 
     def skip(self, key: Key) -> None:
-        """Note that a step does not run, by the guard of its job."""
+        """Mark a step as skipped, because of its job's guard."""
         self._change(lambda: self.state.skip(key))
 
     def started(self, key: Key, record: Record) -> None:
-        """Note that a step has begun; the record says so when it is next saved."""
+        """Mark a step as running; the next save writes that."""
         self._put(key, replace(record, status=RUNNING))
 
     def ended(self, key: Key, record: Record) -> int:
-        """Note what a step has come to, and save the record; return a mark for `carried`.
+        """Put the record of a step that has ended, and save; return the number of the change, for `pushed`.
 
-        When nothing is left to do, what is saved is the end of the run: so it rides on the last step's push (F037).
+        After the last step this saves the end of the run, so that the last step's push contains it (F037).
         """
-        mark = self._put(key, record)
-        self._save(mark)
-        return mark
+        change = self._put(key, record)
+        self._save(change)
+        return change
 
-    def carried(self, mark: int, *reports: SyncReport | None) -> None:
-        """Note that a push which began after `mark` was given has come through."""
+    def pushed(self, change: int, *reports: SyncReport | None) -> None:
+        """Remember that a push that began after a change was saved has succeeded."""
         with self._lock:
-            self._carried = max(self._carried, mark)
+            self._pushed = max(self._pushed, change)
             self.reports += [report for report in reports if report is not None]
 
-    def failed_push(self, error: BayouError) -> None:
-        """Note that a push failed; what it had is in the journal, and goes up with the next."""
+    def push_failed(self, error: BayouError) -> None:
+        """Remember that a push failed; its changes are in the journal, and the next push has them."""
         self.unpushed = error
 
     def finish(self) -> None:
-        """Save the end of the run, and push whatever no push has carried yet."""
+        """Save the end of the run, and push what no push has contained yet."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if not self.state.over():  # something was cancelled, and nothing begins after that
+        if not self.state.finished():  # a step was cancelled, and nothing begins after that
             self._change(self.state.cancel)
         self._save(self._changed)
         self._closed = True
-        if self._saved > self._carried or self.unpushed is not None:
+        if self._saved > self._pushed or self.unpushed is not None:
             self.unpushed = None
             self._push()
 
     def cancel(self) -> None:
-        """Save that the run was cancelled, with all that had not ended. Nothing is pushed: a signal came."""
+        """Save that the run, and every step that had not ended, was cancelled. After a signal nothing is pushed."""
         self._stop.set()
         if not self._closed:
             self._change(self.state.cancel)
@@ -131,26 +133,26 @@ class Recorder:
             self._closed = True
 
     def _put(self, key: Key, record: Record) -> int:
-        mark = self._change(lambda: self.state.put(key, record), settles=record.status != RUNNING)
+        change = self._change(lambda: self.state.put(key, record), may_skip=record.status != RUNNING)
         if self._on_step is not None:
             self._on_step(key[0], _redacted(record, self._secrets))
-        return mark
+        return change
 
-    def _change(self, change: Callable[[], None], *, settles: bool = True) -> int:
-        """Change the state, with all that follows from it; return the mark of the change."""
+    def _change(self, apply: Callable[[], None], *, may_skip: bool = True) -> int:
+        """Change the state, and skip what can no longer begin; return the number of the change."""
         with self._lock:
-            if not self._closed:  # a step that did not stop in time has no say any more
-                change()
-                if settles:
-                    self.state.settle()
+            if not self._closed:  # a step that did not stop in time can change nothing any more
+                apply()
+                if may_skip:
+                    self.state.skip_unreachable()
                 self._changed += 1
             return self._changed
 
-    def _save(self, mark: int) -> None:
-        """Write the record, unless one that has the change of this mark is written already."""
+    def _save(self, change: int) -> None:
+        """Write the record, unless a record with this change is written already."""
         with self._saving:  # no older record is written after a newer one
             with self._lock:
-                if self._closed or self._saved >= mark:
+                if self._closed or self._saved >= change:
                     return
                 run, current = self._snapshot(), self._changed
             self._records.runs.save(run)
@@ -158,13 +160,13 @@ class Recorder:
                 self._run, self._saved = run, current
 
     def _snapshot(self) -> Run:
-        """Return the record as the state has it now; the caller holds the lock."""
+        """Return the record of the current state; the caller holds the lock."""
         jobs = tuple(
             Job(job.name, job.status, tuple(_redacted(step, self._secrets) for step in job.steps))
             for job in self.state.jobs()
         )
         run = replace(self._run, jobs=jobs)
-        if not self.state.over():
+        if not self.state.finished():
             return run
         return replace(
             run,
@@ -173,24 +175,24 @@ class Recorder:
             failed_step=self.state.failed_step(),
         )
 
-    def _follow(self) -> None:
+    def _push_regularly(self) -> None:
         while not self._stop.wait(self._every_s):
             self._save(self._changed)
-            if self._saved > self._carried:
+            if self._saved > self._pushed:
                 self._push()
 
     def _push(self) -> None:
-        mark = self._saved
+        change = self._saved
         try:
-            self.carried(mark, self._records.sync.push_changed())
+            self.pushed(change, self._records.sync.push_changed())
         except BayouError as error:
             error.message = f"what was written here could not be pushed: {error.message}"
             error.hint = error.hint or "it is kept here: `bayou datastore sync --push` pushes it"
-            self.failed_push(error)
+            self.push_failed(error)
 
 
 def _redacted(record: Record, secrets: frozenset[str]) -> Record:
-    """Return a record that tells no secret; the names of steps never do."""
+    """Return a record without secrets; the names of steps never contain any."""
     return replace(
         record,
         model=redact(record.model, secrets) if record.model else None,

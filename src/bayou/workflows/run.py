@@ -1,4 +1,4 @@
-"""Running a workflow, for the first time or again."""
+"""`WorkflowRun`: one run of a workflow, new (`new_run`) or resumed (`resumed_run`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bayou.workflows.step_run import OpenSession, Scopes, Worker
 
 
 class Outcome(Struct, frozen=True):
-    """What a run has come to. `unpushed` is why something of it is only here; `reports` what its pushes said."""
+    """The result of a run. `unpushed` is the error of a push that failed; `reports` are those of its syncs."""
 
     run: Run
     duration_s: float
@@ -37,7 +37,7 @@ class Outcome(Struct, frozen=True):
 
 
 class WorkflowRun:
-    """One run that is to be: everything is checked, nothing written. `go` runs it."""
+    """A run that is checked and ready. Nothing is written before `run`."""
 
     def __init__(self, repo: Repo, workflow: Workflow, run: Run, earlier: Run | None = None) -> None:
         self._repo = repo
@@ -53,7 +53,7 @@ class WorkflowRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What it has come to by now, also after `go` has raised."""
+        """The result so far, also after `run` has raised."""
         recorder = self._recorder
         return Outcome(
             recorder.run if recorder else self._run,
@@ -62,7 +62,7 @@ class WorkflowRun:
             recorder.unpushed if recorder else None,
         )
 
-    def go(
+    def run(
         self,
         sessions: OpenSession,
         *,
@@ -70,15 +70,15 @@ class WorkflowRun:
         every_s: float = EVERY_S,
         connection: Connection | None = None,
     ) -> Outcome:
-        """Run it, each step in a session that `sessions` opens; return when all is done and pushed.
+        """Run every step, each in a session that `sessions` opens; return when all is done and pushed.
 
-        An exception that ends it, such as a signal's, leaves a record which says `cancelled`.
+        An exception that ends the run, such as a signal's, leaves a record with the status `cancelled`.
         """
         with Records(self._repo, connection=connection) as records:
             pulled = records.sync.pull_changed()
             state = State(self._workflow)
             kept = state.keep(self._earlier) if self._earlier else {}
-            state.settle()
+            state.skip_unreachable()
             recorder = self._recorder = Recorder(records, state, self._run, every_s=every_s, on_step=on_step)
             recorder.reports.append(pulled)
             fields = run_fields(self._run)
@@ -105,7 +105,7 @@ def new_run(
 ) -> WorkflowRun:
     """Return a new run of a workflow, with inputs as values, or as texts of a command line.
 
-    Whatever is wrong with the workflow or its inputs is raised here, with its place; nothing has been written then.
+    Every problem of the workflow or its inputs is raised here, with its file and line, before anything is written.
     """
     workflow = find_workflow(repo, name)
     check_workflow(repo.running(), workflow)
@@ -124,7 +124,7 @@ def new_run(
 
 
 def run_owner(repo: Repo, run_id: str, connection: Connection | None = None) -> WorkflowRef:
-    """Return whose run this is, for the session in which it is resumed; what others have run is pulled first."""
+    """Return the workflow of a run, for the session that resumes it. Records of other machines are pulled first."""
     with Records(repo, connection=connection) as records:
         records.sync.pull_changed()
         run = records.runs.get(run_id)
@@ -132,9 +132,9 @@ def run_owner(repo: Repo, run_id: str, connection: Connection | None = None) -> 
 
 
 def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = False) -> WorkflowRun:
-    """Return a run that goes on where an earlier attempt ended, with its inputs, as the workflow is now.
+    """Return a run that continues where an earlier attempt ended, with its inputs, and the workflow as it is now.
 
-    Call it in a session of the workflow (`Workflow.ref`): what it records there keeps others from resuming it too.
+    Call this in a session of the workflow (`Workflow.ref`): the record that it saves keeps others from resuming too.
     """
     earlier = records.runs.get(run_id)
     _check_resumable(earlier, abandoned=abandoned)
@@ -147,7 +147,7 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    """Return what `run` is in expressions."""
+    """Return the value of `run` in expressions."""
     return {"id": run.run_id, "workflow": run.workflow, "workflow_id": run.workflow_id, "started_at": run.started_at}
 
 
@@ -156,6 +156,6 @@ def _check_resumable(run: Run, *, abandoned: bool) -> None:
         raise NothingToResume(f"the run {run.run_id} has succeeded", hint="run it anew with `bayou workflow run NAME`")
     if run.status == RUNNING and not abandoned:
         raise NothingToResume(
-            f"the run {run.run_id} goes on: {run.by or 'somebody'} began it at {run.started_at}",
+            f"the run {run.run_id} goes on: {run.by or 'another user'} began it at {run.started_at}",
             hint="if its process is gone for good, `bayou workflow resume RUN_ID --abandoned`",
         )

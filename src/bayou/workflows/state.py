@@ -1,8 +1,6 @@
-"""How far a run has come: what each step has come to, and what may begin now. Nothing here runs anything.
+"""`State`: the status of every step of a run, and which steps may begin now. Nothing here runs anything.
 
-`for_each`: one step, run for each element of a list or of a mapping.
-
-One time that a step runs.
+A step with `for_each` is one record until its elements are known, and then one record for each element.
 """
 
 from __future__ import annotations
@@ -24,17 +22,40 @@ from bayou.workflows.definition import Edge, Job, Step, Workflow
 PENDING, RUNNING = "pending", "running"
 SUCCEEDED, FAILED, SKIPPED, CANCELLED = "succeeded", "failed", "skipped", "cancelled"
 _ENDED = frozenset({SUCCEEDED, FAILED, SKIPPED, CANCELLED})
+_MAX_LABEL = 80
 
 Verdict = Literal["wait", "go", "skip"]
 Key = tuple[str, str]
-"""A job's and a step's name."""
+"""The name of a job, and of a step in it."""
+
+
+class Each(Struct, frozen=True):
+    """One element of a `for_each`: its key (in a list its index, from 0), and its value."""
+
+    key: str | int
+    value: Any
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the value of `each` in expressions."""
+        return {"key": self.key, "value": self.value}
+
+
+class Task(Struct, frozen=True, eq=False):
+    """One execution of a step: the element of its `for_each`, if any, and its model (None: an assertion)."""
+
+    job: Job
+    step: Step
+    name: str
+    each: Each | None
+    model: Definition | None
+
+    @property
+    def key(self) -> Key:
+        return self.job.name, self.step.name
 
 
 class State(Struct):
-    """One run so far: for each step of the workflow, a record for each time that it is to run.
-
-    Nothing has begun when it is made. Until a `for_each` has been expanded, its step is one record, which is pending.
-    """
+    """The records of one run so far: by step, one for each execution. At first, every step has one pending record."""
 
     workflow: Workflow
     records: dict[Key, dict[str, Record]] = field(default_factory=dict)
@@ -51,23 +72,23 @@ class State(Struct):
         self.records[key][record.name] = record
 
     def expand(self, key: Key, records: Iterable[Record]) -> None:
-        """Let the times that a `for_each` runs its step take the place of the step."""
+        """Replace the record of a `for_each` step by one record for each element."""
         self.records[key] = {record.name: record for record in records}
 
     def step_status(self, key: Key) -> str:
-        """Return what a step has come to, all its times together; one that runs no times has succeeded."""
-        return _together(record.status for record in self.records[key].values())
+        """Return the combined status of a step's executions; a step without elements has succeeded."""
+        return _combined_status(record.status for record in self.records[key].values())
 
     def job_status(self, job: Job) -> str:
-        """Return what a job has come to; a failure that is allowed is none."""
-        return _together(self._counted(job, step) for step in job.steps)
+        """Return the status of a job; a failure that is allowed counts as success."""
+        return _combined_status(self._effective_status(job, step) for step in job.steps)
 
     def run_status(self) -> str:
-        found = _together(self.job_status(job) for job in self.workflow.jobs)
+        found = _combined_status(self.job_status(job) for job in self.workflow.jobs)
         return SUCCEEDED if found == SKIPPED else found
 
     def failed_step(self) -> str | None:
-        """Return the first step that the run has failed for."""
+        """Return the first step that made the run fail."""
         for job, step in self.workflow.steps():
             for record in self.records[job.name, step.name].values():
                 if record.status == FAILED and not step.allow_failure:
@@ -75,23 +96,23 @@ class State(Struct):
         return None
 
     def job_verdict(self, job: Job) -> Verdict:
-        """Say whether a job may begin, by what it waits for; its guard has a word too."""
+        """Say whether a job may begin, by its dependencies; its guard is not evaluated here."""
         return _verdict(job.depends_on, lambda name: (self.job_status(self._jobs[name]), False))
 
     def step_verdict(self, job: Job, step: Step) -> Verdict:
-        """Say whether a step may begin, once its job may; its guard has a word too."""
+        """Say whether a step may begin, by its dependencies in its job; its guard is not evaluated here."""
         return _verdict(
             step.depends_on,
             lambda name: (self.step_status((job.name, name)), self._allowed[job.name, name]),
         )
 
     def skip(self, key: Key) -> None:
-        """Note that a step will not run."""
+        """Mark a step as skipped."""
         for record in self.records[key].values():
             self.put(key, replace(record, status=SKIPPED))
 
-    def settle(self) -> None:
-        """Skip whatever can no longer begin, by what it waits for, and what waits for that in turn."""
+    def skip_unreachable(self) -> None:
+        """Skip every step that can no longer begin because of its dependencies, and the steps that depend on it."""
         again = True
         while again:
             again = False
@@ -105,21 +126,21 @@ class State(Struct):
                         self.skip((job.name, step.name))
                         again = True
 
-    def over(self) -> bool:
-        """Whether there is nothing left to do."""
+    def finished(self) -> bool:
+        """Say whether every step has ended."""
         return all(has_ended(record.status) for records in self.records.values() for record in records.values())
 
     def cancel(self) -> None:
-        """Note that whatever has not ended will not."""
+        """Mark every step that has not ended as cancelled."""
         for key, records in self.records.items():
             for record in list(records.values()):
                 if not has_ended(record.status):
                     self.put(key, replace(record, status=CANCELLED))
 
     def keep(self, earlier: Run) -> dict[tuple[Key, str], Record]:
-        """Take over what succeeded in an earlier attempt; return it all, by step and name.
+        """Keep the records that succeeded in an earlier attempt; return them, by step and name.
 
-        Those of a `for_each` have their place once that is expanded.
+        The records of a `for_each` step are put in once the step is expanded.
         """
         kept: dict[tuple[Key, str], Record] = {}
         for job in earlier.jobs:
@@ -132,7 +153,7 @@ class State(Struct):
         return kept
 
     def jobs(self) -> tuple[JobRecord, ...]:
-        """Return the jobs as the run's record has them."""
+        """Return the jobs for the record of the run."""
         return tuple(
             JobRecord(
                 job.name,
@@ -142,7 +163,7 @@ class State(Struct):
             for job in self.workflow.jobs
         )
 
-    def _counted(self, job: Job, step: Step) -> str:
+    def _effective_status(self, job: Job, step: Step) -> str:
         status = self.step_status((job.name, step.name))
         return SUCCEEDED if status == FAILED and step.allow_failure else status
 
@@ -156,8 +177,31 @@ def has_ended(status: str) -> bool:
     return status in _ENDED
 
 
-def _together(statuses: Iterable[str]) -> str:
-    """Return what several have come to: they run while one does, and are pending until one has begun."""
+def elements(found: Any, where: str) -> list[Each]:
+    """Return the elements of an evaluated `for_each`; `WorkflowInvalid` if it is neither a list nor a mapping."""
+    if isinstance(found, Mapping):
+        return [Each(str(key), value) for key, value in found.items()]
+    if isinstance(found, list | tuple):
+        return [Each(at, value) for at, value in enumerate(found)]
+    raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
+
+
+def names(step: str, found: list[Each], secrets: Collection[str] = ()) -> list[str]:
+    """Return the name of each execution of a step, `step[key]`; short texts of a list, if they differ, are the keys.
+
+    If a name would contain a secret, all are numbered (V26).
+    """
+    labels = [str(each.key) for each in found]
+    plain = [each.value for each in found if isinstance(each.value, str) and 0 < len(each.value) <= _MAX_LABEL]
+    if found and isinstance(found[0].key, int) and len(set(plain)) == len(found) and all(map(str.isprintable, plain)):
+        labels = plain
+    if redact(labels, secrets) != labels:
+        labels = [str(at) for at in range(len(found))]
+    return [f"{step}[{label}]" for label in labels]
+
+
+def _combined_status(statuses: Iterable[str]) -> str:
+    """Return the combined status: running while one runs, pending until one has begun, else the worst."""
     found = set(statuses)
     if not found:
         return SUCCEEDED
@@ -176,14 +220,15 @@ def _verdict(edges: Iterable[Edge], end: Callable[[str], tuple[str, bool]]) -> V
     verdict: Verdict = "go"
     for edge in edges:
         status, allowed = end(edge.on)
-        if not has_ended(status) or status == CANCELLED:  # after that nothing begins, and what waits is cancelled too
+        # After a cancellation nothing begins; waiting steps are cancelled too.
+        if not has_ended(status) or status == CANCELLED:
             verdict = "wait"
-        elif not _opens(edge, status, allowed):
+        elif not _satisfies(edge, status, allowed):
             return "skip"
     return verdict
 
 
-def _opens(edge: Edge, status: str, allowed: bool) -> bool:
+def _satisfies(edge: Edge, status: str, allowed: bool) -> bool:
     match edge.when:
         case "always":
             return True
@@ -191,54 +236,3 @@ def _opens(edge: Edge, status: str, allowed: bool) -> bool:
             return status == FAILED
         case "succeeded":
             return status == SUCCEEDED or (status == FAILED and allowed)
-
-
-_LONGEST = 80
-
-
-class Each(Struct, frozen=True):
-    """One element: its key (of a list: its index, from 0), and its value."""
-
-    key: str | int
-    value: Any
-
-    def fields(self) -> Mapping[str, Any]:
-        """Return what `each` is in expressions."""
-        return {"key": self.key, "value": self.value}
-
-
-def elements(found: Any, where: str) -> list[Each]:
-    """Return the elements of what a `for_each` has come to; `WorkflowInvalid` if that is neither list nor mapping."""
-    if isinstance(found, Mapping):
-        return [Each(str(key), value) for key, value in found.items()]
-    if isinstance(found, list | tuple):
-        return [Each(at, value) for at, value in enumerate(found)]
-    raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
-
-
-def names(step: str, found: list[Each], secrets: Collection[str] = ()) -> list[str]:
-    """Name each time that a step runs, `step[key]`: short plain texts of a list name themselves, if they differ.
-
-    Where a name would tell a secret, they are numbered.
-    """
-    labels = [str(one.key) for one in found]
-    plain = [one.value for one in found if isinstance(one.value, str) and 0 < len(one.value) <= _LONGEST]
-    if found and isinstance(found[0].key, int) and len(set(plain)) == len(found) and all(map(str.isprintable, plain)):
-        labels = plain
-    if redact(labels, secrets) != labels:
-        labels = [str(at) for at in range(len(found))]
-    return [f"{step}[{label}]" for label in labels]
-
-
-class Task(Struct, frozen=True, eq=False):
-    """A step, one of the times that its `for_each` makes of it, and the model whose method it is (None: it asserts)."""
-
-    job: Job
-    step: Step
-    name: str
-    each: Each | None
-    model: Definition | None
-
-    @property
-    def key(self) -> Key:
-        return self.job.name, self.step.name

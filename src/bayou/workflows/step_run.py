@@ -1,6 +1,7 @@
-"""Doing one task: a method in a write session of its own, or an assertion.
+"""Running one task: a method in a write session of its own, or an assertion.
 
-What the expressions of a step can ask for: inputs, the run, the steps before it, the element of its loop.
+`Worker` runs tasks; `Scopes` provides what the expressions of a step can use: inputs, the run, the steps before it, and
+the element of its loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bayou.core.documents import Place
 from bayou.core.errors import AssertionFailed, BayouError, Cancelled
@@ -21,7 +22,7 @@ from bayou.data.outputs import Output
 from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models.expressions import DataLookup, EvaluationScope, evaluate, uses
-from bayou.models.expressions.check import asked_of
+from bayou.models.expressions.check import keys_used
 from bayou.models.prepare import Prepared, RunRequest, prepare
 from bayou.models.run import WriteSession, run_method
 from bayou.state.connection import Connection
@@ -33,80 +34,11 @@ from bayou.workflows.recorder import Recorder
 from bayou.workflows.state import CANCELLED, FAILED, SUCCEEDED, Each, Key, Task, blank
 
 Records = Callable[[Key], Mapping[str, Record]]
-"""Returns what a step has come to so far, by the name of each time that it ran."""
-
-
-class Scopes(Struct, frozen=True):
-    """Makes the scope of each step of one run."""
-
-    connection: Connection
-    workflow: Workflow
-    inputs: Mapping[str, Any]
-    run: Mapping[str, Any]
-    records: Records
-
-    @contextmanager
-    def of_step(self, job: Job, step: Step, value: object, each: Each | None = None) -> Iterator[EvaluationScope]:
-        """Give the scope in which a step's `value` is evaluated; data is open as long as the block lasts."""
-        with DataLookup(self.connection.repo, self.connection) as data:
-            earlier = before(self.workflow, job, step)
-            yield self._scope(data, self._steps(earlier, value, data), each)
-
-    @contextmanager
-    def of_job(self, job: Job, value: object) -> Iterator[EvaluationScope]:
-        """Give the scope of a job's guard: the steps of the jobs before it."""
-        with DataLookup(self.connection.repo, self.connection) as data:
-            nobody = Step("", job.name, job.place)
-            yield self._scope(data, self._steps(before(self.workflow, job, nobody), value, data), None)
-
-    def _scope(self, data: DataLookup, steps: Mapping[str, Any], each: Each | None) -> EvaluationScope:
-        more = {"each": each.fields()} if each is not None else {}
-        return EvaluationScope(inputs=self.inputs, run=self.run, steps=steps, more=more, data=data)
-
-    def _steps(self, earlier: list[tuple[Job, Step]], value: object, data: DataLookup) -> dict[str, Any]:
-        """Return the steps that are asked for; content is read only if somebody asks for it."""
-        sources = [found.source for found in uses(value, lambda _: "") if "steps" in found.source]
-        if not sources:
-            return {}
-        content = any("content" in source or "attributes" in source for source in sources)
-        asked = [asked_of("steps", source) for source in sources]
-        named = None if None in asked else {name for names in asked for name in names or ()}
-        return {
-            step.name: self._step(job, step, data, content=content)
-            for job, step in earlier
-            if named is None or step.name in named
-        }
-
-    def _step(self, job: Job, step: Step, data: DataLookup, *, content: bool) -> dict[str, Any]:
-        records = self.records((job.name, step.name))
-        if step.for_each is None:
-            return _seen(records[step.name], data, content=content)
-        each = {
-            name.removeprefix(f"{step.name}[").removesuffix("]"): _seen(record, data, content=content)
-            for name, record in records.items()
-        }
-        return {"each": each}
-
-
-def _seen(record: Record, data: DataLookup, *, content: bool) -> dict[str, Any]:
-    """Return a step as expressions see it."""
-    made = {}
-    for one in record.data:
-        shown: dict[str, Any] = {"name": one.name, "version": one.version, "size": one.size, "sha256": one.sha256}
-        if content and record.model is not None:
-            shown = data.version(record.model, one.name, one.version, content=True)
-        made[one.name] = {**shown, "model": record.model}
-    return {"status": record.status, "error": record.error, "output": record.output, "data": made}
-
-
-def evaluated_in(value: object, scope: EvaluationScope, workflow: Workflow, place: Place) -> tuple[Any, frozenset[str]]:
-    """Evaluate a value that stands at a place of the file; return it, and the secrets that went into it."""
-    found = evaluate(value, scope, lambda inner: workflow.source.where((*place, *inner)))
-    return found.value, found.secrets
+"""Returns the records of a step so far, by the name of each execution."""
 
 
 class StepSession(WriteSession, Protocol):
-    """A write session: after its block, `pulled` and `pushed` say what was moved."""
+    """A write session: after its block, `pulled` and `pushed` are the reports of its syncs."""
 
     @property
     def pulled(self) -> SyncReport | None: ...
@@ -116,11 +48,11 @@ class StepSession(WriteSession, Protocol):
 
 
 OpenSession = Callable[[ModelRef], AbstractContextManager[StepSession]]
-"""Returns the block of a write session that holds a model's lease, pulls, and pushes once at its end."""
+"""Opens a write session that holds a model's lease, pulls, and pushes once at its end."""
 
 
 class Worker:
-    """Does the tasks of one run, from many threads."""
+    """Runs the tasks of one run, in many threads."""
 
     def __init__(
         self, connection: Connection, run: Run, recorder: Recorder, scopes: Scopes, sessions: OpenSession
@@ -135,16 +67,16 @@ class Worker:
         self._running: set[threading.Event] = set()
 
     def stop(self) -> None:
-        """Tell every task that is at work to stop, and those that come to do nothing."""
+        """Cancel the running tasks, and those that begin later."""
         with self._lock:
             self._stopped = True
             for event in self._running:
                 event.set()
 
     def work(self, task: Task, done: Callable[[], None]) -> None:
-        """Do a task, and record what it comes to; `done` is called then. What is left to do afterwards is its push.
+        """Run a task, and record its result; then call `done`, since only its push is left to do.
 
-        Only a signal, or what nobody has foreseen, is raised.
+        This raises only after a signal, or because of a bug.
         """
         begun = time.monotonic()
         record = blank(task.step, task.name, task.model.name if task.model else None)
@@ -162,34 +94,34 @@ class Worker:
         self._method(task, prepared, record, done)
 
     def _method(self, task: Task, prepared: Prepared, record: Record, done: Callable[[], None]) -> None:
-        """Run a method in a session. The record is saved inside of it, so that its push carries it."""
+        """Run a method in a session. The record is saved inside it, so that the session's push has it."""
         begun, cancel = time.monotonic(), threading.Event()
-        mark: int | None = None
+        change: int | None = None
         try:
             with self._cancelled_by(cancel), self._sessions(prepared.request.model.ref) as session:
                 output = run_method(session, prepared, cancel=cancel)
-                mark = self._recorder.ended(task.key, _came_to(record, output))
+                change = self._recorder.ended(task.key, _with_output(record, output))
                 done()
                 if self._stopped:
-                    raise KeyboardInterrupt  # after a signal nothing is pushed; the journal has it
+                    raise KeyboardInterrupt  # after a signal nothing is pushed; the changes stay journaled
         except BayouError as error:
-            if mark is not None:
-                self._recorder.failed_push(error)
+            if change is not None:
+                self._recorder.push_failed(error)
                 return
             status = CANCELLED if self._stopped or isinstance(error, Cancelled) else FAILED
             failed = replace(record, status=status, error=error.message, duration_s=_since(begun))
             self._recorder.ended(task.key, failed)
             return
-        self._recorder.carried(mark or 0, session.pulled, session.pushed)
+        self._recorder.pushed(change or 0, session.pulled, session.pushed)
 
     def _prepare(self, task: Task) -> Prepared:
-        """Evaluate what a step gives to its method, and check that against what the method takes."""
-        assert task.model is not None  # whoever has no model asserts
+        """Evaluate the inputs of a step, and check them against the method's schema."""
+        assert task.model is not None
         step, model = task.step, task.model
-        asked = [step.inputs, dict(model.arguments), dict(model.methods)]
-        with self._scopes.of_step(task.job, step, asked, task.each) as scope:
+        used = [step.inputs, dict(model.arguments), dict(model.methods)]
+        with self._scopes.of_step(task.job, step, used, task.each) as scope:
             inputs, secrets = evaluated_in(step.inputs, scope, self._scopes.workflow, (*step.place, "inputs"))
-            self._recorder.hide(secrets)
+            self._recorder.add_secrets(secrets)
             request = RunRequest(
                 model=model,
                 method=step.method or "",
@@ -203,7 +135,7 @@ class Worker:
                 secrets=secrets,
             )
             prepared = prepare(self._connection.repo, request, self._connection)
-        self._recorder.hide(prepared.secrets)
+        self._recorder.add_secrets(prepared.secrets)
         return prepared
 
     def _assert(self, task: Task) -> None:
@@ -211,18 +143,18 @@ class Worker:
         step = task.step
         place = (*step.place, "assert")
         with self._scopes.of_step(task.job, step, [*step.asserts, step.message], task.each) as scope:
-            for at, one in enumerate(step.asserts):
-                found, secrets = evaluated_in(one, scope, self._scopes.workflow, (*place, at))
-                self._recorder.hide(secrets)
+            for at, expression in enumerate(step.asserts):
+                found, secrets = evaluated_in(expression, scope, self._scopes.workflow, (*place, at))
+                self._recorder.add_secrets(secrets)
                 if found is True:
                     continue
                 message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.place, "message"))
-                self._recorder.hide(secrets)
-                raise AssertionFailed(message or f"{one} has come to {json.dumps(found)}")
+                self._recorder.add_secrets(secrets)
+                raise AssertionFailed(message or f"{expression} has come to {json.dumps(found)}")
 
     @contextmanager
     def _cancelled_by(self, event: threading.Event) -> Iterator[None]:
-        """Let `stop` set this event as long as the block lasts."""
+        """Let `stop` set this event during the block."""
         with self._lock:
             self._running.add(event)
             if self._stopped:
@@ -234,12 +166,81 @@ class Worker:
                 self._running.discard(event)
 
 
+class Scopes(Struct, frozen=True):
+    """Provides the evaluation scopes of the steps and jobs of one run."""
+
+    connection: Connection
+    workflow: Workflow
+    inputs: Mapping[str, Any]
+    run: Mapping[str, Any]
+    records: Records
+
+    @contextmanager
+    def of_step(self, job: Job, step: Step, value: object, each: Each | None = None) -> Iterator[EvaluationScope]:
+        """Yield the scope for evaluating a `value` of a step; data lookups work during the block."""
+        with DataLookup(self.connection.repo, self.connection) as data:
+            earlier = before(self.workflow, job, step)
+            yield self._scope(data, self._steps(earlier, value, data), each)
+
+    @contextmanager
+    def of_job(self, job: Job, value: object) -> Iterator[EvaluationScope]:
+        """Yield the scope of a job's guard: it has the steps of the jobs before it."""
+        with DataLookup(self.connection.repo, self.connection) as data:
+            no_step = Step("", job.name, job.place)
+            yield self._scope(data, self._steps(before(self.workflow, job, no_step), value, data), None)
+
+    def _scope(self, data: DataLookup, steps: Mapping[str, Any], each: Each | None) -> EvaluationScope:
+        more = {"each": each.fields()} if each is not None else {}
+        return EvaluationScope(inputs=self.inputs, run=self.run, steps=steps, more=more, data=data)
+
+    def _steps(self, earlier: list[tuple[Job, Step]], value: object, data: DataLookup) -> dict[str, Any]:
+        """Return the steps that a value's expressions use; content is read only if an expression uses it."""
+        sources = [found.source for found in uses(value, lambda _: "") if "steps" in found.source]
+        if not sources:
+            return {}
+        content = any("content" in source or "attributes" in source for source in sources)
+        used = [keys_used("steps", source) for source in sources]
+        named = None if None in used else {name for names in used for name in names or ()}
+        return {
+            step.name: self._step(job, step, data, content=content)
+            for job, step in earlier
+            if named is None or step.name in named
+        }
+
+    def _step(self, job: Job, step: Step, data: DataLookup, *, content: bool) -> dict[str, Any]:
+        records = self.records((job.name, step.name))
+        if step.for_each is None:
+            return _step_fields(records[step.name], data, content=content)
+        each = {
+            name.removeprefix(f"{step.name}[").removesuffix("]"): _step_fields(record, data, content=content)
+            for name, record in records.items()
+        }
+        return {"each": each}
+
+
+def evaluated_in(value: object, scope: EvaluationScope, workflow: Workflow, place: Place) -> tuple[Any, frozenset[str]]:
+    """Evaluate a value from a place in the file; return it, and the secrets that it used."""
+    found = evaluate(value, scope, lambda inner: workflow.source.where((*place, *inner)))
+    return found.value, found.secrets
+
+
+def _step_fields(record: Record, data: DataLookup, *, content: bool) -> dict[str, Any]:
+    """Return a step as expressions see it."""
+    saved = {}
+    for version in record.data:
+        fields: dict[str, Any] = asdict(version)
+        if content and record.model is not None:
+            fields = data.version(record.model, version.name, version.version, content=True)
+        saved[version.name] = {**fields, "model": record.model}
+    return {"status": record.status, "error": record.error, "output": record.output, "data": saved}
+
+
 def _since(begun: float) -> float:
     return round(time.monotonic() - begun, 3)
 
 
-def _came_to(record: Record, output: Output) -> Record:
-    """Return what a step came to: what its method did."""
+def _with_output(record: Record, output: Output) -> Record:
+    """Return the record of a step with the result of its method."""
     return replace(
         record,
         status=output.status,

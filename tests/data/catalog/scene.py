@@ -38,7 +38,7 @@ def metadata(model: ModelRef, name: str, version: int, **more: Any) -> Metadata:
 
 
 def files(made: Metadata, content: bytes = b"{}") -> list[tuple[str, bytes]]:
-    return [(made.place.raw, content), (made.place.metadata, made.to_bytes())]
+    return [(made.location.raw, content), (made.location.metadata, made.to_bytes())]
 
 
 def write(repo: Repo, *made: Metadata) -> None:

@@ -28,18 +28,18 @@ def test_f121_metadata_that_does_not_parse_is_named_and_the_rest_is_listed(repo:
     write(repo, good, bad)
     assert listed(repo) == ["main-vpc/bad/1", "main-vpc/good/1"]
     with Datastore(repo) as datastore:
-        datastore.tree.write(bad.place.metadata, content)
+        datastore.tree.write(bad.location.metadata, content)
     for _ in range(2):
         with catalog_of(repo) as catalog:
             catalog.refresh()
             assert brief(catalog.find()) == ["main-vpc/good/1"]
             (one,) = catalog.bad()
-            assert one.path == bad.place.metadata
+            assert one.path == bad.location.metadata
             assert one.path in one.why
             assert "\n" not in one.why
         (repo.root / ".bayou" / "catalog.db").unlink()
     with Datastore(repo) as datastore:
-        datastore.tree.write(bad.place.metadata, bad.to_bytes())
+        datastore.tree.write(bad.location.metadata, bad.to_bytes())
     with catalog_of(repo) as catalog:
         catalog.refresh()
         assert brief(catalog.find()) == ["main-vpc/bad/1", "main-vpc/good/1"]
@@ -47,7 +47,7 @@ def test_f121_metadata_that_does_not_parse_is_named_and_the_rest_is_listed(repo:
 
 
 def test_a_bad_record_that_is_deleted_is_bad_no_more(repo: Repo) -> None:
-    path = metadata(VPC, "bad", 1).place.metadata
+    path = metadata(VPC, "bad", 1).location.metadata
     with Datastore(repo) as datastore:
         datastore.tree.write(path, b"{")
     with catalog_of(repo) as catalog:
@@ -108,7 +108,7 @@ def test_a_link_in_the_tree_leads_nowhere(repo: Repo, tmp_path: Path) -> None:
     made = metadata(VPC, "state", 1)
     (outside / "metadata.yaml").write_bytes(made.to_bytes())
     write(repo, metadata(VPC, "state", 2))
-    (repo.tree_root / made.place.metadata).parent.symlink_to(outside)
+    (repo.tree_root / made.location.metadata).parent.symlink_to(outside)
     assert listed(repo, all_versions=True) == ["main-vpc/state/2"]
     (repo.root / ".bayou" / "catalog.db").unlink()
     assert listed(repo, all_versions=True) == ["main-vpc/state/2"]

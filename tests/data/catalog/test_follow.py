@@ -204,9 +204,9 @@ def test_a_change_that_is_taken_back_and_pushed_is_taken_back_in_the_catalog(tea
     made = metadata(VPC, "state", 1)
     write(ours.repo, made)
     ours.push()
-    ours.write(made.place.metadata, metadata(VPC, "state", 1, tags={"draft": "yes"}).to_bytes())
+    ours.write(made.location.metadata, metadata(VPC, "state", 1, tags={"draft": "yes"}).to_bytes())
     assert listed(ours.repo, tags={"draft": "yes"}) == ["main-vpc/state/1"]
-    ours.write(made.place.metadata, made.to_bytes())
+    ours.write(made.location.metadata, made.to_bytes())
     ours.push()
     assert listed(ours.repo, tags={"draft": "yes"}) == []
 
@@ -230,7 +230,7 @@ def test_two_changes_within_one_step_of_a_clock_are_both_seen(directory_repo: Re
     """The second leaves the directory's mtime as the first one did."""
     first, second = metadata(VPC, "state", 1), metadata(VPC, "state", 2)
     write(directory_repo, first)
-    folder = directory_repo.tree_root / first.place.item
+    folder = directory_repo.tree_root / first.location.item
     moment = folder.stat().st_mtime_ns
     assert listed(directory_repo) == ["main-vpc/state/1"]
     write(directory_repo, second)
@@ -242,7 +242,7 @@ def test_a_write_under_way_while_the_catalog_looks_is_seen_by_the_next_look(team
     ours = team.clone("ours")
     made = metadata(VPC, "state", 1)
     assert listed(ours.repo) == []
-    with Datastore(ours.repo) as datastore, datastore.tree.writing(made.place.metadata) as file:
+    with Datastore(ours.repo) as datastore, datastore.tree.writing(made.location.metadata) as file:
         assert listed(ours.repo) == []
         file.write(made.to_bytes())
     assert listed(ours.repo) == ["main-vpc/state/1"]
@@ -257,7 +257,7 @@ def test_what_a_program_writes_by_itself_below_a_mark_is_found(team: Team, marke
     with Datastore(ours.repo) as datastore:
         mark = datastore.sync.mark_dirty(marked)
         assert listed(ours.repo) == ["main-vpc/kept/1"]
-        ours.lay(made.place.metadata, made.to_bytes())
+        ours.lay(made.location.metadata, made.to_bytes())
         assert listed(ours.repo) == ["main-vpc/kept/1", "main-vpc/state/1"]
         mark.done()
     with catalog_of(ours.repo) as catalog:

@@ -111,7 +111,7 @@ def test_an_answer_is_the_same_with_and_without_asking_sql_first(db: sqlite3.Con
     everything.add("NOT deleted")
 
     def ask(where: Where) -> object:
-        return judge(catalog.versions(db, where), expression, None, None, lambda row: b"")
+        return judge(catalog.select_versions(db, where), expression, None, None, lambda row: b"")
 
     assert ask(push_down(expression)) == ask(everything)
 

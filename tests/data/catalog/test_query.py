@@ -205,7 +205,7 @@ def test_content_that_is_gone_is_a_failure_of_its_version_alone(directory_repo: 
     with Records(directory_repo) as records:
         records.data.save(VPC, "kept", b"here")
         lost = records.data.save(VPC, "lost", b"here")
-        (directory_repo.tree_root / lost.place.raw).unlink()
+        (directory_repo.tree_root / lost.location.raw).unlink()
         records.catalog.refresh()
         found = query(records, 'content == "here"')
         assert [one["name"] for one in found.results] == ["kept"]

@@ -134,7 +134,7 @@ def test_a_catalog_that_is_removed_under_an_open_one_is_made_anew(repo: Repo) ->
 def test_a_program_that_does_not_let_go_of_a_lost_catalog_keeps_nobody_from_an_answer(
     repo: Repo, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayou.data.catalog.database._ALONE_WITHIN_S", 0.05)
+    monkeypatch.setattr("bayou.data.catalog.database._EXCLUSIVE_TIMEOUT_S", 0.05)
     write(repo, metadata(VPC, "state", 1))
     with catalog_of(repo) as idle:
         idle.refresh()
@@ -154,7 +154,7 @@ def test_a_writer_needs_no_catalog_that_was_ever_filled(repo: Repo) -> None:
     second = metadata(VPC, "state", 2)
     write(repo, second)
     with catalog_of(repo) as catalog:
-        catalog.change(put=[version_row(second.place.metadata, second)])
+        catalog.change(put=[version_row(second.location.metadata, second)])
         assert brief(catalog.find(all_versions=True)) == ["main-vpc/state/1", "main-vpc/state/2"]
 
 
@@ -181,10 +181,10 @@ def test_f111_a_rebuild_keeps_rows_that_only_the_catalog_knows(team: Team, damag
     elsewhere = metadata(REPORT, "summary", 1)
     with catalog_of(ours.repo) as catalog:
         catalog.refresh()
-        catalog.change(put=[version_row(elsewhere.place.metadata, elsewhere)])
+        catalog.change(put=[version_row(elsewhere.location.metadata, elsewhere)])
     damage(database(ours.repo))
     assert listed(ours.repo) == ["main-vpc/state/1", "weekly/summary/1"]
-    assert elsewhere.place.metadata not in ours.files
+    assert elsewhere.location.metadata not in ours.files
 
 
 def test_a_row_that_an_older_catalog_kept_is_dropped_once_the_journal_says_that_it_is_deleted(team: Team) -> None:

@@ -67,13 +67,15 @@ def put(
     named = parameters.named_once("--tag", tags)
     repo = common.open_repo()
     from bayou.data.content import type_by_name  # noqa: PLC0415
-    from bayou.data.metadata import Options, Terms  # noqa: PLC0415
+    from bayou.data.metadata import NewVersion, Options  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
     options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
-    Terms.of(owner, name, repo.config.repo_id, "", options)  # raises for bad options before anything is read or sent
+    NewVersion.of(
+        owner, name, repo.config.repo_id, "", options
+    )  # raises for bad options before anything is read or sent
     with open_input(file) as opened:
         return write(
             common,
@@ -95,11 +97,11 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     The content is that of FILE, or with - or without FILE the standard input.
     """
     repo = common.open_repo()
-    from bayou.data.layout import check_place  # noqa: PLC0415
+    from bayou.data.layout import check_item  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
-    check_place(owner, name)
+    check_item(owner, name)
     with open_input(file) as opened:
         return write(
             common,
@@ -213,12 +215,12 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
 def rename(common: Common, model: str, old: str, new: str) -> int:
     """Give data another name; the old one leads to it."""
     repo = common.open_repo()
-    from bayou.data.layout import check_place  # noqa: PLC0415
+    from bayou.data.layout import check_item  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     for name in (old, new):
-        check_place(owner, name)
+        check_item(owner, name)
     return write(
         common,
         repo,
@@ -240,11 +242,11 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
     The number of a deleted version is never used again.
     """
     repo = common.open_repo()
-    from bayou.data.layout import check_place  # noqa: PLC0415
+    from bayou.data.layout import check_item  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
-    check_place(owner, name)
+    check_item(owner, name)
     what = f"version {version}" if version is not None else "all versions"
     confirm(common, f"delete {what} of {owner.name} {name}?", yes=yes)
     return write(

@@ -57,10 +57,10 @@ def setup(
     named = parameters.named_once("--option", options)
     repo = common.open_repo()
     from bayou.data.allocate import renumber  # noqa: PLC0415
-    from bayou.data.changes import settle_undone  # noqa: PLC0415
+    from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
     from bayou.maintenance import api  # noqa: PLC0415
 
-    settle_undone(repo)
+    finish_pending_changesets(repo)
     with common.output.progress() as progress:
         report = api.setup(
             repo,
@@ -127,13 +127,13 @@ def sync(
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
     from bayou.data.allocate import renumber  # noqa: PLC0415
-    from bayou.data.changes import settle_undone  # noqa: PLC0415
+    from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
     from bayou.maintenance import api  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
 
     connection = common.connect(repo)
     if not dry_run:
-        settle_undone(repo, connection)
+        finish_pending_changesets(repo, connection)
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:

@@ -1,6 +1,6 @@
-"""The catalog, as repositories and commands use it.
+"""`Catalog`: the catalog as repositories and commands use it, and the SQL of its queries.
 
-Questions that the catalog answers, as SQL. "Latest" is derived each time, so that nothing can fall out of step.
+Queries compute "latest" each time, so no column can become stale.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from bayou.worktree.tree import Worktree
 if TYPE_CHECKING:
     from bayou.data.catalog.backfill import Backfill
 
+T = TypeVar("T")
+
 _HIGHEST = """(
     SELECT max(other.version) FROM version AS other
     WHERE other.type = version.type AND other.model_id = version.model_id AND other.name = version.name
@@ -40,13 +42,13 @@ ALL_LATEST = """version.rowid IN (
         SELECT rowid AS place, max(version) FROM version WHERE NOT deleted GROUP BY type, model_id, name
     )
 )"""
-"""The same for all items at once, and twice as fast then: of the rows of a group, SQLite gives the one of its max."""
+"""The same for all items at once, and twice as fast: of each group, SQLite returns the row that has the max."""
 
 _ORDER = "model, type, model_id, name, version"
 
 
 class Where(Struct):
-    """Conditions that must all hold, and what stands for their question marks."""
+    """A WHERE clause: conditions that must all hold, and the parameters for their question marks."""
 
     conditions: list[str] = field(default_factory=list)
     parameters: list[object] = field(default_factory=list)
@@ -56,13 +58,13 @@ class Where(Struct):
         self.parameters += parameters
 
     def equal(self, **columns: object) -> None:
-        """Demand these values of columns; None demands nothing."""
+        """Require these values of columns; None requires nothing."""
         for name, value in columns.items():
             if value is not None:
                 self.add(f'"{name}" = ?', value)
 
     def tags(self, tags: Mapping[str, str] | None) -> None:
-        """Demand these tags with these values."""
+        """Require these tags with these values."""
         for name, value in (tags or {}).items():
             self.add("EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)", name, value)
 
@@ -71,65 +73,19 @@ class Where(Struct):
         return f"WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
 
 
-def versions(db: sqlite3.Connection, where: Where, limit: int | None = None) -> Iterator[VersionRow]:
-    """Yield versions, in order of model, name and number."""
-    latest = "1" if where.conditions == [ALL_LATEST] else IS_LATEST  # hot: a list has nothing to ask row by row
-    statement = f"SELECT {quoted(TABLES['version'])}, {latest} FROM version {where.sql} ORDER BY {_ORDER} LIMIT ?"
-    return map(version_of, db.execute(statement, (*where.parameters, -1 if limit is None else limit)))
-
-
-Item = tuple[str, str, str]
-"""What the versions of an item have in common: type, model and name."""
-
-
-def count_by_item(db: sqlite3.Connection) -> Iterator[tuple[Item, int]]:
-    """Yield the items, in order, each with its number of versions, marks of deleted ones included."""
-    found = db.execute("SELECT type, model_id, name, count(*) FROM version GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
-    return (((kind, model_id, name), count) for kind, model_id, name, count in found)
-
-
-def versions_between(db: sqlite3.Connection, first: Item, last: Item) -> Iterator[VersionRow]:
-    """Yield the versions of a range of items, both ends included, as of one moment, in order of item and number."""
-    statement = f"""SELECT {quoted(TABLES["version"])}, {IS_LATEST} FROM version
-        WHERE (type, model_id, name) >= (?, ?, ?) AND (type, model_id, name) <= (?, ?, ?)
-        ORDER BY type, model_id, name, version"""
-    return map(version_of, db.execute(statement, (*first, *last)))
-
-
-def outputs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[OutputRow]:
-    """Return outputs, the newest first."""
-    statement = f"SELECT {quoted(TABLES['output'])} FROM output {where.sql} ORDER BY started_at DESC, id DESC LIMIT ?"
-    return [output_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
-
-
-def runs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[RunRow]:
-    """Return workflow runs, the newest first."""
-    statement = f"SELECT {quoted(TABLES['run'])} FROM run {where.sql} ORDER BY started_at DESC, run_id DESC LIMIT ?"
-    return [run_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
-
-
-def count(db: sqlite3.Connection, table: str, where: Where) -> int:
-    """Return how many rows there are."""
-    found: Sequence[int] = db.execute(f"SELECT count(*) FROM {table} {where.sql}", where.parameters).fetchone()
-    return found[0]
-
-
-T = TypeVar("T")
-
-
 class BadFile(Struct, frozen=True):
-    """A record that cannot be read: no list shows it, and nobody collects it."""
+    """A record that cannot be read: no list shows it, and retention never deletes it."""
 
     path: str
     why: str
 
 
 class Catalog:
-    """What data, outputs and runs there are, in `.bayou/catalog.db`. Close it, or use it as a context manager.
+    """All versions, outputs and runs, in `.bayou/catalog.db`. Close it, or use it as a context manager.
 
-    Who asks what there is calls `refresh` first, once; answers are as of then. Who writes tells the catalog with
-    `change`, after the tree has changed: a crash between the two is seen by the next refresh. A rebuild of many records
-    is done as the `engine` says.
+    A reader calls `refresh` once, before its queries; they see the tree as of then. A writer changes the tree, and then
+    calls `change`: the next refresh repairs the catalog after a crash between the two. `engine` chooses who reads the
+    records in a rebuild of many.
     """
 
     def __init__(
@@ -142,18 +98,18 @@ class Catalog:
         self._file = CatalogFile(repo.catalog)
 
     def refresh(self) -> Refreshed:
-        """Catch up with the tree, or rebuild what is missing, damaged or of another Bayou; say what was done.
+        """Catch up with the tree, or rebuild a missing, damaged or foreign catalog; return what changed.
 
-        Costs one small look if nothing has changed, and follows the change otherwise (V16): what that takes is loaded
-        only then.
+        If nothing has changed this is one cheap check; otherwise its cost depends on the change (V16), and only then
+        are the modules that do it imported.
         """
         if self._repo.config.datastore.url is None:
             from bayou.data.catalog import follow_directory  # noqa: PLC0415
 
-            looked = self._file.read(lambda db: follow_directory.look(db, self._root))
-            if looked is None:
+            changes = self._file.read(lambda db: follow_directory.find_changes(db, self._root))
+            if changes is None:
                 return Refreshed()
-            return self._catch_up(lambda db, backfill: follow_directory.catch_up(db, self._root, looked, backfill))
+            return self._catch_up(lambda db, backfill: follow_directory.catch_up(db, self._root, changes, backfill))
         with open_feed(self._repo, self._connection) as feed:
             if self._file.read(lambda db: is_current(db, feed)):
                 return Refreshed()
@@ -173,7 +129,7 @@ class Catalog:
             return follow(db, self._root, feed, backfill)
 
     def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:
-        """Put rows, and drop those of the files at some paths, in one transaction."""
+        """Put rows, and drop the rows of the files at some paths, in one transaction."""
         rows = [schema.values(row) for row in put]
         gone = list(drop)
 
@@ -185,16 +141,16 @@ class Catalog:
         self._file.write(write)
 
     def versions(self, model_id: str, name: str, type: str | None = None) -> list[VersionRow]:  # noqa: A002
-        """Return all versions of an item, also one that is kept as deleted."""
+        """Return all versions of an item, a tombstone included."""
         where = Where()
         where.equal(model_id=model_id, name=name, type=type)
-        return self._read(lambda db: list(versions(db, where)))
+        return self._read(lambda db: list(select_versions(db, where)))
 
     def highest(self, model_id: str, name: str, type: str | None = None) -> int:  # noqa: A002
-        """Return the highest number that a version of an item has, deleted or not; 0 if there is none."""
+        """Return the highest version number of an item, deleted or not; 0 if it has no rows."""
         where = Where()
         where.equal(model_id=model_id, name=name, type=type)
-        where.add("version <= ?", limits.VERSION_MAX)  # an older Bayou took more for versions
+        where.add("version <= ?", limits.VERSION_MAX)  # an older Bayou accepted higher numbers
         statement = f"SELECT coalesce(max(version), 0) FROM version {where.sql}"
         return self._read(lambda db: int(db.execute(statement, where.parameters).fetchone()[0]))
 
@@ -203,7 +159,7 @@ class Catalog:
         where = Where()
         where.equal(model_id=model_id, name=name, type=type)
         where.add(IS_LATEST)
-        return self._read(lambda db: next(versions(db, where), None))
+        return self._read(lambda db: next(select_versions(db, where), None))
 
     def find(
         self,
@@ -216,7 +172,7 @@ class Catalog:
         run: str | None = None,
         all_versions: bool = False,
     ) -> list[VersionRow]:
-        """Return the latest version, or all versions, of items that fit; `model` is a name or an id."""
+        """Return the latest version, or all versions, of the items that match; `model` is a name or an id."""
         where = Where()
         where.equal(name=name, id=id, type=type, run=run)
         where.tags(tags)
@@ -229,38 +185,38 @@ class Catalog:
         return self.select(where)
 
     def select(self, where: Where, limit: int | None = None) -> list[VersionRow]:
-        """Return the versions for which some conditions hold."""
-        return self._read(lambda db: list(versions(db, where, limit)))
+        """Return the versions for which the conditions hold."""
+        return self._read(lambda db: list(select_versions(db, where, limit)))
 
     def count_versions(self) -> int:
-        """Return how many versions there are rows of, marks of deleted ones included."""
-        return self._read(lambda db: count(db, "version", Where()))
+        """Return how many versions have rows, tombstones included."""
+        return self._read(lambda db: count_rows(db, "version", Where()))
 
     def runs_of_lifetimes(self) -> set[str]:
-        """Return the ids of the workflow runs for whose sake versions are kept."""
+        """Return the ids of the workflow runs that versions have as their lifetime."""
         statement = "SELECT DISTINCT run FROM version WHERE lifetime = 'run' AND NOT deleted AND run IS NOT NULL"
         return self._read(lambda db: {str(run) for (run,) in db.execute(statement)})
 
     def mark(self) -> tuple[int, int] | None:
-        """Return what is equal as long as nobody else writes to the catalog; None where only this process sees it."""
+        """Return a value that changes when another process writes to the catalog; None for a catalog in memory."""
         return self._read(self._file.mark)
 
     @property
     def path(self) -> Path:
-        """The file, for those who read it by themselves."""
+        """The file of the catalog, for workers that open it by themselves."""
         return self._file.path
 
     def outputs(self, model_id: str, limit: int | None = None) -> list[OutputRow]:
-        """Return what a model's methods put out, the newest first."""
+        """Return the outputs of a model's methods, the newest first."""
         where = Where()
         where.equal(model_id=model_id)
-        return self._read(lambda db: outputs(db, where, limit))
+        return self._read(lambda db: _outputs(db, where, limit))
 
     def output(self, output_id: str) -> OutputRow | None:
         """Return one output."""
         where = Where()
         where.equal(id=output_id)
-        return self._read(lambda db: next(iter(outputs(db, where, 1)), None))
+        return self._read(lambda db: next(iter(_outputs(db, where, 1)), None))
 
     def runs(
         self,
@@ -272,10 +228,10 @@ class Catalog:
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> tuple[list[RunRow], int]:
-        """Return the workflow runs that fit, the newest first, at most `limit`; and how many fit in all.
+        """Return the workflow runs that match, the newest first, at most `limit`; and how many match in all.
 
-        `text` stands somewhere in a run's id, workflow, inputs, tags, steps or errors; `workflow` is a name or an
-        id; `since` a time as records have it.
+        `text` occurs in a run's id, workflow, inputs, tags, steps or errors; `workflow` is a name or an id; `since` is
+        a time as records write it.
         """
         where = Where()
         where.equal(status=status)
@@ -286,13 +242,13 @@ class Catalog:
             where.add("started_at >= ?", since)
         if workflow is not None:
             where.add("(workflow = ? OR workflow_id = ?)", workflow, workflow)
-        return self._read(lambda db: (runs(db, where, limit), count(db, "run", where)))
+        return self._read(lambda db: (_runs(db, where, limit), count_rows(db, "run", where)))
 
     def run(self, run_id: str) -> RunRow | None:
         """Return one workflow run."""
         where = Where()
         where.equal(run_id=run_id)
-        return self._read(lambda db: next(iter(runs(db, where, 1)), None))
+        return self._read(lambda db: next(iter(_runs(db, where, 1)), None))
 
     def bad(self) -> list[BadFile]:
         """Return the records that cannot be read."""
@@ -310,7 +266,52 @@ class Catalog:
         self.close()
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask the catalog; one that was made anew since the last refresh is filled first."""
-        if self._file.read(lambda db: schema.told(db, "position")) is None:
+        """Run a query; a catalog that was created since the last refresh is filled first."""
+        if self._file.read(lambda db: schema.get_meta(db, "position")) is None:
             self.refresh()
         return self._file.read(work)
+
+
+def select_versions(db: sqlite3.Connection, where: Where, limit: int | None = None) -> Iterator[VersionRow]:
+    """Yield versions, in order of model, name and number."""
+    latest = (
+        "1" if where.conditions == [ALL_LATEST] else IS_LATEST
+    )  # hot: a list of the latest needs no subquery per row
+    statement = f"SELECT {quoted(TABLES['version'])}, {latest} FROM version {where.sql} ORDER BY {_ORDER} LIMIT ?"
+    return map(version_of, db.execute(statement, (*where.parameters, -1 if limit is None else limit)))
+
+
+def _outputs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[OutputRow]:
+    """Return outputs, the newest first."""
+    statement = f"SELECT {quoted(TABLES['output'])} FROM output {where.sql} ORDER BY started_at DESC, id DESC LIMIT ?"
+    return [output_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
+
+
+def _runs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[RunRow]:
+    """Return workflow runs, the newest first."""
+    statement = f"SELECT {quoted(TABLES['run'])} FROM run {where.sql} ORDER BY started_at DESC, run_id DESC LIMIT ?"
+    return [run_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
+
+
+def count_rows(db: sqlite3.Connection, table: str, where: Where) -> int:
+    """Return how many rows match."""
+    found: Sequence[int] = db.execute(f"SELECT count(*) FROM {table} {where.sql}", where.parameters).fetchone()
+    return found[0]
+
+
+Item = tuple[str, str, str]
+"""What the versions of an item have in common: type, model and name."""
+
+
+def count_by_item(db: sqlite3.Connection) -> Iterator[tuple[Item, int]]:
+    """Yield the items, in order, each with its number of versions, tombstones of deleted ones included."""
+    found = db.execute("SELECT type, model_id, name, count(*) FROM version GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
+    return (((kind, model_id, name), count) for kind, model_id, name, count in found)
+
+
+def versions_between(db: sqlite3.Connection, first: Item, last: Item) -> Iterator[VersionRow]:
+    """Yield the versions of a range of items, both ends included, as of one moment, in order of item and number."""
+    statement = f"""SELECT {quoted(TABLES["version"])}, {IS_LATEST} FROM version
+        WHERE (type, model_id, name) >= (?, ?, ?) AND (type, model_id, name) <= (?, ?, ?)
+        ORDER BY type, model_id, name, version"""
+    return map(version_of, db.execute(statement, (*first, *last)))

@@ -12,15 +12,25 @@ from functools import partial
 from pathlib import Path
 
 from bayou.data.catalog.backfill import Backfill, records_of
-from bayou.data.catalog.derive import ROOTS, Gone, Refreshed, apply, empty, is_record, read_all, settle, stamp_of
-from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, tell, told
+from bayou.data.catalog.derive import (
+    ROOTS,
+    Gone,
+    Refreshed,
+    apply,
+    empty,
+    finish_refresh,
+    is_record,
+    read_all,
+    stamp_of,
+)
+from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, get_meta, set_meta
 from bayou.state.change_feed import ChangeFeed, Cursor, CursorRows, PendingRow
 from bayou.worktree.scan import Found, scan
 
 
 def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Bring the catalog up to the feed's position."""
-    old = Cursor.load(told(db, "position") or "")
+    old = Cursor.load(get_meta(db, "position") or "")
     changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
     if changes is None:
         return _rebuild(db, root, feed, backfill)
@@ -32,14 +42,14 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
     _keep(db, changes.added, changes.recent)
-    return settle(db, feed.cursor.remote, feed.cursor.dump(), None, count)
+    return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), None, count)
 
 
 def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
-    why = told(db, "why") or "had lost track of the tree"
-    former = Cursor.load(told(db, "former") or "")
-    place = told(db, "place") or (former.remote if former is not None else None)
+    why = get_meta(db, "why") or "had lost track of the tree"
+    former = Cursor.load(get_meta(db, "former") or "")
+    place = get_meta(db, "place") or (former.remote if former is not None else None)
     if place is not None and place != feed.cursor.remote:
         empty(db)
         why = "was of another datastore"
@@ -54,8 +64,8 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
     db.execute("DELETE FROM pending")
     kept = feed.cursor_rows()
     _keep(db, kept.pending, kept.recent)
-    tell(db, "former", None)
-    return settle(db, feed.cursor.remote, feed.cursor.dump(), why, count)
+    set_meta(db, "former", None)
+    return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), why, count)
 
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:

@@ -1,4 +1,4 @@
-"""What the catalog says of one version, one output and one run: all that a list shows, and no content."""
+"""The rows of the catalog: one version, one output, one run. They have all that a list shows, and no content."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 
 class VersionRow(Struct, frozen=True):
-    """One version of an item. `latest` is told by the catalog that is asked; what it is given of it is not looked at.
+    """One version of an item. Queries compute `latest`; the catalog does not store it.
 
-    `type`, `model_id`, `name` and `version` are those of its place in the tree, the rest is its metadata's.
+    `type`, `model_id`, `name` and `version` come from the path in the tree, the other fields from the metadata.
     """
 
     model: str
@@ -39,7 +39,7 @@ class VersionRow(Struct, frozen=True):
 
     @property
     def item(self) -> tuple[str, str, str]:
-        """What all versions of one item have in common."""
+        """The key of the item: all its versions have it."""
         return self.type, self.model_id, self.name
 
     @property
@@ -56,8 +56,8 @@ class VersionRow(Struct, frozen=True):
         return f"{self.directory}/raw"
 
 
-class Made(Struct, frozen=True):
-    """A version that a method has written, as its output tells it."""
+class SavedVersion(Struct, frozen=True):
+    """A version that a method saved, as the method's output records it."""
 
     name: str
     version: int
@@ -66,7 +66,7 @@ class Made(Struct, frozen=True):
 
 
 class OutputRow(Struct, frozen=True):
-    """One run of a method: all but its inputs."""
+    """One run of a method, without its inputs."""
 
     id: str
     model: str
@@ -77,7 +77,7 @@ class OutputRow(Struct, frozen=True):
     started_at: str
     finished_at: str | None = None
     duration_s: float | None = None
-    data: tuple[Made, ...] = ()
+    data: tuple[SavedVersion, ...] = ()
     error: str | None = None
     run: str | None = None
     workflow: str | None = None
@@ -91,7 +91,7 @@ class OutputRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True):
-    """One run of a workflow, in short. `words` is what a search for text looks at."""
+    """One run of a workflow, without its jobs. `words` is the text that a search looks at."""
 
     run_id: str
     workflow_id: str

@@ -1,4 +1,4 @@
-"""The tables of `catalog.db`, and how rows go in and come out."""
+"""The tables of `catalog.db`, and the conversion of rows to and from their columns."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from bayou.data.catalog.rows import Made, OutputRow, RunRow, VersionRow
+from bayou.data.catalog.rows import OutputRow, RunRow, SavedVersion, VersionRow
 
 VERSION = 1
-"""Any other number in the file means: written by an older or newer Bayou, and made anew."""
+"""The format. A file with another number is of an older or newer Bayou; the catalog is then rebuilt."""
 
-_LARGEST = (1 << 63) - 1
-"""What a column of SQLite takes."""
+_INTEGER_MAX = (1 << 63) - 1
+"""The largest number that a column of SQLite can have."""
 
-_LONGEST = len(str(_LARGEST))
+_INTEGER_DIGITS = len(str(_INTEGER_MAX))
 
 UNSEEN = "?"
-"""The stamp of a row that an earlier catalog had and whose file nobody has seen since. Other stamps are of files."""
+"""The stamp of a row from an earlier catalog whose file was not seen since. Other stamps are those of files."""
 
 SCHEMA = """
 CREATE TABLE version (
@@ -127,7 +127,7 @@ CREATE TABLE meta (
 INDEXES: Mapping[str, str] = {
     statement.split()[2]: statement.strip() for statement in SCHEMA.split(";") if "CREATE INDEX" in statement
 }
-"""The indexes that only questions need, and how each is made. What tells rows apart is not among them."""
+"""The indexes that only queries need, by name, and their statements. Unique indexes are not among them."""
 
 TABLES: Mapping[str, tuple[str, ...]] = {
     "version": (
@@ -158,11 +158,11 @@ PATHS: Mapping[str, str] = {
 
 Values = tuple[Any, ...]
 
-_parsed = json.JSONDecoder().raw_decode  # hot: what is ours begins and ends without a space, and nobody has to look
+_decode_json = json.JSONDecoder().raw_decode  # hot: our JSON has no space around it, so `raw_decode` is enough
 
 
 def path_of(table: str, row: Mapping[str, Any]) -> str | None:
-    """Return the path of a row's file; None if its place is none."""
+    """Return the path of a row's file; None if its key is invalid."""
     parts = [row[name] for name in KEYS[table]]
     if not all(isinstance(part, str | int) for part in parts):
         return None
@@ -176,14 +176,14 @@ def path_of(table: str, row: Mapping[str, Any]) -> str | None:
 
 
 def key_of(path: str) -> tuple[str, Values]:
-    """Return the table and the place of the row of a record's file."""
+    """Return the table and the key of the row of a record's file."""
     root, _, rest = path.partition("/")
     if root == "data":
         kind, model_id, name, version, _ = rest.rsplit("/", 4)
-        # V25: a number that does not fit into a column has no row, as 0 has none. One that fits and is too high for a
-        # version may have a row of an older Bayou, which goes when it is met.
-        number = int(version) if len(version) <= _LONGEST else 0
-        return "version", (kind, model_id, name, number if number <= _LARGEST else 0)
+        # V25: a number that does not fit into a column has no row, as 0 has none. A number that fits and is too high
+        # for a version may have a row from an older Bayou; the row is dropped when the file is read.
+        number = int(version) if len(version) <= _INTEGER_DIGITS else 0
+        return "version", (kind, model_id, name, number if number <= _INTEGER_MAX else 0)
     kind, _, last = rest.rpartition("/")
     if root == "outputs":
         kind, _, model_id = kind.rpartition("/")
@@ -192,16 +192,16 @@ def key_of(path: str) -> tuple[str, Values]:
 
 
 def values(row: VersionRow | OutputRow | RunRow) -> tuple[str, Values]:
-    """Return the table of a row, and what stands in its columns."""
+    """Return the table of a row, and the values of its columns."""
     match row:
         case VersionRow():
-            table, odd = "version", {"tags": _json(row.tags)}
+            table, encoded = "version", {"tags": _json(row.tags)}
         case OutputRow():
-            made = json.dumps([asdict(one) for one in row.data], ensure_ascii=False)
-            table, odd = "output", {"tags": _json(row.tags), "data": made}
+            data = json.dumps([asdict(version) for version in row.data], ensure_ascii=False)
+            table, encoded = "output", {"tags": _json(row.tags), "data": data}
         case RunRow():
-            table, odd = "run", {"tags": _json(row.tags)}
-    return table, tuple(odd[name] if name in odd else getattr(row, name) for name in TABLES[table])
+            table, encoded = "run", {"tags": _json(row.tags)}
+    return table, tuple(encoded[name] if name in encoded else getattr(row, name) for name in TABLES[table])
 
 
 def version_of(found: Sequence[Any]) -> VersionRow:
@@ -212,7 +212,7 @@ def version_of(found: Sequence[Any]) -> VersionRow:
     streaming, deleted, renamed_to, run, workflow, job, step, output, repo, latest = found[13:]
     return VersionRow(
         model, model_id, kind, name, version, ident, size, sha256, content_type, created_at,
-        {} if tags == "{}" else _parsed(tags)[0], lifetime, keep, bool(streaming), bool(deleted), renamed_to,
+        {} if tags == "{}" else _decode_json(tags)[0], lifetime, keep, bool(streaming), bool(deleted), renamed_to,
         run, workflow, job, step, output, repo, bool(latest),
     )  # fmt: skip
 
@@ -221,7 +221,7 @@ def output_of(found: Sequence[Any]) -> OutputRow:
     """Return a row from the columns of `TABLES["output"]`."""
     named = dict(zip(TABLES["output"], found, strict=True))
     named["tags"] = json.loads(named["tags"])
-    named["data"] = tuple(Made(**one) for one in json.loads(named["data"]))
+    named["data"] = tuple(SavedVersion(**fields) for fields in json.loads(named["data"]))
     return OutputRow(**named)
 
 
@@ -233,27 +233,23 @@ def run_of(found: Sequence[Any]) -> RunRow:
 
 
 def put(db: sqlite3.Connection, table: str, rows: Iterable[Values]) -> None:
-    """Write rows, each its columns and its stamp, over those that have the same place."""
+    """Write rows, each its columns and its stamp; a row replaces the row with the same key."""
     columns = (*TABLES[table], "stamp")
-    news = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in KEYS[table])
+    updates = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in KEYS[table])
     db.executemany(
         f"INSERT INTO {table} ({quoted(columns)}) VALUES ({', '.join('?' * len(columns))})"
-        f" ON CONFLICT ({quoted(KEYS[table])}) DO UPDATE SET {news}",
+        f" ON CONFLICT ({quoted(KEYS[table])}) DO UPDATE SET {updates}",
         rows,
     )
 
 
 def quoted(columns: Iterable[str]) -> str:
-    """Return names of columns for a statement: one of them is a word of SQL's own."""
+    """Return the names of columns, quoted for a statement: `by` is a keyword of SQL."""
     return ", ".join(f'"{name}"' for name in columns)
 
 
-def _json(tags: Mapping[str, str]) -> str:
-    return json.dumps(dict(tags), ensure_ascii=False, sort_keys=True) if tags else "{}"
-
-
 def drop(db: sqlite3.Connection, paths: Iterable[str]) -> int:
-    """Remove the rows of these files; return how many there were."""
+    """Delete the rows of these files; return how many there were."""
     gone = 0
     for path in paths:
         table, key = key_of(path)
@@ -262,15 +258,19 @@ def drop(db: sqlite3.Connection, paths: Iterable[str]) -> int:
     return gone
 
 
-def tell(db: sqlite3.Connection, key: str, value: str | None) -> None:
-    """Note something about the catalog itself; None: forget it."""
+def set_meta(db: sqlite3.Connection, key: str, value: str | None) -> None:
+    """Set a value of the table `meta`, which describes the catalog itself; None deletes it."""
     if value is None:
         db.execute("DELETE FROM meta WHERE key = ?", (key,))
     else:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
-def told(db: sqlite3.Connection, key: str) -> str | None:
-    """Return what was noted."""
+def get_meta(db: sqlite3.Connection, key: str) -> str | None:
+    """Return a value of the table `meta`; None if it is not set."""
     found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if found is None else str(found[0])
+
+
+def _json(tags: Mapping[str, str]) -> str:
+    return json.dumps(dict(tags), ensure_ascii=False, sort_keys=True) if tags else "{}"

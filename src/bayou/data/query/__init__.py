@@ -1,4 +1,4 @@
-"""Questions about data in CEL: what the catalog can tell is asked of it in SQL, and CEL judges what it answers."""
+"""Queries of data in CEL: SQL narrows the catalog's rows down, and CEL decides about each row that is left."""
 
 from bayou.data.query.query import QueryResult, query
 

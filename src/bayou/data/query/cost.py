@@ -1,13 +1,13 @@
-"""What evaluating a CEL expression can cost at most: told from its words and from the size of what it is given (V25).
+"""The tokens of a CEL expression, and an upper bound on the cost of evaluating it, from tokens and input size (V25).
 
-CEL has no loops but its macros, and no variables but theirs. So without a macro time and memory are at most words times
-input, and once more times the values that it adds up, since each addition copies what it has. A macro goes through a
-list. That has at most as many elements as the input has values, times the lists that are added up; a macro that stands
-in another is gone through for each element of that one. For each element the evaluator copies what the macro has so
-far: that is as long as the input if the macro is made of its elements alone, and else as long as both lists together.
-`map` can make each element as many times as large as it names it, and the next `map` can do so again.
+CEL has no loops but its macros, and no variables but theirs. So without a macro, time and memory are at most tokens
+times input, times the number of additions, since each addition copies its operands. A macro iterates over a list, which
+has at most as many elements as the input has values, times the lists that are added up; a macro inside another runs for
+each element of the outer list. For each element CEL copies the macro's result so far: that is as long as the input if
+the macro uses its elements alone, and otherwise as long as both lists together. `map` can multiply the size of an
+element by the number of times that it names the element, and the next `map` can do so again.
 
-The words of a CEL expression. Enough to see what it asks for; what it means is for the evaluator to say.
+The tokenizer sees enough to find names, literals and macros; the meaning of an expression is left to CEL.
 """
 
 from __future__ import annotations
@@ -43,9 +43,26 @@ _TOKEN = re.compile(
 _PLAIN_TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n\0])*)\1""")
 _PLAIN_NUMBER = re.compile(r"\d{1,18}")
 
+MACROS = ("all", "exists", "exists_one", "map", "filter")
+FUNCTIONS = (
+    *("bytes", "contains", "double", "duration", "dyn", "endsWith", "has", "int", "matches", "size", "startsWith"),
+    *("string", "timestamp", "type", "uint"),
+    *("getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear", "getHours", "getMilliseconds"),
+    *("getMinutes", "getMonth", "getSeconds"),
+    *("hasValue", "none", "of", "or", "orValue", "value"),
+)
+"""Functions whose time is linear in their arguments, except `matches`."""
+
+_MAX_PATTERN = 100
+_VALUE_BYTES = 64
+"""The weight of a value besides its text: about the bytes that it takes in Python."""
+
+_KEYWORDS = ("true", "false", "null", "in")
+_SCALARS = frozenset({int, float, bool, type(None), datetime})
+
 
 class Token(NamedTuple):
-    """One word, and where it begins."""
+    """One token of an expression, and where it begins."""
 
     kind: Kind
     text: str
@@ -53,13 +70,13 @@ class Token(NamedTuple):
 
     @property
     def string(self) -> str | None:
-        """The text that this stands for, if that is plain to see."""
+        """The value of a string literal without escapes; None for any other token."""
         found = _PLAIN_TEXT.fullmatch(self.text) if self.kind == "text" else None
         return found[2] if found is not None else None
 
     @property
     def integer(self) -> int | None:
-        """The number that this stands for, if that is plain to see."""
+        """The value of a decimal integer literal; None for any other token."""
         return int(self.text) if self.kind == "number" and _PLAIN_NUMBER.fullmatch(self.text) else None
 
     def sign(self, *signs: str) -> bool:
@@ -70,7 +87,7 @@ class Token(NamedTuple):
 
 
 def key_order(words: Sequence[Token]) -> dict[str, int]:
-    """Rank the keys of the maps that an expression writes down, in the order in which it names them."""
+    """Rank the keys of an expression's map literals in the order in which they occur."""
     ranks: dict[str, int] = {}
     for before, word, after in zip(words, words[1:], words[2:], strict=False):
         if before.sign("{", ",") and word.string is not None and after.sign(":"):
@@ -79,14 +96,14 @@ def key_order(words: Sequence[Token]) -> dict[str, int]:
 
 
 def token_at(source: str, at: int) -> str | None:
-    """Return the word, the gap or the comment that begins at a place; None if nothing of CEL does."""
+    """Return the token, gap or comment that begins at a position; None if the text there is not CEL."""
     found = _TOKEN.match(source, at)
     return None if found is None else found[0]
 
 
 @functools.lru_cache(64)
 def tokens(source: str) -> Sequence[Token] | None:
-    """Return the words of an expression; None if it has something else in it. Several ask for those of one."""
+    """Return the tokens of an expression; None if a part of it is not CEL. Cached: several callers share them."""
     found: list[Token] = []
     at = 0
     while at < len(source):
@@ -100,33 +117,18 @@ def tokens(source: str) -> Sequence[Token] | None:
     return tuple(found)
 
 
-MACROS = ("all", "exists", "exists_one", "map", "filter")
-FUNCTIONS = (
-    *("bytes", "contains", "double", "duration", "dyn", "endsWith", "has", "int", "matches", "size", "startsWith"),
-    *("string", "timestamp", "type", "uint"),
-    *("getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear", "getHours", "getMilliseconds"),
-    *("getMinutes", "getMonth", "getSeconds"),
-    *("hasValue", "none", "of", "or", "orValue", "value"),
-)
-"""What is known to take time that is linear in its arguments, but for `matches`."""
-
-_LONGEST_PATTERN = 100
-_VALUE = 64
-"""What a value weighs besides its text: about the bytes that it takes in Python."""
-
-
 class Weight(NamedTuple):
-    """How many values there are, and what they weigh in all."""
+    """How many values there are, and their weight in all, about the bytes that they take."""
 
     values: int
     total: int
 
 
 class Cost(Struct, frozen=True):
-    """Bounds of one expression, and what the values that stand in it weigh (`own`).
+    """The bounds of one expression. `own` is the weight of its literals.
 
-    `power` is that of the length of a list to which the cost grows, `growth` how many times larger than the input the
-    macros, one after the other, can make a value.
+    The cost grows with the length of a list to the power `power`. `growth` is how many times larger than the input the
+    macros together can make a value.
     """
 
     words: int
@@ -137,7 +139,7 @@ class Cost(Struct, frozen=True):
     own: Weight
 
     def allows(self, given: Weight) -> bool:
-        """Say whether the expression is cheap over such input."""
+        """Say whether the expression is cheap for input of such weight."""
         larger = (self.additions + 1) * self.growth
         longest = (given.values + self.own.values) * larger
         passes: int = max(1, self.macros) * longest**self.power
@@ -150,9 +152,9 @@ class Cost(Struct, frozen=True):
 
 
 def cost_of(source: str, functions: Iterable[str] = ()) -> Cost | None:
-    """Return what bounds the cost of an expression; None where that cannot be told from its words.
+    """Return the bounds of an expression's cost; None if its tokens do not show them.
 
-    `functions` are of the caller: their answers count as input, and are weighed when they come.
+    `functions` are the caller's: their answers count as input, and are weighed when they come.
     """
     words = tokens(source)
     if words is None:
@@ -164,9 +166,9 @@ def cost_of(source: str, functions: Iterable[str] = ()) -> Cost | None:
     closed = True
     for at, word in enumerate(words):
         if word.sign("("):
-            within.append(_opened(words, at))
-            macros += [one for one in within[-1:] if one is not None]
-            depth = max(depth, sum(one is not None for one in within))
+            within.append(_macro_at(words, at))
+            macros += [macro for macro in within[-1:] if macro is not None]
+            depth = max(depth, sum(macro is not None for macro in within))
         elif word.sign(")") and within:
             within.pop()
         elif word.sign("+"):
@@ -178,49 +180,28 @@ def cost_of(source: str, functions: Iterable[str] = ()) -> Cost | None:
         elif word.kind == "name" and not (at and words[at - 1].sign(".")):
             around = [macro for macro in within if macro is not None]
             meant = [macro for macro in around if macro.element == word.text]
-            closed = closed and (bool(meant) or not around or word.text in _WORDS)
+            closed = closed and (bool(meant) or not around or word.text in _KEYWORDS)
             for macro in meant:
                 macro.named += 1
     if any(macro.element is None for macro in macros):
         return None
     growth = math.prod(max(1, macro.named - 1) for macro in macros if macro.grows)
-    own = Weight(len(words), len(source) + _VALUE * len(words))
+    own = Weight(len(words), len(source) + _VALUE_BYTES * len(words))
     return Cost(len(words), len(macros), depth if depth < 2 and closed else depth + 1, additions, growth, own)
 
 
-_WORDS = ("true", "false", "null", "in")
-
-
-class _Macro:
-    """A macro whose end has not come: what it calls an element, and how often that was named, there included."""
-
-    def __init__(self, element: str | None, *, grows: bool) -> None:
-        self.element = element
-        self.grows = grows
-        self.named = 0
-
-
-def _opened(words: Sequence[Token], at: int) -> _Macro | None:
-    """Return the macro that a parenthesis opens; None if it opens something else."""
-    if not (at and words[at - 1].named(*MACROS)):
-        return None
-    inside = words[at + 1 : at + 3]
-    plain = len(inside) == 2 and inside[0].kind == "name" and inside[1].sign(",")
-    return _Macro(inside[0].text if plain else None, grows=words[at - 1].text == "map")
-
-
 def weigh(values: Iterable[Any], most: int) -> Weight:
-    """Return what values weigh, with all that is in them; where that is above `most`, only that it is."""
+    """Return the weight of values with all their elements; if it is above `most`, any weight above it."""
     count = total = 0
     level = [*values]
     while level:
         count += len(level)
-        total += _VALUE * len(level)
+        total += _VALUE_BYTES * len(level)
         if total > most:
             break
         below: list[Any] = []
         for value in level:
-            kind = type(value)  # hot: asked for every field of every row, and an ABC takes long to answer
+            kind = type(value)  # hot: for every field of every row, and `isinstance` of an ABC is slow
             if kind is str or kind is bytes:
                 total += len(value)
             elif kind is dict:
@@ -229,22 +210,37 @@ def weigh(values: Iterable[Any], most: int) -> Weight:
             elif kind is list:
                 below += value
             elif kind not in _SCALARS:
-                below += _within(value)
+                below += _elements(value)
         level = below
     return Weight(count, total)
 
 
-_SCALARS = frozenset({int, float, bool, type(None), datetime})
+class _Macro:
+    """An open macro: its name for an element, and how often that name occurred, its declaration included."""
+
+    def __init__(self, element: str | None, *, grows: bool) -> None:
+        self.element = element
+        self.grows = grows
+        self.named = 0
 
 
-def _within(value: Any) -> list[Any]:
+def _macro_at(words: Sequence[Token], at: int) -> _Macro | None:
+    """Return the macro that a parenthesis opens; None if it opens something else."""
+    if not (at and words[at - 1].named(*MACROS)):
+        return None
+    inside = words[at + 1 : at + 3]
+    plain = len(inside) == 2 and inside[0].kind == "name" and inside[1].sign(",")
+    return _Macro(inside[0].text if plain else None, grows=words[at - 1].text == "map")
+
+
+def _elements(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     return [*value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def _plain_pattern(words: Sequence[Token]) -> bool:
-    """Say whether the argument of `matches` is a pattern that compiles at once: a short text without repetitions."""
+    """Say whether the argument of `matches` is cheap to compile: a short literal without counted repetitions."""
     if len(words) < 2 or not words[1].sign(")") or words[0].kind != "text":
         return False
-    return len(words[0].text) <= _LONGEST_PATTERN and "{" not in words[0].text
+    return len(words[0].text) <= _MAX_PATTERN and "{" not in words[0].text

@@ -1,12 +1,10 @@
-"""The evaluator of CEL, loaded when it is first needed.
+"""Evaluating CEL expressions within bounds of time and memory (V25, V12).
 
-Evaluating expressions within bounds of time and memory (V25, V12).
-
-The evaluator holds the interpreter's lock, cannot be interrupted, and takes what memory it wants. So this process
-evaluates only what is cheap by a bound that is sure (`cost`), which is nearly everything; the rest goes to a process of
-its own, which has limits and can be killed.
-
-The processes that evaluate what is not cheap: started when they are needed, and ended with this one.
+The CEL library holds the interpreter's lock, cannot be interrupted, and takes as much memory as it wants. So this
+process evaluates only expressions that are cheap by a proven bound (`cost`), which is nearly all of them. A child
+process, which has limits and can be killed, evaluates the rest (`evaluator_child`). Children are started when they are
+needed, kept for the next expression, and ended with this process. The CEL library, too, is loaded when it is first
+needed.
 """
 
 from __future__ import annotations
@@ -33,9 +31,24 @@ from bayou.data.query import evaluator_child
 from bayou.data.query.cost import Cost, cost_of, weigh
 
 FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-"""What an evaluation raises that comes to no value."""
+"""What an evaluation raises if the expression has no value."""
+
+Functions = Mapping[str, Callable[..., Any]]
 
 _EXTENSION = "cel.cel"
+_EXAMPLE = """one is: name == "report" && size > 1000"""
+
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables that Python may need to start; the child gets no others."""
+
+_POLL_S = 0.05
+_CHUNK = 1 << 16
+_MAX_IDLE = 2
+"""Children that wait for the next expression."""
+
+
+class TooCostly(ValueError):
+    """An expression took more time or memory than its limit; the message says which."""
 
 
 class Program(Protocol):
@@ -49,55 +62,23 @@ class Program(Protocol):
 
 
 def compile_expression(source: str, what: str) -> Program:
-    """Compile an expression; `QueryInvalid` says where it goes wrong.
+    """Compile an expression; `QueryInvalid` says where it is wrong.
 
-    Whoever evaluates what came from elsewhere, or over content from elsewhere, does so by `bounded` (V25).
+    An expression from elsewhere, or over content from elsewhere, must be evaluated as a `BoundedProgram` (V25).
     """
     if len(source) > limits.EXPRESSION_CHARACTERS:
         raise QueryInvalid(
             f"{what} has more than {limits.EXPRESSION_CHARACTERS} characters", hint="take it apart, or shorten it"
         )
     try:
-        program: Program = _engine().compile(source)
+        program: Program = _cel().compile(source)
     except ValueError as error:
-        raise QueryInvalid(f"{what} is no CEL expression: {_place(str(error))}", hint=_EXAMPLE) from None
+        raise QueryInvalid(f"{what} is no CEL expression: {_parse_error(str(error))}", hint=_EXAMPLE) from None
     return program
 
 
-_EXAMPLE = """one is: name == "report" && size > 1000"""
-
-
-def _engine() -> Any:
-    # The package's own __init__ loads a terminal interface, which takes a second; the evaluator is one file of it.
-    loaded = sys.modules.get(_EXTENSION)
-    if loaded is not None:
-        return loaded
-    package = PathFinder.find_spec("cel")
-    spec = PathFinder.find_spec(_EXTENSION, package.submodule_search_locations if package is not None else None)
-    if spec is None or spec.loader is None:
-        raise ImportError("no module named cel.cel: common-expression-language is not installed")
-    module = module_from_spec(spec)
-    sys.modules[_EXTENSION] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _place(message: str) -> str:
-    """Return the line of a parser's complaint that names the place."""
-    _, found, complaint = message.partition("<input>:")
-    line = complaint.partition("\n")[0].strip()
-    return f"line {line}" if found else message.partition("\n")[0]
-
-
-Functions = Mapping[str, Callable[..., Any]]
-
-
-class TooCostly(ValueError):
-    """An expression took more time or memory than it may; its text says which."""
-
-
 class BoundedProgram:
-    """A compiled expression that is evaluated within bounds. `functions` names those that `execute` will be given."""
+    """A compiled expression that is evaluated within bounds. `functions` names the functions that `execute` gets."""
 
     def __init__(self, source: str, what: str, functions: tuple[str, ...] = ()) -> None:
         self._source = source
@@ -112,57 +93,46 @@ class BoundedProgram:
         return self._program.functions()
 
     def execute(self, values: Mapping[str, Any], functions: Functions | None = None) -> Any:
-        """Return what the expression comes to; `TooCostly`, or what the evaluator raises, if it comes to nothing."""
+        """Return the value of the expression; raise `TooCostly` or one of `FAILURES` if it has none."""
         called = {name: functions[name] for name in self._calls} if functions else {}
         cost = self._cost
         if cost is None or (called and cost.macros):
-            return _evaluate_apart(self._source, values, called)
+            return _evaluate_in_child(self._source, values, called)
         given = weigh(values.values(), cost.most)
         if not cost.allows(given):
-            return _evaluate_apart(self._source, values, called)
+            return _evaluate_in_child(self._source, values, called)
         if not called:
             return self._program.execute(dict(values))
-        answers = _Answers(called, cost.most - given.total)
+        metered = _MeteredFunctions(called, cost.most - given.total)
         try:
-            found = self._program.execute({**values, **answers.functions()})
+            found = self._program.execute({**values, **metered.functions()})
         except FAILURES:
-            if not answers.too_large:
+            if not metered.too_large:
                 raise
-        if answers.too_large:  # what came of it counts for nothing: an answer was withheld
-            return _evaluate_apart(self._source, values, called)
+        if metered.too_large:  # the value is wrong: an answer was withheld
+            return _evaluate_in_child(self._source, values, called)
         return found
 
 
-class _Answers:
-    """The functions of a caller, whose answers count as input: beyond what is left of that they are withheld."""
+def evaluate_in_child(source: str, values: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
+    """Evaluate an expression in a child process; return the child's answer.
 
-    def __init__(self, functions: Functions, left: int) -> None:
-        self._functions = functions
-        self._left = left
-        self.too_large = False
-
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        return {name: self._weighed(function) for name, function in self._functions.items()}
-
-    def _weighed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            if self.too_large:
-                return None
-            answer = function(*arguments)
-            self._left -= weigh([answer], self._left).total
-            self.too_large = self._left < 0
-            return None if self.too_large else answer
-
-        return call
+    `DeadlinePassed` if it takes too long, `EOFError` if the child ended, `Cancelled` after a signal.
+    """
+    return _request({"source": source, "values": dict(values), "functions": list(functions)}, functions)
 
 
-def _evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions) -> Any:
+def call_in_child(module: str, function: str, *arguments: Any) -> Any:
+    """Call a function of Bayou in a child process; return its answer as JSON. Raises as `evaluate_in_child`."""
+    return _request({"module": module, "function": function, "arguments": arguments}, {})["value"]
 
+
+def _evaluate_in_child(source: str, values: Mapping[str, Any], functions: Functions) -> Any:
     try:
-        answer = evaluate_apart(source, values, functions)
+        answer = evaluate_in_child(source, values, functions)
     except DeadlinePassed:
         raise TooCostly(f"it takes more than {limits.EXPRESSION_SECONDS:g} s") from None
-    except EOFError:  # it was killed, by itself or by a limit
+    except EOFError:  # a limit has killed the child
         raise TooCostly(f"it takes more than {limits.EXPRESSION_MEMORY >> 20} MiB of memory, or too long") from None
     match answer:
         case {"value": value}:
@@ -174,34 +144,48 @@ def _evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions
     raise ValueError(answer["failed"])
 
 
-_NEEDED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""What a Python may need to start at all; nothing else of the environment is passed on."""
+class _MeteredFunctions:
+    """The functions of a caller. Their answers count as input; once they are too large in all, they are withheld."""
 
-_POLL_S = 0.05
-_CHUNK = 1 << 16
-_KEPT = 2
-"""Processes that wait for the next expression."""
+    def __init__(self, functions: Functions, left: int) -> None:
+        self._functions = functions
+        self._left = left
+        self.too_large = False
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return {name: self._metered(function) for name, function in self._functions.items()}
+
+    def _metered(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self.too_large:
+                return None
+            answer = function(*arguments)
+            self._left -= weigh([answer], self._left).total
+            self.too_large = self._left < 0
+            return None if self.too_large else answer
+
+        return call
 
 
-class _Evaluator:
-    """A process that evaluates one expression after the other."""
+class _Child:
+    """A child process that evaluates one expression after the other."""
 
     def __init__(self) -> None:
         here = str(Path(__file__).resolve().parents[3])
         bounds = [limits.EXPRESSION_MEMORY, limits.EXPRESSION_SECONDS, limits.EXPRESSION_ANSWER]
-        # Without site, without variables: it is there at once, and has nothing that an expression could ask for.
+        # Without site and without variables: it starts fast, and has nothing that an expression could read.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", evaluator_child.__file__, json.dumps([here, *sys.path]), json.dumps(bounds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _NEEDED if name in os.environ},
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )
         self._input = cast("IO[bytes]", self._process.stdin)
         self._output = cast("IO[bytes]", self._process.stdout).fileno()
 
     def ask(self, request: object, functions: Functions, deadline: Deadline) -> dict[str, Any]:
-        """Return the answer to a request; what it calls meanwhile is called here."""
+        """Return the answer to a request; functions that the expression calls run in this process."""
         self._send(request)
         while True:
             answer: dict[str, Any] = json.loads(self._receive(deadline))
@@ -212,7 +196,7 @@ class _Evaluator:
     def end(self) -> None:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):  # it may have ended with something unread
+            with contextlib.suppress(OSError):  # the child may have ended before it read everything
                 cast("IO[bytes]", pipe).close()
         self._process.wait()
 
@@ -244,43 +228,30 @@ class _Evaluator:
         return b"".join(chunks)
 
 
-_idle: list[_Evaluator] = []
+_idle: list[_Child] = []
 _lock = threading.Lock()
 
 
-def evaluate_apart(source: str, values: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
-    """Evaluate an expression in a process of its own; return its answer.
+def _request(request: object, functions: Functions) -> dict[str, Any]:
+    """Send a request to an idle child, or to a new one; return the answer.
 
-    `DeadlinePassed` if it takes too long, `EOFError` if the process came to an end, `Cancelled` after a signal.
-    """
-    return _ask({"source": source, "values": dict(values), "functions": list(functions)}, functions)
-
-
-def call_apart(module: str, function: str, *arguments: Any) -> Any:
-    """Call a function of ours in a process of its own; return its answer, as JSON has it. Raises as above."""
-    return _ask({"module": module, "function": function, "arguments": arguments}, {})["value"]
-
-
-def _ask(request: object, functions: Functions) -> dict[str, Any]:
-    """Put a request to a process that waits for one, or to a new one.
-
-    An expression that calls `data.query` may need a second process meanwhile, and so may another thread.
+    An expression that calls `data.query` may need a second child meanwhile, and so may another thread.
     """
     with _lock:
-        evaluator = _idle.pop() if _idle else None
-    evaluator = evaluator or _Evaluator()
+        child = _idle.pop() if _idle else None
+    child = child or _Child()
     try:
-        # V12: a signal ends it at once, by the event that every deadline has.
-        answer = evaluator.ask(request, functions, Deadline.after(limits.EXPRESSION_SECONDS))
+        # V12: a signal ends the wait at once, through the event of the deadline.
+        answer = child.ask(request, functions, Deadline.after(limits.EXPRESSION_SECONDS))
     except BaseException:
-        evaluator.end()
+        child.end()
         raise
     with _lock:
-        keep = len(_idle) < _KEPT
+        keep = len(_idle) < _MAX_IDLE
         if keep:
-            _idle.append(evaluator)
+            _idle.append(child)
     if not keep:
-        evaluator.end()
+        child.end()
     return answer
 
 
@@ -288,3 +259,25 @@ def _ask(request: object, functions: Functions) -> dict[str, Any]:
 def _end_all() -> None:
     while _idle:
         _idle.pop().end()
+
+
+def _cel() -> Any:
+    # The package's own __init__ loads a terminal interface, which takes a second; CEL itself is one extension module.
+    loaded = sys.modules.get(_EXTENSION)
+    if loaded is not None:
+        return loaded
+    package = PathFinder.find_spec("cel")
+    spec = PathFinder.find_spec(_EXTENSION, package.submodule_search_locations if package is not None else None)
+    if spec is None or spec.loader is None:
+        raise ImportError("no module named cel.cel: common-expression-language is not installed")
+    module = module_from_spec(spec)
+    sys.modules[_EXTENSION] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parse_error(message: str) -> str:
+    """Return the line of a parser's message that has the position."""
+    _, found, complaint = message.partition("<input>:")
+    line = complaint.partition("\n")[0].strip()
+    return f"line {line}" if found else message.partition("\n")[0]

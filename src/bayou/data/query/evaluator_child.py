@@ -1,9 +1,8 @@
-"""The process that evaluates CEL expressions, and calls functions, which may take long, or much memory.
+"""The child process that evaluates expressions and calls functions that may take long or much memory (see `evaluator`).
 
-It holds no secrets and no files.
-
-It reads requests from its standard input and writes answers to its standard output, each with its length before it.
-What comes in is pickled, by the process that started this one; what goes out is JSON, whatever came of an expression.
+It has no secrets and no open files. It reads requests from its standard input and writes answers to its standard
+output, each after its length. Requests are pickled, by the parent process, which is trusted; answers are JSON, whatever
+an expression returned.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ LENGTH = struct.Struct("!Q")
 
 
 def main() -> None:
-    """Serve until the other side closes."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up; and the evaluator would not notice
+    """Answer requests until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up, and CEL cannot be interrupted
     sys.path[:] = json.loads(sys.argv[1])
     memory, seconds, longest = json.loads(sys.argv[2])
     from bayou.data.query.evaluator import FAILURES, compile_expression  # noqa: PLC0415
     from bayou.data.query.expression import as_json  # noqa: PLC0415
 
-    compile_expression("1", "a first one")  # loads the evaluator before memory is limited
-    _limit(resource.RLIMIT_AS, memory)
-    _limit(resource.RLIMIT_CORE, 0)
+    compile_expression("1", "an expression")  # loads CEL before memory is limited
+    _set_limit(resource.RLIMIT_AS, memory)
+    _set_limit(resource.RLIMIT_CORE, 0)
     source, target = sys.stdin.buffer, sys.stdout.buffer
 
     def call(name: str) -> Callable[..., Any]:
@@ -43,7 +42,7 @@ def main() -> None:
         return ask
 
     while (request := _receive(source)) is not None:
-        _allow(seconds)
+        _set_cpu_limit(seconds)
         if "module" in request:
             called = getattr(importlib.import_module(request["module"]), request["function"])
             _send(target, {"value": called(*request["arguments"])})
@@ -63,19 +62,19 @@ def main() -> None:
         _write(target, answer.encode())
 
 
-def _limit(what: int, most: int) -> None:
+def _set_limit(what: int, most: int) -> None:
     _, hard = resource.getrlimit(what)
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     try:
         resource.setrlimit(what, (allowed, hard))
-    except (OSError, ValueError):  # a system without this limit: the time is limited all the same
+    except (OSError, ValueError):  # a system without this limit: the parent still limits the time
         return
 
 
-def _allow(seconds: float) -> None:
-    """Let this request have so much time: it ends this process even where nobody is left to end it."""
+def _set_cpu_limit(seconds: float) -> None:
+    """Give this request so much CPU time: the limit ends this process even if its parent has died."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 2)
+    _set_limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 2)
 
 
 def _send(target: BinaryIO, answer: object) -> None:
@@ -89,7 +88,7 @@ def _write(target: BinaryIO, data: bytes) -> None:
 
 
 def _receive(source: BinaryIO) -> Any:
-    """Return the next request, or the answer to a call; None when the other side has closed."""
+    """Return the next request, or the answer to a call; None when the parent has closed the pipe."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -1,10 +1,8 @@
-"""One CEL expression over the fields of a version: checked before any row is looked at.
+"""CEL expressions over the fields of a version: checked before any row is read, and evaluated row by row.
 
-What an expression can ask of a version, and how the catalog's columns tell it.
-
-Times as people write them in an expression.
-
-What an expression sees of content, and what comes out of one, as JSON has it.
+`FIELDS` are the fields that the catalog's columns provide; `content` and `attributes` need the content itself. Times
+may be written as plain strings: the expression is rewritten so that CEL compares timestamps. `as_json` converts a value
+of CEL to JSON.
 """
 
 from __future__ import annotations
@@ -29,9 +27,17 @@ from bayou.data.query.evaluator import BoundedProgram
 
 Kind = Literal["text", "number", "truth", "time", "other"]
 
+COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_AFTER_TERM = ("&&", "||", ")", "]", "}", ",", "?", ":")
+_BEFORE_TERM = ("&&", "||", "(", "[", "{", ",", "?", ":")
+_TEXT_FUNCTIONS = ("startsWith", "endsWith", "contains", "matches")
+TYPES = ("bool", "bytes", "double", "int", "list", "map", "null_type", "optional", "string", "uint")
+_TIME_AS_TEXT = "__created_at"
+_YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d{2}))?")
+
 
 class Field(Struct, frozen=True):
-    """One field. `nullable`: it may be null, which CEL neither orders nor calls functions on."""
+    """One field. A `nullable` field may be null, which CEL cannot order or pass to functions."""
 
     kind: Kind
     value: Callable[[VersionRow], Any]
@@ -39,7 +45,7 @@ class Field(Struct, frozen=True):
 
 
 def time_of(row: VersionRow) -> datetime:
-    """Return when a version was made, as CEL compares it."""
+    """Return the creation time of a version as a value that CEL compares."""
     return datetime.fromisoformat(row.created_at)
 
 
@@ -66,20 +72,17 @@ FIELDS: Mapping[str, Field] = {
     "job": Field("text", lambda row: row.job, nullable=True),
     "step": Field("text", lambda row: row.step, nullable=True),
 }
-"""What the catalog alone can tell."""
+"""The fields that need nothing but the catalog."""
 
 CONTENT = ("content", "attributes")
-"""What has to be read: the content as text (or bytes), and the JSON object that it is (else an empty one)."""
+"""Fields that need the content: as text (or bytes), and as a JSON object (empty if it is none)."""
 
 KNOWN = (*FIELDS, *CONTENT)
 
 
-_PART = re.compile(r"(\d{4})(?:-(\d{2}))?")
-
-
 def parse_time(text: str) -> datetime | None:
-    """Return the moment that a text names: a year, a month, a day or a time, in UTC unless it says otherwise."""
-    part = _PART.fullmatch(text)
+    """Parse a year, a month, a day or a time, in UTC unless it has a zone; None if it is none of them."""
+    part = _YEAR_OR_MONTH.fullmatch(text)
     try:
         return parse_utc(f"{part[1]}-{part[2] or '01'}-01" if part is not None else text)
     except ValueError:
@@ -87,18 +90,10 @@ def parse_time(text: str) -> datetime | None:
 
 
 def as_record(moment: datetime) -> str | None:
-    """Return a moment as records have it; None if they cannot tell it exactly."""
+    """Return a moment as records write it; None if it is more precise than they are."""
     if moment.microsecond % 1000:
         return None
     return format_utc(moment)
-
-
-COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_ENDS = ("&&", "||", ")", "]", "}", ",", "?", ":")
-_BEGINS = ("&&", "||", "(", "[", "{", ",", "?", ":")
-_OF_TEXT = ("startsWith", "endsWith", "contains", "matches")
-TYPES = ("bool", "bytes", "double", "int", "list", "map", "null_type", "optional", "string", "uint")
-_TIME_AS_TEXT = "__created_at"
 
 
 class Expression:
@@ -119,14 +114,14 @@ class Expression:
         if _TIME_AS_TEXT in used:
             self._fields[_TIME_AS_TEXT] = lambda row: row.created_at
         self.content = tuple(name for name in used if name in CONTENT)
-        """What has to be read of a version's content, if anything."""
+        """The fields of `CONTENT` that the expression uses."""
         self.order = key_order(self.words)
-        """In which order the keys of maps are shown: the one in which the expression names them."""
-        self.tags = _asked_tags(self.words)
-        """The tags that are asked for by name; None where it matters which there are. Missing ones are null."""
+        """The order in which keys of maps are shown: that in which the expression names them."""
+        self.tags = _tags_used(self.words)
+        """The tags that are used by name, null if missing; None if the expression depends on which tags exist."""
 
     def evaluate(self, row: VersionRow, content: Mapping[str, Any]) -> Any:
-        """Return what the expression comes to; one of `FAILURES` if it comes to nothing."""
+        """Return the value of the expression; raise one of `FAILURES` if it has none."""
         values: dict[str, Any] = {name: value(row) for name, value in self._fields.items()}
         if self.tags and "tags" in values:
             values["tags"] = dict.fromkeys(self.tags) | values["tags"]
@@ -134,7 +129,7 @@ class Expression:
 
 
 def _rewritten(source: str, words: Sequence[Token]) -> str:
-    """Let times be compared with plain texts: what CEL sees are timestamps, or, for functions of texts, a text."""
+    """Rewrite an expression so that times compare with plain strings: as timestamps, or as text for text functions."""
     changes: dict[int, tuple[Token, str]] = {}
     for at, word in enumerate(words):
         before, after = [*reversed(words[max(0, at - 3) : at])], words[at + 1 : at + 4]
@@ -143,19 +138,19 @@ def _rewritten(source: str, words: Sequence[Token]) -> str:
             if moment is not None:
                 changes[after[1].at] = after[1], f'"{moment.isoformat()}"'
         elif word.named("created_at") and not (before and before[0].sign(".")):
-            if len(after) > 1 and after[0].sign(".") and after[1].named(*_OF_TEXT):
+            if len(after) > 1 and after[0].sign(".") and after[1].named(*_TEXT_FUNCTIONS):
                 changes[word.at] = word, _TIME_AS_TEXT
             for text in _compared(before, after):
                 changes[text.at] = text, _timestamp(text)
     for at in sorted(changes, reverse=True):
-        token, meant = changes[at]
-        source = source[:at] + meant + source[at + len(token.text) :]
+        token, replacement = changes[at]
+        source = source[:at] + replacement + source[at + len(token.text) :]
     return source
 
 
 def _compared(before: Sequence[Token], after: Sequence[Token]) -> Iterator[Token]:
-    """Yield the texts that a word is directly compared with, on either side."""
-    for near, ends in ((after, _ENDS), (before, _BEGINS)):
+    """Yield the string literals that a word is directly compared with, on either side."""
+    for near, ends in ((after, _AFTER_TERM), (before, _BEFORE_TERM)):
         compared = len(near) > 1 and near[0].sign(*COMPARISONS) and near[1].string is not None
         if compared and (len(near) == 2 or near[2].sign(*ends)):
             yield near[1]
@@ -178,20 +173,20 @@ def bound_names(words: Sequence[Token]) -> Iterator[str]:
             yield name.text
 
 
-def _asked_tags(words: Sequence[Token]) -> frozenset[str] | None:
-    asked: set[str] = set()
+def _tags_used(words: Sequence[Token]) -> frozenset[str] | None:
+    used: set[str] = set()
     for at, word in enumerate(words):
         if not word.named("tags") or (at and words[at - 1].sign(".")):
             continue
         key = tag_key(words[at:])
         if key is None or (at > 1 and words[at - 2].named("has")):
             return None
-        asked.add(key)
-    return frozenset(asked)
+        used.add(key)
+    return frozenset(used)
 
 
 def tag_key(words: Sequence[Token]) -> str | None:
-    """Return the tag that `tags.key` or `tags["key"]` asks for; None if the words begin otherwise."""
+    """Return the key of `tags.key` or `tags["key"]`; None if the words begin with something else."""
     if len(words) > 2 and words[1].sign(".") and words[2].kind == "name":
         return None if len(words) > 3 and words[3].sign("(") else words[2].text
     if len(words) > 3 and words[1].sign("[") and words[3].sign("]"):
@@ -205,7 +200,7 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> QueryInvalid:
 
 
 def content_of(data: bytes) -> Mapping[str, Any]:
-    """Return the content, as text if it is text, and the JSON object that it is, if it is one."""
+    """Return the fields of `CONTENT`: the content, as text if it is UTF-8, and its JSON object, if it is one."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -214,7 +209,7 @@ def content_of(data: bytes) -> Mapping[str, Any]:
 
 
 def check_size(size: int) -> None:
-    """Raise `RecordError` if content is too large for an expression to ask for."""
+    """Raise `RecordError` if content is too large for an expression."""
     if size > limits.CONTENT_BYTES:
         raise RecordError(f"its content has {size} bytes, more than an expression can ask for")
 
@@ -230,10 +225,10 @@ def _attributes(text: str) -> dict[str, Any]:
 
 
 def as_json(value: Any, order: Mapping[str, int] | None = None) -> Any:
-    """Return a value as JSON can tell it: times as records have them, durations in seconds, bytes in base 64.
+    """Convert a value to JSON: times as records write them, durations in seconds, bytes in base 64.
 
-    A map of CEL has its keys in an order that is another one in every process. Here they come as `order` ranks them,
-    the others after those, by their names.
+    The order of keys in a map of CEL differs from process to process. The result has the keys of `order` first, as it
+    ranks them, then the others by name.
     """
     match value:
         case datetime():
@@ -245,11 +240,11 @@ def as_json(value: Any, order: Mapping[str, int] | None = None) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case dict():
-            told = {str(key): as_json(one, order) for key, one in value.items()}
+            converted = {str(key): as_json(element, order) for key, element in value.items()}
             rank = order or {}
-            return dict(sorted(told.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
+            return dict(sorted(converted.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
         case list() | tuple():
-            return [as_json(one, order) for one in value]
+            return [as_json(element, order) for element in value]
         case None | bool() | int() | str():
             return value
         case _:  # an optional value

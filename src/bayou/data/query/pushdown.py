@@ -1,8 +1,8 @@
 """The part of an expression that SQL can answer.
 
-Only terms joined by && at the top are taken, and only those of which SQL says "no" exactly where CEL says "false":
-since false && anything is false in CEL, also where the rest fails, no answer and no failure is lost by asking SQL
-first. CEL judges every row that is left.
+Only terms joined by && at the top level become SQL conditions, and only those that are false in SQL exactly where they
+are false in CEL. `false && anything` is false in CEL, even if the rest fails, so asking SQL first loses no result and
+no failure. CEL evaluates the whole expression for every row that is left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bayou.data.catalog.catalog import IS_LATEST, Where
 from bayou.data.query.cost import Token
 from bayou.data.query.expression import COMPARISONS, FIELDS, Expression, Field, as_record, parse_time, tag_key
 
-Words = Sequence[Token]
+Tokens = Sequence[Token]
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TAG = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
@@ -24,16 +24,16 @@ def push_down(expression: Expression) -> Where:
     where = Where()
     where.add("NOT deleted")
     for term in _terms(expression.words):
-        if not any(push(term, where) for push in _PUSHES):
+        if not any(push(term, where) for push in _PUSHDOWNS):
             _tag(term, where, expression)
     return where
 
 
-def _terms(words: Words) -> Iterator[Words]:
-    """Yield what && joins at the top, without the parentheses around it."""
-    words = _bare(words)
+def _terms(words: Tokens) -> Iterator[Tokens]:
+    """Yield the terms that && joins at the top level, without parentheses around them."""
+    words = _without_parentheses(words)
     depth, begin = 0, 0
-    parts: list[Words] = []
+    parts: list[Tokens] = []
     for at, word in enumerate(words):
         depth += word.sign("(", "[", "{") - word.sign(")", "]", "}")
         if depth == 0 and word.sign("||", "?"):
@@ -48,13 +48,13 @@ def _terms(words: Words) -> Iterator[Words]:
         yield from _terms(part)
 
 
-def _bare(words: Words) -> Words:
-    while len(words) > 1 and words[0].sign("(") and _closes(words) == len(words) - 1:
+def _without_parentheses(words: Tokens) -> Tokens:
+    while len(words) > 1 and words[0].sign("(") and _closing_parenthesis(words) == len(words) - 1:
         words = words[1:-1]
     return words
 
 
-def _closes(words: Words) -> int:
+def _closing_parenthesis(words: Tokens) -> int:
     depth = 0
     for at, word in enumerate(words):
         depth += word.sign("(", "[", "{") - word.sign(")", "]", "}")
@@ -63,7 +63,7 @@ def _closes(words: Words) -> int:
     return -1
 
 
-def _truth(term: Words, where: Where) -> bool:
+def _latest(term: Tokens, where: Where) -> bool:
     """latest, !latest"""
     if len(term) == 1 and term[0].named("latest"):
         where.add(IS_LATEST)
@@ -74,7 +74,7 @@ def _truth(term: Words, where: Where) -> bool:
     return True
 
 
-def _comparison(term: Words, where: Where) -> bool:
+def _comparison(term: Tokens, where: Where) -> bool:
     """name == "a", 5 < size, created_at >= timestamp("2026-01-01T00:00:00Z"), run == null"""
     for name, sign, literal in _sides(term):
         field = FIELDS.get(name)
@@ -83,14 +83,14 @@ def _comparison(term: Words, where: Where) -> bool:
     return False
 
 
-def _sides(term: Words) -> Iterator[tuple[str, str, Words]]:
+def _sides(term: Tokens) -> Iterator[tuple[str, str, Tokens]]:
     if len(term) > 2 and term[0].kind == "name" and term[1].sign(*COMPARISONS):
         yield term[0].text, term[1].text, term[2:]
     if len(term) > 2 and term[-1].kind == "name" and term[-2].sign(*COMPARISONS):
         yield term[-1].text, _MIRRORED[term[-2].text], term[:-2]
 
 
-def _compare(name: str, field: Field, sign: str, literal: Words, where: Where) -> bool:
+def _compare(name: str, field: Field, sign: str, literal: Tokens, where: Where) -> bool:
     if len(literal) == 1 and literal[0].named("null"):
         if field.nullable and sign in ("==", "!="):
             where.add(f"{name} IS {'NOT ' if sign == '!=' else ''}NULL")
@@ -107,13 +107,13 @@ def _compare(name: str, field: Field, sign: str, literal: Words, where: Where) -
     if not field.nullable or sign == "==":
         where.add(f"{name} {'=' if sign == '==' else sign} ?", value)
     else:
-        # Null is unequal to every text, and cannot be ordered: that is for CEL to fail on.
+        # Null differs from every text, and cannot be ordered: CEL fails on it, so the row must stay.
         where.add(f"({name} IS NULL OR {name} {sign} ?)", value)
     return True
 
 
-def _value(field: Field, literal: Words) -> str | int | None:
-    """Return what a column is compared with; None if SQL and CEL might not agree on it."""
+def _value(field: Field, literal: Tokens) -> str | int | None:
+    """Return the value that a column is compared with; None if SQL and CEL might compare it differently."""
     if field.kind == "text" and len(literal) == 1:
         return literal[0].string
     if field.kind == "number":
@@ -129,7 +129,7 @@ def _value(field: Field, literal: Words) -> str | int | None:
     return None
 
 
-def _starts(term: Words, where: Where) -> bool:
+def _prefix(term: Tokens, where: Where) -> bool:
     """name.startsWith("a")"""
     match term:
         case [field, dot, function, open_, text, close] if (
@@ -142,7 +142,7 @@ def _starts(term: Words, where: Where) -> bool:
             found, prefix = FIELDS.get(field.text), text.string
             if found is None or found.kind not in ("text", "time") or not prefix:
                 return False
-            from bayou.index.key_range import KeyRange  # noqa: PLC0415  (the index is not asked, only how texts are ordered)
+            from bayou.index.key_range import KeyRange  # noqa: PLC0415  (only for its order of texts)
 
             span = KeyRange.under(prefix)
             end, values = ("", [span.start]) if span.end is None else (f" AND {field.text} < ?", [span.start, span.end])
@@ -153,7 +153,7 @@ def _starts(term: Words, where: Where) -> bool:
             return False
 
 
-def _among(term: Words, where: Where) -> bool:
+def _membership(term: Tokens, where: Where) -> bool:
     """name in ["a", "b"]"""
     if len(term) < 4 or not (
         term[0].kind == "name" and term[1].named("in") and term[2].sign("[") and term[-1].sign("]")
@@ -161,16 +161,16 @@ def _among(term: Words, where: Where) -> bool:
         return False
     field = FIELDS.get(term[0].text)
     listed = term[3:-1:2]
-    if field is None or field.kind not in ("text", "number") or not all(one.sign(",") for one in term[4:-1:2]):
+    if field is None or field.kind not in ("text", "number") or not all(token.sign(",") for token in term[4:-1:2]):
         return False
-    values = [_value(field, [one]) for one in listed]
+    values = [_value(field, [token]) for token in listed]
     if None in values or not values or len(term) % 2 == 0:
         return False
     where.add(f"{term[0].text} IN ({', '.join('?' * len(values))})", *values)
     return True
 
 
-def _tag(term: Words, where: Where, expression: Expression) -> None:
+def _tag(term: Tokens, where: Where, expression: Expression) -> None:
     """tags.env == "prod", tags["env"] != "prod"; where a missing tag is null"""
     key = tag_key(term) if term and term[0].named("tags") and expression.tags is not None else None
     rest = term[3:] if key is not None and term[1].sign(".") else term[4:]
@@ -181,4 +181,4 @@ def _tag(term: Words, where: Where, expression: Expression) -> None:
         where.add(_TAG if rest[0].sign("==") else f"NOT {_TAG}", key, value)
 
 
-_PUSHES: tuple[Callable[[Words, Where], bool], ...] = (_truth, _comparison, _starts, _among)
+_PUSHDOWNS: tuple[Callable[[Tokens, Where], bool], ...] = (_latest, _comparison, _prefix, _membership)

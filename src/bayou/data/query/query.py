@@ -1,4 +1,4 @@
-"""Ask the catalog."""
+"""`query`: evaluate a CEL predicate, and a CEL selection, over the versions in the catalog."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
 
 Load = Callable[[VersionRow], bytes]
-_MOST_COSTLY = 5
-"""Versions for which an expression takes too long, before the whole query ends: each takes its time."""
+_MAX_COSTLY = 5
+"""After so many versions for which an expression takes too long, the query fails: each costs seconds."""
 
 _LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
 
 
 class QueryResult(Struct, frozen=True):
-    """The first results, how many versions match in all, and a sentence for each that could not be judged or shown."""
+    """The first results, how many versions match in all, and a sentence for each evaluation that failed."""
 
     results: list[Any]
     total: int
@@ -35,10 +35,10 @@ class QueryResult(Struct, frozen=True):
 
 
 def query(records: Records, predicate: str, select: str | None = None, limit: int | None = None) -> QueryResult:
-    """Return the versions for which `predicate` is true, or what `select` makes of each; at most `limit` of them.
+    """Return the versions for which `predicate` is true, or the value of `select` for each; at most `limit` of them.
 
-    Content is read, and fetched if it is not here, only if an expression asks for it. `QueryInvalid` before any row
-    is looked at. The caller has refreshed the catalog.
+    Content is read, and fetched if it is not on this machine, only if an expression uses it. `QueryInvalid` is raised
+    before any row is read. The caller has refreshed the catalog.
     """
     from bayou.data.items import Item, metadata_of  # noqa: PLC0415  (only for content)
 
@@ -55,7 +55,7 @@ def query(records: Records, predicate: str, select: str | None = None, limit: in
 def judge(
     rows: Iterable[VersionRow], wanted: Expression, shown: Expression | None, limit: int | None, load: Load
 ) -> QueryResult:
-    """Evaluate the predicate for each row, and the selection for those that are shown."""
+    """Evaluate the predicate for each row, and the selection for the rows within the limit."""
     results: list[Any] = []
     failed: list[str] = []
     total = costly = 0
@@ -75,7 +75,7 @@ def judge(
         except (*FAILURES, RecordError) as error:
             failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
             costly += isinstance(error, TooCostly)
-            if costly >= _MOST_COSTLY:
+            if costly >= _MAX_COSTLY:
                 raise QueryInvalid(
                     f"the expression is too costly for {costly} versions, the last of them {failed[-1]}",
                     hint="ask first for what is cheap to tell, as name == ... && ...",
@@ -95,7 +95,7 @@ def _listed(row: VersionRow) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Put what went wrong into one line."""
+    """Return the reason of a failed evaluation in one line."""
     if isinstance(error, KeyError):
         return f"there is no {error.args[0]}"
     return " ".join(str(error).partition(". ")[0].split())

@@ -1,4 +1,4 @@
-"""Retention: how long data stays, and what is collected once somebody asks for it."""
+"""Retention: how long data stays, and the garbage collection that a user asks for."""
 
 from bayou.data.retention.gc import GcPlan, plan_gc, run_gc
 

@@ -100,7 +100,7 @@ class RetentionJob:
     def parts(self, wanted: int) -> Sequence[Items]:
         parts: list[Items] = []
         with read_only(self._catalog) as db:
-            most = held = max(_VERSIONS_PER_PART, -(-find.count(db, "version", Where()) // wanted))
+            most = held = max(_VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
             for item, count in find.count_by_item(db):
                 if held + count > most:
                     parts.append(Items(len(parts), item, item))

@@ -181,17 +181,17 @@ _BATCH = 500
 """Versions of one change set: made durable together, and no more than these go twice if a kill comes between."""
 
 
-class Weighed(Struct, frozen=True):
+class FreedVersion(Struct, frozen=True):
     """A version that can be deleted, and the bytes that this frees."""
 
     row: VersionRow
     bytes: int
 
 
-def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[Weighed]:
+def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[FreedVersion]:
     """Return those of the versions that are still there, with what deleting all of them would free."""
     context = records.context
-    found: list[Weighed] = []
+    found: list[FreedVersion] = []
     for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
         some = list(versions)
         known = Versions.of(context, VersionPath(some[0].type, some[0].model_id, some[0].name, 0))
@@ -199,9 +199,9 @@ def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[Weighed]:
     return found
 
 
-def remove(records: Records, rows: Sequence[VersionRow]) -> list[Weighed]:
+def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
     """Delete these versions as far as they are still there; return what went. Each goes whole, or not at all."""
-    gone: list[Weighed] = []
+    gone: list[FreedVersion] = []
     doomed = sorted(rows, key=order)
     for start in range(0, len(doomed), _BATCH):
         batch = bytes_freed(records, doomed[start : start + _BATCH])
@@ -215,7 +215,7 @@ def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
     return row.item, row.version
 
 
-def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[Weighed]:
+def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[FreedVersion]:
     """Yield those versions of an item that are still there, with what deleting them would free.
 
     The bytes of every file count, metadata too, less the mark that stays of an item's highest version. Content that
@@ -229,8 +229,8 @@ def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[Ver
             continue
         freed = _size(tree, row)
         if row.version == highest:
-            freed -= len(known.mark(repo_id).to_bytes())
-        yield Weighed(row, freed)
+            freed -= len(known.tombstone(repo_id).to_bytes())
+        yield FreedVersion(row, freed)
 
 
 def _size(tree: Worktree, row: VersionRow) -> int:
@@ -270,7 +270,7 @@ class RetentionEvaluator(Struct, frozen=True):
         verdict = judge(rows, self.now, self.gone)
         if verdict.doomed:
             first = rows[0]
-            known = Versions.seen(tree, VersionPath(first.type, first.model_id, first.name, 0), rows)
+            known = Versions.in_tree(tree, VersionPath(first.type, first.model_id, first.name, 0), rows)
             doomed = {one.row.version: one for one in verdict.doomed}
             for one in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
                 yield ExpiredVersion(doomed[one.row.version], one.bytes)

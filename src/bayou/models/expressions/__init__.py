@@ -1,4 +1,4 @@
-"""Expressions in definitions: `${{ … }}`, in CEL. The evaluator is loaded only when one occurs."""
+"""Expressions in definitions: `${{ … }}`, in CEL. CEL is loaded only when an expression occurs."""
 
 from bayou.models.expressions.check import Found, check, inputs_used, uses
 from bayou.models.expressions.evaluate import REDACTED, DataLookup, Evaluated, evaluate, redact, view

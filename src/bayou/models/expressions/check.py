@@ -1,4 +1,4 @@
-"""What can be said about expressions before anything is evaluated."""
+"""Checking expressions before anything is evaluated: their syntax, and the names and inputs that they use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bayou.models.expressions.scan import NAMES, Code, Path, parse, texts
 if TYPE_CHECKING:
     from bayou.data.query.evaluator import BoundedProgram
 
-_LONGEST_SHOWN = 200
+_MAX_SHOWN = 200
 DATA_FUNCTIONS = ("latest", "version", "query")
 
 Where = Callable[[Path], str]
-"""Says in words where a value stands: file and line."""
+"""Returns the file and line of a value, for messages."""
 
 
 class Found(Struct, frozen=True):
-    """An expression, and where it stands in the value."""
+    """An expression, and its path in the value."""
 
     path: Path
     source: str
@@ -40,38 +40,38 @@ def uses(value: object, where: Where) -> list[Found]:
 
 
 def check(value: object, where: Where, names: Collection[str] = NAMES) -> None:
-    """Raise `ExpressionInvalid` for the first expression that cannot be read or asks for what there is not."""
+    """Raise `ExpressionInvalid` for the first expression with a syntax error or an unknown name."""
     for found in uses(value, where):
         compiled(found.source, where(found.path), names)
 
 
 def inputs_used(value: object, where: Where) -> frozenset[str]:
-    """Return the inputs that expressions ask for by name, as `inputs.host` or `inputs["host"]`."""
+    """Return the inputs that expressions use by name, as `inputs.host` or `inputs["host"]`."""
     named: set[str] = set()
     for found in uses(value, where):
-        named.update(asked_of("inputs", found.source) or ())
+        named.update(keys_used("inputs", found.source) or ())
     return frozenset(named)
 
 
-def asked_of(name: str, source: str) -> frozenset[str] | None:
-    """Return what is asked of a map by name; None if that is not plain to see, as in `env[inputs.which]`."""
+def keys_used(name: str, source: str) -> frozenset[str] | None:
+    """Return the keys of a map that an expression uses; None if they are computed, as in `env[inputs.which]`."""
     words = tokens(source)
     if words is None:
         return None
-    asked: set[str] = set()
+    used: set[str] = set()
     for at, word in enumerate(words):
         if word.named(name) and not (at and words[at - 1].sign(".")):
             key = _key(words[at + 1 : at + 5])
             if key is None:
                 return None
-            asked.add(key)
-    return frozenset(asked)
+            used.add(key)
+    return frozenset(used)
 
 
 def compiled(source: str, where: str, names: Collection[str]) -> BoundedProgram:
-    """Compile an expression; `ExpressionInvalid` if it is none, or uses a name or function that nobody knows."""
+    """Compile an expression; `ExpressionInvalid` if its syntax, or a name or function in it, is wrong."""
     from bayou.data.query.cost import FUNCTIONS  # noqa: PLC0415
-    from bayou.data.query.evaluator import BoundedProgram  # noqa: PLC0415  (only where there is an expression)
+    from bayou.data.query.evaluator import BoundedProgram  # noqa: PLC0415  (only if there is an expression)
     from bayou.data.query.expression import TYPES, bound_names  # noqa: PLC0415
 
     if not source:
@@ -91,7 +91,7 @@ def compiled(source: str, where: str, names: Collection[str]) -> BoundedProgram:
 
 
 def _shown(source: str) -> str:
-    return source if len(source) <= _LONGEST_SHOWN else f"{source[:_LONGEST_SHOWN]}…"
+    return source if len(source) <= _MAX_SHOWN else f"{source[:_MAX_SHOWN]}…"
 
 
 def _called(program: BoundedProgram) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _called(program: BoundedProgram) -> Iterator[str]:
 
 
 def _key(words: Sequence[Token]) -> str | None:
-    """Return the key that `.key` or `["key"]` asks for."""
+    """Return the key of `.key` or `["key"]`; None for anything else."""
     if len(words) > 1 and words[0].sign(".") and words[1].kind == "name":
         return None if len(words) > 2 and words[2].sign("(") else words[1].text
     if len(words) > 2 and words[0].sign("[") and words[2].sign("]"):

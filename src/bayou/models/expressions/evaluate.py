@@ -1,8 +1,7 @@
-"""Evaluating: every expression in a value becomes what it comes to.
+"""Evaluating the expressions in a value, and redacting what came from the environment.
 
-Keeping what came from the environment out of what is stored.
-
-What expressions see of data.
+`evaluate` replaces every expression by its value, and returns the values of the environment that it used: they are
+secrets, and `redact` removes them from what is stored (V26). `DataLookup` answers `data.latest` and the like.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from bayou.core.documents import read_at_most
 from bayou.core.errors import BayouError, ExpressionInvalid, QueryInvalid
 from bayou.core.redaction import REDACTED, redactor
 from bayou.data.query.expression import check_size
-from bayou.models.expressions.check import Where, asked_of, compiled
+from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.scan import Code, EvaluationScope, Path, parse
 from bayou.models.find import resolve_model
 from bayou.repo import Repo
@@ -32,20 +31,36 @@ if TYPE_CHECKING:
 
 __all__ = ["REDACTED", "redact"]
 
+_SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
+
+
+class Evaluated(Struct, frozen=True):
+    """A value without expressions, and the values of the environment that they used."""
+
+    value: Any
+    secrets: frozenset[str]
+
+
+def evaluate(value: object, scope: EvaluationScope, where: Where) -> Evaluated:
+    """Evaluate every expression in a value; `ExpressionInvalid` names the place of the first that fails.
+
+    A text that consists of one expression becomes the expression's value, of any type; in a longer text every
+    expression becomes text.
+    """
+    secrets: set[str] = set()
+    return Evaluated(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
+
 
 def redact(value: Any, secrets: Collection[str]) -> Any:
     """Return a value in which every secret, in whatever form a text contains it, is replaced.
 
-    So are the credentials of this process, and private keys. Redact a whole text, before it is collapsed or cut.
+    So are the credentials of this process, and private keys. Redact a whole text, before it is collapsed or shortened.
     """
     return redactor(secrets).value(value)
 
 
-_SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
-
-
 class DataLookup:
-    """Answers `data.latest`, `data.version` and `data.query`. Opens the records when first asked, and closes them."""
+    """Answers `data.latest`, `data.version` and `data.query`. Opens the records when they are first needed."""
 
     def __init__(self, repo: Repo, connection: Connection | None = None) -> None:
         self._repo = repo
@@ -54,13 +69,13 @@ class DataLookup:
         self._open = ExitStack()
 
     def version(self, model: str, name: str, number: int | None, *, content: bool) -> dict[str, Any]:
-        """Return a version, the newest unless one is named; what it says is read only if that is asked for."""
+        """Return a version, or (None) the newest; its content is read only if `content` is set."""
         records = self._opened()
         item = records.data.get(resolve_model(self._repo, model, records), name, number)
         return view(records, item, content=content)
 
     def query(self, predicate: str) -> list[Any]:
-        """Return the versions for which a predicate is true, as `bayou data query` does; every one must be judged."""
+        """Return the versions for which a predicate is true, as `bayou data query` does; no evaluation may fail."""
         from bayou.data.query import query  # noqa: PLC0415
 
         records = self._opened()
@@ -75,7 +90,7 @@ class DataLookup:
 
     def _opened(self) -> Records:
         if self._records is None:
-            from bayou.data.records import Records  # noqa: PLC0415  (most expressions ask for no data)
+            from bayou.data.records import Records  # noqa: PLC0415  (most expressions use no data)
 
             self._records = self._open.enter_context(Records(self._repo, connection=self._connection))
         return self._records
@@ -90,7 +105,7 @@ class DataLookup:
 
 
 def view(records: Records, item: Item, *, content: bool) -> dict[str, Any]:
-    """Return a version as expressions see it. `content` is its text, null if it is none; `attributes` its JSON."""
+    """Return a version as expressions see it. `content` is its text, null if it is binary; `attributes` its JSON."""
     found = item.metadata
     shown: dict[str, Any] = {name: getattr(found, name) for name in _SHOWN}
     shown |= {"model": found.owner.model, "tags": dict(found.tags)}
@@ -113,31 +128,14 @@ def _content(data: bytes) -> dict[str, Any]:
     return {"content": text, "attributes": found}
 
 
-class Evaluated(Struct, frozen=True):
-    """A value without expressions, and the values of the environment that went into it."""
-
-    value: Any
-    secrets: frozenset[str]
-
-
-def evaluate(value: object, scope: EvaluationScope, where: Where) -> Evaluated:
-    """Evaluate every expression in a value; `ExpressionInvalid` names the place of the first that comes to nothing.
-
-    A text that is one expression, and nothing else, becomes its value, of whatever type; in a longer text every
-    expression becomes a text.
-    """
-    secrets: set[str] = set()
-    return Evaluated(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
-
-
 def _evaluate(value: object, path: Path, scope: EvaluationScope, where: Where, secrets: set[str]) -> Any:
     match value:
         case str():
             return _text(value, scope, where(path), secrets) if "${{" in value else value
         case Mapping():
-            return {key: _evaluate(one, (*path, key), scope, where, secrets) for key, one in value.items()}
+            return {key: _evaluate(element, (*path, key), scope, where, secrets) for key, element in value.items()}
         case list() | tuple():
-            return [_evaluate(one, (*path, at), scope, where, secrets) for at, one in enumerate(value)]
+            return [_evaluate(element, (*path, at), scope, where, secrets) for at, element in enumerate(value)]
     return value
 
 
@@ -154,7 +152,7 @@ def _text(text: str, scope: EvaluationScope, where: str, secrets: set[str]) -> A
 def _joined(part: Code, scope: EvaluationScope, where: str, secrets: set[str]) -> str:
     value = _value(part.source, scope, where, secrets)
     if value is None:
-        # An empty text would be a guess, and `rm -r /${{ … }}` a bad place for one.
+        # An empty text would be a guess, and dangerous in `rm -r /${{ … }}`.
         raise ExpressionInvalid(
             f"{where}: {part.source} comes to null in the middle of a text", hint="say what null means: x == null ? …"
         )
@@ -167,48 +165,48 @@ def _value(source: str, scope: EvaluationScope, where: str, secrets: set[str]) -
 
     program = compiled(source, where, scope.names)
     secrets.update(_secrets(source, scope))
-    asked = _Asked(scope.data, source)
+    functions = _DataFunctions(scope.data, source)
     names: dict[str, Any] = {"inputs": scope.inputs, "env": scope.env, "run": scope.run, "steps": scope.steps}
     values = {name: value for name, value in {**names, **scope.more}.items() if name in program.variables()}
     try:
-        found = as_json(program.execute({**values, "data": {}}, asked.functions()))
+        found = as_json(program.execute({**values, "data": {}}, functions.by_name()))
     except FAILURES as error:
-        if asked.failure is None:
+        if functions.failure is None:
             raise _failed(where, source, error, secrets) from None
-    if asked.failure is not None:
-        message, hint = redact([asked.failure.message, asked.failure.hint], secrets)
+    if functions.failure is not None:
+        message, hint = redact([functions.failure.message, functions.failure.hint], secrets)
         raise ExpressionInvalid(f"{where}: {source}: {message}", hint=hint)
     return found
 
 
 def _secrets(source: str, scope: EvaluationScope) -> set[str]:
-    """Return the values of the environment that an expression asks for; all, where it does not say by name."""
-    asked = asked_of("env", source)
-    names = scope.env.keys() if asked is None else asked
+    """Return the values of the environment that an expression uses; all, if it computes a name."""
+    used = keys_used("env", source)
+    names = scope.env.keys() if used is None else used
     return {scope.env[name] for name in names if scope.env.get(name)}
 
 
-class _Asked:
-    """The functions of `data`. What goes wrong in one is kept: the evaluator would print it, and tell only a part."""
+class _DataFunctions:
+    """The functions of `data`. `failure` keeps an error of theirs: CEL would print it, and raise only a part."""
 
     def __init__(self, data: DataLookup | None, source: str) -> None:
         self._data = data
         self._content = "content" in source or "attributes" in source
         self.failure: BayouError | None = None
 
-    def functions(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         return {"latest": self._latest, "version": self._version, "query": self._query}
 
     def _latest(self, _: object, *arguments: Any) -> Any:
-        return self._ask("latest", ("model", "name"), arguments)
+        return self._call("latest", ("model", "name"), arguments)
 
     def _version(self, _: object, *arguments: Any) -> Any:
-        return self._ask("version", ("model", "name", "number"), arguments)
+        return self._call("version", ("model", "name", "number"), arguments)
 
     def _query(self, _: object, *arguments: Any) -> Any:
-        return self._ask("query", ("predicate",), arguments)
+        return self._call("query", ("predicate",), arguments)
 
-    def _ask(self, function: str, takes: tuple[str, ...], given: tuple[Any, ...]) -> Any:
+    def _call(self, function: str, takes: tuple[str, ...], given: tuple[Any, ...]) -> Any:
         try:
             kinds = tuple(int if name == "number" else str for name in takes)
             if tuple(map(type, given)) != kinds:

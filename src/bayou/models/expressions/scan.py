@@ -1,7 +1,4 @@
-"""Where expressions stand: in a text, and in a value that has texts in it.
-
-What an expression can ask for.
-"""
+"""Finding expressions in texts and values, and the names that expressions can use (`EvaluationScope`)."""
 
 from __future__ import annotations
 
@@ -20,13 +17,38 @@ if TYPE_CHECKING:
     from bayou.models.expressions.evaluate import DataLookup
 
 OPEN, CLOSE = "${{", "}}"
+NAMES = ("inputs", "env", "run", "data", "steps")
 
 Path = tuple[str | int, ...]
-"""Where a value stands within another: the keys and positions that lead to it."""
+"""The path of a value inside another: the keys and positions that lead to it."""
+
+
+def _environment() -> Mapping[str, str]:
+    return dict(os.environ)
+
+
+class EvaluationScope(SelectiveStruct, frozen=True):
+    """The values of the names that expressions can use. `more` has further names, such as a loop's item.
+
+    `data` answers `data.latest` and the like; None where expressions cannot use data.
+    """
+
+    unshown: ClassVar[tuple[str, ...]] = ("env",)
+
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=_environment)
+    run: Mapping[str, object] = field(default_factory=dict)
+    steps: Mapping[str, object] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
+    data: DataLookup | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*NAMES, *self.more)
 
 
 class Code(Struct, frozen=True):
-    """One expression, without what is around it."""
+    """One expression, without its delimiters."""
 
     source: str
 
@@ -40,21 +62,21 @@ def has_expression(value: object) -> bool:
 
 
 def texts(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield each text of a value that has an expression in it, and where it stands. Keys are names, never evaluated."""
+    """Yield each text of a value that has an expression, with its path. Keys are never evaluated."""
     match value:
         case str():
             if OPEN in value:
                 yield path, value
         case Mapping():
-            for key, one in value.items():
-                yield from texts(one, (*path, key))
+            for key, element in value.items():
+                yield from texts(element, (*path, key))
         case list() | tuple():
-            for at, one in enumerate(value):
-                yield from texts(one, (*path, at))
+            for at, element in enumerate(value):
+                yield from texts(element, (*path, at))
 
 
 def parse(text: str, where: str) -> Template:
-    """Split a text into what stands as it is, and expressions; `ExpressionInvalid` if one has no end."""
+    """Split a text into literal parts and expressions; `ExpressionInvalid` if an expression has no end."""
     parts: list[str | Code] = []
     at = 0
     while (begin := text.find(OPEN, at)) >= 0:
@@ -72,9 +94,9 @@ def parse(text: str, where: str) -> Template:
 
 
 def _end(text: str, begin: int) -> int:
-    """Return where an expression ends: at the first }} that is neither inside a text nor a part of a map.
+    """Return where an expression ends: at the first }} that is neither inside a string nor a part of a map.
 
-    It goes through the words once: a text can have any number of }} in it.
+    This reads the tokens once, since a text can have any number of }} in it.
     """
     first = text.find(CLOSE, begin)
     depth, at = 0, begin
@@ -88,31 +110,4 @@ def _end(text: str, begin: int) -> int:
             return at + word.index(CLOSE)
         depth += (word == "{") - (word == "}")
         at += len(word)
-    return first  # no expression at all: its error is for the evaluator to tell
-
-
-NAMES = ("inputs", "env", "run", "data", "steps")
-
-
-def _environment() -> Mapping[str, str]:
-    return dict(os.environ)
-
-
-class EvaluationScope(SelectiveStruct, frozen=True):
-    """The values behind the names. `more` has names of the caller's own, as a loop's item.
-
-    `data` answers `data.latest` and the like; None where there is nothing to be asked.
-    """
-
-    unshown: ClassVar[tuple[str, ...]] = ("env",)
-
-    inputs: Mapping[str, object] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=_environment)
-    run: Mapping[str, object] = field(default_factory=dict)
-    steps: Mapping[str, object] = field(default_factory=dict)
-    more: Mapping[str, object] = field(default_factory=dict)
-    data: DataLookup | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*NAMES, *self.more)
+    return first  # not CEL: compiling it raises the error

@@ -1,4 +1,4 @@
-"""Types of models: what their methods take, what they make, and how they are run.
+"""Types of models: the arguments and outputs of their methods, and how methods run.
 
 Built in are `command/shell`, `python/call` and `spark/sql`. Others come from entry points (`bayou.models`), and from
 `extensions/models/*.py` of the repo: plain classes with typed methods.

@@ -1,11 +1,8 @@
-"""Python code of others, in a process of its own.
+"""Python code as methods: `python/call`, which calls a function, and plain classes as types (`PlainType`).
 
-So it can be killed, crash, print and leave things behind without any of that being ours; and a session of its own, on
-its own model too, works under the leases that its environment names (F089).
-
-`python/call`: a Python function.
-
-A plain Python class as a type of models: its public methods are the methods, their annotations the arguments.
+The code runs in a child process (`python_child`): it can be killed, crash, print, and leave threads behind without harm
+to this process. A session that the code opens, even on its own model, works under the leases that its environment names
+(F089).
 """
 
 from __future__ import annotations
@@ -29,86 +26,13 @@ from bayou.models.process import Excerpt, Redacted, run_process
 from bayou.models.types import python_child
 from bayou.models.types.schema import Method, OutputSpec, schema_of
 
-_LAST_WORDS = 200
+_LAST_LINE = 200
 _CHUNK = 1 << 16
-_LOOK = 8 << 10
-"""Where a NUL says that it is no text, as Git does it."""
+_SNIFF_BYTES = 8 << 10
+"""A NUL in so many first bytes means that a file is binary, as in Git."""
 
-
-class PythonJob(Struct, frozen=True):
-    """What to call: the dotted `name` in a module, by its name or its file. `construct`: it is a method of a class."""
-
-    kind: Literal["file", "module"]
-    place: str
-    name: str
-    arguments: Mapping[str, Any]
-    construct: bool
-
-
-def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
-    """Call it, save what it saved and returned, or raise `MethodFailed` with its traceback."""
-    outbox = work.scratch()
-    request = outbox / python_child.REQUEST
-    request.write_text(json.dumps({**asdict(job), "root": str(work.root), "save_none": save_none}))
-    said = Excerpt()
-    with work.stream("log", lazily=True, redacted=True) as log:
-
-        def printed(_: str, data: bytes) -> None:
-            said.add(data)
-            log.write(data)
-
-        with Redacted(work, printed) as redacted:
-            ended = run_process(
-                # -P: what lies beside our own script is not to be imported; -u: a log is read while it is written.
-                [sys.executable, "-P", "-u", python_child.__file__, str(outbox)],
-                cwd=work.root,
-                environment=work.environment,
-                mark=work.output_id,
-                timeout=None,
-                cancelled=work.cancelled,
-                printed=redacted.printed,
-                waiting=log.flush_if_due,
-            )
-    failure = outbox / python_child.FAILURE
-    if failure.exists():
-        told = json.loads(failure.read_text())
-        message = " ".join(work.redact(told["message"]).split()).rstrip(": ")
-        raise MethodFailed(message, details=work.redact(told["details"]))
-    if ended.why is not None or not (outbox / python_child.DONE).exists():
-        last = said.last_line(_LAST_WORDS)
-        why = ended.why or "ended before it was done"
-        raise MethodFailed(f"the process that called {job.name} {why}{f': {last}' if last else ''}")
-    _save(outbox, work)
-
-
-def _save(outbox: Path, work: MethodContext) -> None:
-    manifest = outbox / python_child.ITEMS
-    for line in manifest.read_text().splitlines() if manifest.exists() else ():
-        said = json.loads(line)
-        file = outbox / said.pop("file")
-        if said.pop("returned"):
-            file = _redacted(file, work)
-        with open(file, "rb") as content:
-            work.save(said.pop("name"), content, **said)
-
-
-def _redacted(file: Path, work: MethodContext) -> Path:
-    """Return a file with what a method returned, without secrets; the same one, if it is no text.
-
-    What it returns is often all that it knows; what it saves by name is chosen, and kept as it is.
-    """
-    redacted = file.with_name(f"{file.name}-redacted")
-    stream = work.redacting()
-    with open(file, "rb") as content, open(redacted, "wb") as target:
-        if b"\0" in content.read(_LOOK):
-            return file
-        content.seek(0)
-        while data := content.read(_CHUNK):
-            target.write(stream.add(data))
-        target.write(stream.close())
-    return redacted
-
-
+RESULT = "result"
+_OUTPUT_FIELDS = frozenset(OutputSpec.__struct_fields__)
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _ARGUMENTS = {
     "type": "object",
@@ -126,7 +50,7 @@ _ARGUMENTS = {
 
 
 class PythonCall:
-    """Calls a function, in a process of its own. What it returns is `result`; what it prints is `log`."""
+    """Calls a function, in a child process. What it returns is saved as `result`, what it prints as `log`."""
 
     name = "python/call"
     description = "Call a Python function"
@@ -146,12 +70,8 @@ class PythonCall:
         run_python(job, work, save_none=True)
 
 
-RESULT = "result"
-_OUTPUT_FIELDS = frozenset(OutputSpec.__struct_fields__)
-
-
 class Origin(Struct, frozen=True):
-    """Where the class is to be had from by the process that runs its methods."""
+    """Where the child process imports a class from: a module or a file, and the name of the class in it."""
 
     kind: Literal["file", "module"]
     place: str
@@ -159,14 +79,15 @@ class Origin(Struct, frozen=True):
 
 
 class PlainType:
-    """A class that says `type = "…"`. Each method runs in a process of its own, on a new object of the class.
+    """A class that has `type = "…"`, as a type of models. Its public methods are the type's methods.
 
-    What a method returns is saved as `result`; more with its parameter `work`, if it has one. `outputs` may say how
-    data is kept, `keep_failed` that it stays when a method fails.
+    Each method runs in a child process, on a new object of the class. What it returns is saved as `result`; with a
+    parameter `work` it can save more. `outputs` may declare the items, `keep_failed` that data of a failed method
+    stays.
     """
 
     def __init__(self, found: type, origin: Origin, source: str) -> None:
-        """Look at a class; `TypeInvalid`, naming `source`, if it is no type of models."""
+        """Check a class; `TypeInvalid`, naming `source`, if it is no type of models."""
         where = f"{source}: {found.__name__}"
         name = getattr(found, "type", None)
         try:
@@ -190,6 +111,81 @@ class PlainType:
         run_python(job, work, save_none=False)
 
 
+class PythonJob(Struct, frozen=True):
+    """What to call: the dotted `name` in a module or file, `place`. `construct` if it is a method of a class."""
+
+    kind: Literal["file", "module"]
+    place: str
+    name: str
+    arguments: Mapping[str, Any]
+    construct: bool
+
+
+def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
+    """Run a job in a child process, and save what it saved and returned; or raise `MethodFailed` with its traceback."""
+    outbox = work.scratch()
+    request = outbox / python_child.REQUEST
+    request.write_text(json.dumps({**asdict(job), "root": str(work.root), "save_none": save_none}))
+    excerpt = Excerpt()
+    with work.stream("log", skip_empty=True, redacted=True) as log:
+
+        def printed(_: str, data: bytes) -> None:
+            excerpt.add(data)
+            log.write(data)
+
+        with Redacted(work, printed) as redacted:
+            ended = run_process(
+                # -P: modules beside our script must not be imported; -u: a log is read while it is written.
+                [sys.executable, "-P", "-u", python_child.__file__, str(outbox)],
+                cwd=work.root,
+                environment=work.environment,
+                mark=work.output_id,
+                timeout=None,
+                cancelled=work.cancelled,
+                printed=redacted.printed,
+                waiting=log.flush_if_due,
+            )
+    failure = outbox / python_child.FAILURE
+    if failure.exists():
+        report = json.loads(failure.read_text())
+        message = " ".join(work.redact(report["message"]).split()).rstrip(": ")
+        raise MethodFailed(message, details=work.redact(report["details"]))
+    if ended.why is not None or not (outbox / python_child.DONE).exists():
+        last = excerpt.last_line(_LAST_LINE)
+        why = ended.why or "ended before it was done"
+        raise MethodFailed(f"the process that called {job.name} {why}{f': {last}' if last else ''}")
+    _save(outbox, work)
+
+
+def _save(outbox: Path, work: MethodContext) -> None:
+    manifest = outbox / python_child.ITEMS
+    for line in manifest.read_text().splitlines() if manifest.exists() else ():
+        fields = json.loads(line)
+        file = outbox / fields.pop("file")
+        if fields.pop("returned"):
+            file = _redacted(file, work)
+        with open(file, "rb") as content:
+            work.save(fields.pop("name"), content, **fields)
+
+
+def _redacted(file: Path, work: MethodContext) -> Path:
+    """Return a redacted copy of a file with a returned value; the same file if it is binary.
+
+    A returned value often has everything that a method knows; what a method saves by name is its own choice, and is
+    saved unchanged.
+    """
+    redacted = file.with_name(f"{file.name}-redacted")
+    stream = work.redacting()
+    with open(file, "rb") as content, open(redacted, "wb") as target:
+        if b"\0" in content.read(_SNIFF_BYTES):
+            return file
+        content.seek(0)
+        while data := content.read(_CHUNK):
+            target.write(stream.add(data))
+        target.write(stream.close())
+    return redacted
+
+
 def _functions(found: type) -> Iterable[tuple[str, Callable[..., object]]]:
     for name, member in inspect.getmembers(found, callable):
         if not name.startswith("_") and inspect.isroutine(member):
@@ -203,10 +199,10 @@ def _method(found: type, name: str, function: Callable[..., object], where: str)
 
 
 def _declared(found: type, where: str) -> dict[str, tuple[OutputSpec, ...]]:
-    """Return what `outputs` says: for each method, the fields of an `OutputSpec` for each item."""
-    said = getattr(found, "outputs", {})
+    """Return the class's `outputs`: for each method, an `OutputSpec` for each item."""
+    fields = getattr(found, "outputs", {})
     try:
-        return {name: tuple(_output(one) for one in items) for name, items in said.items()}
+        return {name: tuple(_output(item) for item in items) for name, items in fields.items()}
     except BayouError as error:
         raise TypeInvalid(f"{where}: outputs: {error.message}", hint=error.hint) from None
     except (AttributeError, TypeError) as error:
@@ -215,17 +211,17 @@ def _declared(found: type, where: str) -> dict[str, tuple[OutputSpec, ...]]:
         ) from None
 
 
-def _output(said: Mapping[str, Any]) -> OutputSpec:
-    unknown = set(said) - _OUTPUT_FIELDS
+def _output(fields: Mapping[str, Any]) -> OutputSpec:
+    unknown = set(fields) - _OUTPUT_FIELDS
     if unknown:
         raise TypeInvalid(f"unknown key {min(unknown)}", hint=f"known keys: {', '.join(sorted(_OUTPUT_FIELDS))}")
-    made = OutputSpec(**said)
-    check_name(made.name)
-    if made.lifetime is not None:
-        parse_lifetime(made.lifetime)
-    if made.keep is not None:
-        parse_keep(made.keep)
-    return made
+    output = OutputSpec(**fields)
+    check_name(output.name)
+    if output.lifetime is not None:
+        parse_lifetime(output.lifetime)
+    if output.keep is not None:
+        parse_keep(output.keep)
+    return output
 
 
 def _summary(of: object) -> str:

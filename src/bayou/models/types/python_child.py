@@ -1,6 +1,6 @@
-"""The process that calls Python code of others. A script of its own: it loads nothing but what it needs.
+"""The child process that calls foreign Python code (see `python`). It is a script that imports nothing of Bayou.
 
-It finds a request in the directory that it is given, and leaves there what was saved, and how it ended.
+It finds a request in the directory that it is given, and leaves there the saved items, and how it ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RESULT = "result"
 
 
 class Work:
-    """What a method with a parameter `work` gets."""
+    """The object that a method with a parameter `work` gets."""
 
     def __init__(self, outbox: Path, root: Path) -> None:
         self._outbox = outbox
@@ -39,21 +39,21 @@ class Work:
         lifetime: str | None = None,
         keep: str | None = None,
     ) -> None:
-        """Save data: bytes, a text, an open binary file, or anything that JSON can tell."""
+        """Save data: bytes, a text, an open binary file, or a value that JSON has."""
         options = {"content_type": content_type, "tags": tags or {}, "lifetime": lifetime, "keep": keep}
-        self._keep(name, content, options, returned=False)
+        self._add(name, content, options, returned=False)
 
-    def _keep(self, name: str, content: Any, options: dict[str, Any], *, returned: bool) -> None:
+    def _add(self, name: str, content: Any, options: dict[str, Any], *, returned: bool) -> None:
         self._count += 1
         file = self._outbox / f"item-{self._count}"
         guessed = _write(file, content)
-        said = {**options, "content_type": options.get("content_type") or guessed, "returned": returned}
+        fields = {**options, "content_type": options.get("content_type") or guessed, "returned": returned}
         with open(self._outbox / ITEMS, "a") as items:
-            items.write(json.dumps({"file": file.name, "name": name, **said}) + "\n")
+            items.write(json.dumps({"file": file.name, "name": name, **fields}) + "\n")
 
 
 def _write(file: Path, content: Any) -> str | None:
-    """Write content, and say what it is, where that is known."""
+    """Write content to a file; return its content type, if that is known."""
     if isinstance(content, bytes | bytearray | memoryview):
         file.write_bytes(content)
         return None
@@ -78,7 +78,7 @@ def _copy(content: BinaryIO, file: Path) -> None:
 
 
 def _find(request: dict[str, Any]) -> Any:
-    """Import what is to be called; a method comes with a new object of its class."""
+    """Import the function of a request; a method is bound to a new object of its class."""
     if request["kind"] == "module":
         found: Any = importlib.import_module(request["place"])
     else:
@@ -88,8 +88,8 @@ def _find(request: dict[str, Any]) -> Any:
         found = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = found
         spec.loader.exec_module(found)
-    *way, name = request["name"].split(".")
-    for part in way:
+    *outer, name = request["name"].split(".")
+    for part in outer:
         found = getattr(found, part)
     return getattr(found() if request["construct"] else found, name)
 
@@ -101,11 +101,11 @@ def _call(request: dict[str, Any], work: Work) -> None:
         arguments["work"] = work
     returned = function(**arguments)
     if returned is not None or request["save_none"]:
-        work._keep(_RESULT, returned, {}, returned=True)
+        work._add(_RESULT, returned, {}, returned=True)
 
 
 def _details(error: BaseException) -> str:
-    """Return the traceback, without the frames that are ours."""
+    """Return the traceback, without the frames of this script."""
     frames: Iterable[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if frame.filename != __file__ and "<frozen importlib" not in frame.filename]
     listed = traceback.format_list(theirs)
@@ -115,16 +115,16 @@ def _details(error: BaseException) -> str:
 
 
 def main(outbox: Path) -> int:
-    """Do what the request says; leave behind how it ended."""
+    """Run the request in a directory, and leave there how it ended; return the exit code."""
     request = json.loads((outbox / REQUEST).read_text())
     sys.path.insert(0, request["root"])
     sys.argv = [request["place"]]
     try:
         _call(request, Work(outbox, Path(request["root"])))
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  (whatever it is, it is to be told)
-        # As it is: secrets are found in whole texts, before they are collapsed (V26).
-        told = {"message": f"{type(error).__name__}: {error}", "details": _details(error)}
-        (outbox / FAILURE).write_text(json.dumps(told))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  (every exception is reported)
+        # Unchanged: the parent finds secrets only in whole texts, before they are shortened (V26).
+        failure = {"message": f"{type(error).__name__}: {error}", "details": _details(error)}
+        (outbox / FAILURE).write_text(json.dumps(failure))
         return 1
     (outbox / DONE).touch()
     return 0

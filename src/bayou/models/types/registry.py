@@ -1,6 +1,7 @@
-"""Which types there are.
+"""The types of a repo: built in, from `extensions/models/*.py` of the repo, and from entry points of packages.
 
-Types that others write: plain classes in `extensions/models/*.py`, and whatever entry points name.
+Extensions and entry points are foreign code: one that cannot be loaded is reported, and hides no other. Extensions are
+loaded only once this user has allowed the repo's code (V23).
 """
 
 from __future__ import annotations
@@ -31,10 +32,25 @@ if TYPE_CHECKING:
     from bayou.repo import Repo
 
 BUILT_IN: Mapping[str, ModelType] = {kind.name: kind for kind in (Shell(), PythonCall(), SparkSql())}
+FOLDER = "extensions/models"
+ENTRY_POINTS = "bayou.models"
+
+_loaded: dict[tuple[str, int, int], list[Offered | TypeInvalid]] = {}
+"""The types of files, by path, time and size: a process runs many methods, and loads a file once."""
+
+_loading = threading.Lock()
+"""Held while a file is loaded: steps of a workflow load types at the same time, and loading changes `sys.path`."""
+
+
+class Offered(Struct, frozen=True):
+    """A type, and the file or entry point that offers it."""
+
+    kind: ModelType
+    source: str
 
 
 class Types(Mapping[str, ModelType]):
-    """The types of a repo, by name; `bad` has an error for each file or entry point that offers none it should."""
+    """The types of a repo, by name; `bad` has an error for each file or entry point that could not be loaded."""
 
     def __init__(self, found: Mapping[str, ModelType], bad: tuple[TypeInvalid, ...]) -> None:
         self._found = found
@@ -51,8 +67,7 @@ class Types(Mapping[str, ModelType]):
 
 
 def load_types(repo: Repo) -> Types:
-    """Return every type, by name. One that is broken hides no other."""
-
+    """Return every type, by name. A broken type hides no other."""
     found: dict[str, ModelType] = dict(BUILT_IN)
     bad: list[TypeInvalid] = []
     try:
@@ -61,28 +76,28 @@ def load_types(repo: Repo) -> Types:
     except TrustNeeded as error:
         own = iter([TypeInvalid(f"types of {EXTENSIONS}/ are not shown: {error.message}", hint=error.hint)])
     for offered in (own, from_entry_points()):
-        for one in offered:
-            if isinstance(one, TypeInvalid):
-                bad.append(one)
-            elif one.kind.name in found:
-                bad.append(TypeInvalid(f"{one.source}: there is a type {one.kind.name} already", hint="rename one"))
+        for offer in offered:
+            if isinstance(offer, TypeInvalid):
+                bad.append(offer)
+            elif offer.kind.name in found:
+                problem = f"{offer.source}: there is a type {offer.kind.name} already"
+                bad.append(TypeInvalid(problem, hint="rename one"))
             else:
-                found[one.kind.name] = one.kind
+                found[offer.kind.name] = offer.kind
     return Types(dict(sorted(found.items())), tuple(bad))
 
 
 def find_type(repo: Repo, name: str) -> ModelType:
-    """Return a type; `TypeNotFound` if there is none. Looks no further than to where it is found.
+    """Return a type; `TypeNotFound` if there is none. The search stops at the first file that has it.
 
-    `TrustNeeded` where code would be loaded that this user neither asked to run nor allows (V23).
+    `TrustNeeded` if this would load code that this user has not allowed (V23).
     """
-
     if name in BUILT_IN:
         return BUILT_IN[name]
     repo.require_extensions()
-    for one in from_extensions(repo.root):
-        if isinstance(one, Offered) and one.kind.name == name:
-            return one.kind
+    for offer in from_extensions(repo.root):
+        if isinstance(offer, Offered) and offer.kind.name == name:
+            return offer.kind
     types = load_types(repo)
     if name in types:
         return types[name]
@@ -90,29 +105,12 @@ def find_type(repo: Repo, name: str) -> ModelType:
 
 
 def not_found(types: Types, name: str) -> BayouError:
-    """Return the error for a type that nobody offers; it may be one that could not be loaded."""
+    """Return the error for a type that was not found; it names the types that could not be loaded."""
     if types.bad:
         broken = "; ".join(error.message for error in types.bad)
         return TypeNotFound(f"there is no type {name}, but some could not be loaded: {broken}", hint=types.bad[0].hint)
     hint = did_you_mean(name, types, "list the types with `bayou model types`")
     return TypeNotFound(f"there is no type {name}, so it has no methods", hint=hint)
-
-
-FOLDER = "extensions/models"
-ENTRY_POINTS = "bayou.models"
-
-_loaded: dict[tuple[str, int, int], list[Offered | TypeInvalid]] = {}
-"""What the files offered, by path, time and size: a process runs many methods, and loads a file once."""
-
-_loading = threading.Lock()
-"""Held while a file is loaded: steps of a workflow ask at the same time, and loading touches `sys.path`."""
-
-
-class Offered(Struct, frozen=True):
-    """A type, and who offers it."""
-
-    kind: ModelType
-    source: str
 
 
 def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
@@ -125,7 +123,7 @@ def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
         try:
             status = file.lstat()
             if not stat.S_ISREG(status.st_mode):
-                # V23: a permission covers what lies in extensions/, and not what a link leads to.
+                # V23: a permission covers the files in extensions/, and not the target of a link.
                 yield TypeInvalid(
                     f"{source} is a link, or no file, and is not loaded", hint="put the file itself there"
                 )
@@ -141,7 +139,7 @@ def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
 
 
 def from_entry_points() -> Iterator[Offered | TypeInvalid]:
-    """Yield the types that installed packages offer: classes like those of extensions, or whole `ModelType`s."""
+    """Yield the types of installed packages: classes like those of extensions, or objects that are a `ModelType`."""
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
@@ -152,7 +150,7 @@ def from_entry_points() -> Iterator[Offered | TypeInvalid]:
                 found = PlainType(found, Origin("module", found.__module__, found.__qualname__), source)
         except TypeInvalid as error:
             yield error
-        except Exception as error:  # noqa: BLE001  (it is somebody else's code)
+        except Exception as error:  # noqa: BLE001  (it is foreign code)
             yield _broken(source, error, None)
         else:
             if isinstance(found, ModelType):
@@ -164,23 +162,22 @@ def from_entry_points() -> Iterator[Offered | TypeInvalid]:
 def _from_file(file: Path, source: str, root: Path) -> Iterator[Offered | TypeInvalid]:
     try:
         module = _import(file, root)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (it is somebody else's code)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (it is foreign code)
         yield _broken(source, error, str(file))
         return
-    classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-    for one in classes:
-        if "type" in vars(one):
+    for member in list(vars(module).values()):
+        if isinstance(member, type) and member.__module__ == module.__name__ and "type" in vars(member):
             try:
-                yield Offered(PlainType(one, Origin("file", str(file), one.__qualname__), source), source)
+                yield Offered(PlainType(member, Origin("file", str(file), member.__qualname__), source), source)
             except TypeInvalid as error:
                 yield error
 
 
 def _import(file: Path, root: Path) -> ModuleType:
-    """Run a file as a module; what it prints is no result of ours.
+    """Import a file as a module; what it prints goes to standard error.
 
-    V23: its source is what a user can look at and allow. Python would run a compiled file of `__pycache__` instead, and
-    one that says so needs not even match the source, so none of those is read or written here.
+    V23: the user has read and allowed the source. Python would prefer a compiled file in `__pycache__`, which need not
+    match the source, so none is read or written here.
     """
     name = f"bayou_extension_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -204,7 +201,7 @@ def _import(file: Path, root: Path) -> ModuleType:
 
 
 def _broken(source: str, error: BaseException, file: str | None) -> TypeInvalid:
-    """Name what could not be loaded, the line where that was found, and why."""
+    """Return the error for code that could not be loaded, with the line of its file and the reason."""
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == file else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == file:

@@ -1,7 +1,4 @@
-"""What a type says about itself.
-
-A JSON schema, from the annotations of a Python function.
-"""
+"""`ModelType` and `Method`: what a type declares about itself; and the JSON schema of a Python function."""
 
 from __future__ import annotations
 
@@ -22,78 +19,8 @@ if TYPE_CHECKING:
 Schema = Mapping[str, Any]
 """A JSON schema."""
 
-
-class OutputSpec(Struct, frozen=True):
-    """Data that a method makes, and how it is kept unless the method says otherwise (None: as records do).
-
-    `streaming`: it grows, and can be read, while the method runs.
-    """
-
-    name: str
-    content_type: str | None = None
-    lifetime: str | None = None
-    keep: str | None = None
-    streaming: bool = False
-
-
-class Method(Struct, frozen=True):
-    """A method: its arguments as a JSON schema of an object, and what it makes.
-
-    `keep_failed`: what it has saved stays also if it fails; otherwise data becomes visible only when it has succeeded,
-    all of it together.
-    """
-
-    name: str
-    description: str
-    arguments: Schema
-    outputs: tuple[OutputSpec, ...] = ()
-    keep_failed: bool = False
-
-    def output(self, name: str) -> OutputSpec:
-        """Return what is declared about data of this name; nothing, if nothing is."""
-        return next((one for one in self.outputs if one.name == name), OutputSpec(name))
-
-
-@runtime_checkable
-class ModelType(Protocol):
-    """A type. `name` is what definitions call it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def methods(self) -> Mapping[str, Method]: ...
-
-    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
-        """Run a method, with arguments that fit its schema; save what it makes with `work`.
-
-        Raise `MethodFailed` to say why it failed; any other exception is a failure too. Return, or raise anything, soon
-        after `work.cancelled` is set. Called in a thread of its own, also several times at once.
-        """
-        ...
-
-
-def find_method(kind: ModelType, name: str) -> Method:
-    """Return a method of a type; `MethodNotFound` names the nearest."""
-    found = kind.methods.get(name)
-    if found is None:
-        raise method_not_found(kind, name)
-    return found
-
-
-def method_not_found(kind: ModelType, name: str) -> MethodNotFound:
-    """Return the error for a method that a type does not have."""
-    return MethodNotFound(
-        f"{kind.name} has no method {name}",
-        hint=did_you_mean(name, kind.methods, f"see `bayou model describe {kind.name}`"),
-    )
-
-
 WORK = "work"
-"""The parameter that is not an argument: what a method saves data with."""
+"""The parameter that is no argument: the object with which a method saves data."""
 
 _PLAIN: Mapping[object, Schema] = {
     str: {"type": "string"},
@@ -111,8 +38,77 @@ _LISTS = (list, tuple, Sequence)
 _MAPS = (dict, Mapping)
 
 
+class OutputSpec(Struct, frozen=True):
+    """An item that a method saves, and its options unless the method gives others (None: the defaults of records).
+
+    `streaming` data grows, and can be read, while the method runs.
+    """
+
+    name: str
+    content_type: str | None = None
+    lifetime: str | None = None
+    keep: str | None = None
+    streaming: bool = False
+
+
+class Method(Struct, frozen=True):
+    """A method: the JSON schema of its arguments, and the items that it saves.
+
+    With `keep_failed`, data that it has saved stays even if it fails; without, all its data becomes visible together
+    when it has succeeded.
+    """
+
+    name: str
+    description: str
+    arguments: Schema
+    outputs: tuple[OutputSpec, ...] = ()
+    keep_failed: bool = False
+
+    def output(self, name: str) -> OutputSpec:
+        """Return the declaration of the item with this name; an empty one if there is none."""
+        return next((output for output in self.outputs if output.name == name), OutputSpec(name))
+
+
+@runtime_checkable
+class ModelType(Protocol):
+    """A type of models. `name` is what definitions call it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def methods(self) -> Mapping[str, Method]: ...
+
+    def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
+        """Run a method, with arguments that match its schema; save its data with `work`.
+
+        Raise `MethodFailed` to say why it failed; any other exception is a failure too. Return, or raise anything, soon
+        after `work.cancelled` is set. Bayou calls this in a thread of its own, and may call it several times at once.
+        """
+        ...
+
+
+def find_method(kind: ModelType, name: str) -> Method:
+    """Return a method of a type; `MethodNotFound` names the nearest name."""
+    found = kind.methods.get(name)
+    if found is None:
+        raise method_not_found(kind, name)
+    return found
+
+
+def method_not_found(kind: ModelType, name: str) -> MethodNotFound:
+    """Return the error for a method that a type does not have."""
+    return MethodNotFound(
+        f"{kind.name} has no method {name}",
+        hint=did_you_mean(name, kind.methods, f"see `bayou model describe {kind.name}`"),
+    )
+
+
 def schema_of(function: Callable[..., object], where: str) -> Schema:
-    """Return the schema of a function's keyword arguments; `TypeInvalid` for a parameter that JSON cannot give."""
+    """Return the schema of a function's keyword arguments; `TypeInvalid` for a type that JSON does not have."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError) as error:
@@ -146,7 +142,7 @@ def _schema(kind: Any, place: str) -> Schema:
     if origin is Literal:
         return {"enum": list(inside)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema(one, place) for one in inside]}
+        return {"anyOf": [_schema(member, place) for member in inside]}
     if origin in _LISTS and (origin is not tuple or inside[1:] == (...,)):
         return {"type": "array", "items": _schema(inside[0], place)}
     if origin in _MAPS and inside[0] is str:

@@ -1,4 +1,4 @@
-"""`command/shell`: a command line."""
+"""`command/shell`: the model type whose method runs a command line."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ARGUMENTS = {
     "required": ["run"],
     "additionalProperties": False,
 }
-_LAST_WORDS = 200
+_LAST_LINE = 200
 
 
 class Shell:
-    """Runs a command, with all that it starts, and keeps what it says.
+    """Runs a command, and saves its exit code and its output.
 
-    `log` has all that it printed, as it printed it; `result` what a program asks for, with the middle of a long output
-    left out. Both stay when the command fails: they say why.
+    `log` has all that the command printed, in order; `result` is for programs, and leaves out the middle of a long
+    output. Both stay when the command fails: they say why.
     """
 
     name = "command/shell"
@@ -56,18 +56,18 @@ class Shell:
 
     def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         command: str = arguments["run"]
-        kept = {"stdout": Excerpt(), "stderr": Excerpt()}
+        excerpts = {"stdout": Excerpt(), "stderr": Excerpt()}
         with work.stream("log", redacted=True) as log:
 
             def printed(stream: str, data: bytes) -> None:
-                kept[stream].add(data)
+                excerpts[stream].add(data)
                 log.write(data)
 
             with Redacted(work, printed) as redacted:
                 ended = run_process(
                     ["/bin/sh", "-c", command],
                     cwd=work.root / arguments.get("workdir", "."),
-                    environment={**work.environment, **_variables(arguments.get("env", {}))},
+                    environment={**work.environment, **_as_variables(arguments.get("env", {}))},
                     mark=work.output_id,
                     timeout=arguments.get("timeout"),
                     cancelled=work.cancelled,
@@ -76,17 +76,17 @@ class Shell:
                 )
         result = {
             "exit_code": ended.exit_code,
-            "stdout": kept["stdout"].text(),
-            "stderr": kept["stderr"].text(),
+            "stdout": excerpts["stdout"].text(),
+            "stderr": excerpts["stderr"].text(),
             "command": work.redact(command),
             "duration_s": round(ended.duration_s, 3),
         }
         work.save("result", json.dumps(result, ensure_ascii=False).encode(errors="backslashreplace"))
         if ended.why is not None and not (ended.exited and arguments.get("ignore_exit_code", False)):
-            last = kept["stderr"].last_line(_LAST_WORDS)
+            last = excerpts["stderr"].last_line(_LAST_LINE)
             raise MethodFailed(f"the command {ended.why}{f': {last}' if last else ''}")
 
 
-def _variables(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as an environment has them."""
+def _as_variables(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as texts, as an environment needs them."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}

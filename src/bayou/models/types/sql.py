@@ -1,4 +1,8 @@
-"""`spark/sql`: a question in Spark SQL."""
+"""`spark/sql`: the model type whose method runs a query in Spark SQL, and saves its rows as Parquet.
+
+This module imports nothing of Spark. It defines `SqlRunner`, the function that runs a query; `bayou.spark.sql.query`
+has the implementation, and the write session provides it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,15 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
-from bayou.engine import select
 from bayou.models.method_context import MethodContext
 from bayou.models.types.schema import Method, OutputSpec
-from bayou.repo import Repo
+
+if TYPE_CHECKING:
+    from bayou.repo import Repo
 
 _VALUE = ["string", "number", "boolean", "null"]
 _ARGUMENTS = {
@@ -40,39 +45,45 @@ PARQUET = "application/vnd.apache.parquet"
 
 
 class Column(Protocol):
-    """A column of a result."""
+    """A column of a result; its type is called as Spark calls it."""
 
     @property
     def name(self) -> str: ...
+
     @property
     def type(self) -> str: ...
 
 
-class Saved(Protocol):
-    """What a query has written: its columns, its rows, and its size in bytes."""
+class SqlResult(Protocol):
+    """The Parquet file that a query wrote: its columns, how many rows it has, and its size in bytes."""
 
     @property
     def columns(self) -> Sequence[Column]: ...
+
     @property
     def rows(self) -> int: ...
+
     @property
     def size(self) -> int: ...
 
 
-@runtime_checkable
-class SqlEngine(Protocol):
-    """What `engine.select` has been given, as this type needs it: an engine that answers queries."""
+class SqlRunner(Protocol):
+    """Runs queries for `SparkSql`."""
 
-    def save_result(
+    def __call__(
         self, repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline
-    ) -> Saved:
-        """Ask a question of what a repo's catalog knows, and write the answer to `target` as Parquet."""
+    ) -> SqlResult:
+        """Run a query over a repo's catalog, and write its rows to `target` as Parquet.
+
+        Raise `QueryInvalid`, `JavaMissing` or `JavaTooOld` where the user can act, `DeadlinePassed` or `Cancelled` once
+        the deadline says so; in both cases nothing keeps running on Spark.
+        """
 
 
 class SparkSql:
-    """Asks a question of all that is recorded by now, and keeps the answer: its rows, and what there is to say of them.
+    """Runs a query over all records, and saves two items: `result`, its rows, and `summary`, what they are.
 
-    Nothing of it stays if the query fails.
+    Nothing stays if the query fails.
     """
 
     name = "spark/sql"
@@ -100,14 +111,11 @@ class SparkSql:
         work.save(SUMMARY, json.dumps(summary, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
-def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> Saved:
-    """Let Spark write the rows of a query; say what is wrong with it together with what to do about that."""
-    engine = select.spark_engine()
-    assert isinstance(engine, SqlEngine)
+def _save(sql: str, parameters: Mapping[str, Any], timeout: float | None, work: MethodContext) -> SqlResult:
+    """Save the rows of a query; an error that the user can act on becomes a `MethodFailed` with its hint."""
     deadline = Deadline.after(float("inf") if timeout is None else timeout, work.cancelled)
     try:
-        with work.room(RESULT) as file:
-            return engine.save_result(work.current(), sql, parameters, file, deadline)
+        return work.save_query(RESULT, sql, parameters, deadline)
     except (JavaMissing, JavaTooOld, QueryInvalid) as error:
         raise MethodFailed(f"{error.message}; {error.hint}" if error.hint else error.message) from error
     except DeadlinePassed as error:

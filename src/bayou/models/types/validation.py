@@ -1,11 +1,9 @@
-"""JSON schemas of others: checked without a request, and within bounds of time and memory (V23, V25).
+"""Validating arguments against JSON schemas, without requests and within bounds of time and memory (V23, V25).
 
-A schema refers to nothing but its own parts: there is nobody who would fetch a URL or a file. `pattern` runs in
-Python's `re`, which backtracks and cannot be interrupted, and references can make a small schema an endless one. So
-this process checks only what is plain: no reference, no pattern but the simplest, and little of both sides. All else
-is checked in a process of its own, which has limits and can be killed (`bayou.data.query.evaluator`).
-
-Whether arguments are what a method takes.
+Schemas are foreign input. A schema may refer only to its own parts: no validator here fetches a URL or a file.
+`pattern` runs in Python's `re`, which backtracks and cannot be interrupted, and references can make a small schema an
+endless one. So this process checks only simple schemas: no references, only the simplest patterns, and few values. A
+child process, which has limits and can be killed, checks all others (`bayou.data.query.evaluator`).
 """
 
 from __future__ import annotations
@@ -26,60 +24,99 @@ from bayou.models.types.schema import Schema
 
 Place = tuple[str | int, ...]
 Finding = tuple[Place, str, str | None, bool]
-"""Where something is wrong, what, what to do about it, and whether that is sure before expressions are evaluated."""
+"""Path, message and hint of an error, and whether it is certain before expressions are evaluated."""
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose value has schemas under names of the author's."""
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose value maps names to schemas."""
 
-_DATA = ("const", "default", "enum", "examples")
+_NOT_SCHEMAS = ("const", "default", "enum", "examples")
 """Keywords whose value is no schema."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_NAMING = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary")
+_IDENTIFIERS = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary")
 _COSTLY = (*_REFERENCES, "patternProperties", "unevaluatedProperties", "unevaluatedItems", "uniqueItems")
 _ATOM = r"(?:[\w .:/@-]|\\[dwsDWS.\-/]|\[\^?[\w .:/@-]+\])"
 _PLAIN_PATTERN = rf"\^?(?:{_ATOM}(?:\{{\d{{1,2}}\}})?){{0,40}}(?:{_ATOM}[*+?])?{_ATOM}{{0,20}}\$?"
-"""A pattern with one repetition of one character: it takes at most as many steps as a text has pairs of characters."""
+"""A pattern with one repetition of one atom: matching takes at most as many steps as a text has pairs of characters."""
 
-_LONGEST_PATTERN = 100
-_PLAIN_CHECKS = 200_000
-"""Parts of a schema, times values: what takes well under a second."""
+_MAX_PATTERN = 100
+_MAX_CHECKS = 200_000
+"""Parts of a schema times values: so many take well under a second."""
 
-_PLAIN_STEPS = 20_000_000
-"""Patterns, times pairs of characters: the same."""
+_MAX_STEPS = 20_000_000
+"""Patterns times pairs of characters: so many take well under a second."""
 
-_SHOWN = 200
+_LOCAL = re.compile(r"#(?:/[^\s]{0,1000})?")
+_MAX_SHOWN = 200
+_KINDS = {
+    "string": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "null",
+}
+
+
+class ArgumentProblem(Struct, frozen=True):
+    """An error in arguments: the path of keys to it, and what is wrong. `hint` says what to do, if that is known."""
+
+    path: Path
+    message: str
+    hint: str | None = None
+
+
+def problems(
+    schema: Schema, arguments: Mapping[str, object], *, evaluated: bool = True, secrets: frozenset[str] = frozenset()
+) -> list[ArgumentProblem]:
+    """Return all errors in arguments, in the order of their paths; no message contains one of the `secrets`.
+
+    Before the arguments are `evaluated`, errors that an expression could still correct are left out.
+    """
+    found = [
+        ArgumentProblem(path, message, hint)
+        for path, message, hint, certain in findings(schema, arguments, secrets)
+        if evaluated or certain
+    ]
+    return sorted(found, key=lambda problem: [str(key) for key in problem.path])
+
+
+def coerce(texts: Mapping[str, str], schema: Schema) -> dict[str, object]:
+    """Convert what was typed as `name=value` to the types of the schema: numbers, lists and so on, written as JSON.
+
+    A value that the schema accepts as text stays text, and so does a value that is not JSON: validation reports it.
+    """
+    wanted = schema.get("properties", {})
+    return {name: _coerced(text, wanted.get(name, {})) for name, text in texts.items()}
 
 
 def unusable(schema: object) -> Iterator[tuple[Place, str]]:
-    """Yield what a schema must not have: references out of it, and names that would change what `#` means."""
+    """Yield what a schema must not have: references out of it, and identifiers that would change what `#` means."""
     for place, found in _schemas(schema):
         for key in _REFERENCES:
             if key in found and not (isinstance(found[key], str) and _LOCAL.fullmatch(found[key])):
                 yield (*place, key), f"{key} may only name a part of this schema, as #/properties/x"
-        for key in _NAMING:
+        for key in _IDENTIFIERS:
             if key in found:
                 yield (*place, key), f"{key} is not read: a schema here has no name of its own"
 
 
-_LOCAL = re.compile(r"#(?:/[^\s]{0,1000})?")
-
-
 def findings(schema: Schema, value: object, secrets: frozenset[str] = frozenset()) -> list[Finding]:
-    """Return what is wrong with a value, or that it cannot be told, since the schema is none.
+    """Return what is wrong with a value, or that the schema itself is invalid.
 
-    The check redacts `secrets` itself, before it shortens what it says of a value.
+    The check redacts `secrets` before it shortens a value for a message.
     """
     for place, problem in unusable(schema):
         return [((), f"the schema cannot be used: {'.'.join(map(str, place))}: {problem}", None, True)]
     return [
-        (tuple(place), message, hint, settled)
-        for place, message, hint, settled in _bounded(_findings, schema, value, sorted(secrets))
+        (tuple(place), message, hint, certain)
+        for place, message, hint, certain in _bounded(_findings, schema, value, sorted(secrets))
     ]
 
 
 def schema_findings(schema: object) -> list[tuple[Place, str]]:
-    """Return the first thing that keeps a schema from being one, with its place; nothing if it is one."""
+    """Return the first error of a schema, with its path; nothing if the schema is valid."""
     for place, problem in unusable(schema):
         return [(place, problem)]
     return [(tuple(place), message) for place, message, *_ in _bounded(_schema_findings, schema, None, [])]
@@ -90,10 +127,10 @@ def _bounded(
 ) -> list[Any]:
     if _is_plain(schema, value):
         return check(schema, value, secrets)
-    from bayou.data.query.evaluator import call_apart  # noqa: PLC0415  (hardly ever needed)
+    from bayou.data.query.evaluator import call_in_child  # noqa: PLC0415  (hardly ever needed)
 
     try:
-        found: list[Any] = call_apart(__name__, check.__name__, schema, value, secrets)
+        found: list[Any] = call_in_child(__name__, check.__name__, schema, value, secrets)
     except DeadlinePassed:
         return [[(), f"the schema takes more than {limits.EXPRESSION_SECONDS:g} s to check", None, True]]
     except EOFError:
@@ -102,9 +139,10 @@ def _bounded(
 
 
 def _findings(schema: Any, value: object, secrets: list[str]) -> list[Any]:
-
     hidden = frozenset(secrets)
-    return _guarded(lambda: [finding_of(error, hidden) for error in _validator(schema).iter_errors(value)])
+    return _schema_errors_as_findings(
+        lambda: [finding_of(error, hidden) for error in _validator(schema).iter_errors(value)]
+    )
 
 
 def _schema_findings(schema: Any, _value: object, _secrets: list[str]) -> list[Any]:
@@ -114,14 +152,14 @@ def _schema_findings(schema: Any, _value: object, _secrets: list[str]) -> list[A
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
-            return [[list(error.path), " ".join(error.message.split())[:_SHOWN], None, True]]
+            return [[list(error.path), " ".join(error.message.split())[:_MAX_SHOWN], None, True]]
         return []
 
-    return _guarded(check)
+    return _schema_errors_as_findings(check)
 
 
-def _guarded(check: Callable[[], list[Any]]) -> list[Any]:
-    """Run a check; what the validator raises over a schema that is none is a finding."""
+def _schema_errors_as_findings(check: Callable[[], list[Any]]) -> list[Any]:
+    """Run a check; errors that the validator raises because of an invalid schema become findings."""
     from jsonschema.exceptions import UndefinedTypeCheck, UnknownType  # noqa: PLC0415
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
@@ -140,16 +178,13 @@ def _guarded(check: Callable[[], list[Any]]) -> list[Any]:
         LookupError,
         TypeError,
     ) as error:
-        # Draft202012Validator takes a schema on trust, and raises whatever comes of one that is none.
-        return [[(), f"the schema cannot be used: {' '.join(str(error).split())[:_SHOWN]}", None, True]]
-
-
-_OF_NO_SCHEMA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+        # Draft202012Validator does not check its schema first, and raises these errors for an invalid one.
+        return [[(), f"the schema cannot be used: {' '.join(str(error).split())[:_MAX_SHOWN]}", None, True]]
 
 
 def _validator(schema: Any) -> Any:
-    """Return a validator that fetches nothing: its registry has nothing in it, and retrieves nothing."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  (it takes longer to load than most commands do)
+    """Return a validator that fetches nothing: its registry is empty, and cannot retrieve."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  (importing it takes longer than most commands)
     from referencing import Registry  # noqa: PLC0415
 
     registry: Any = Registry()
@@ -157,7 +192,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _is_plain(schema: object, value: object) -> bool:
-    """Say whether a schema is checked against a value in a moment, whatever is in both."""
+    """Say whether checking a value against a schema is sure to be fast."""
     parts = patterns = 0
     for _, found in _schemas(schema):
         parts += 1 + len(found)
@@ -167,96 +202,52 @@ def _is_plain(schema: object, value: object) -> bool:
         patterns += pattern is not None
         if pattern is not None and not _is_plain_pattern(pattern):
             return False
-    count, pairs = _measured(value)
-    return parts * count <= _PLAIN_CHECKS and patterns * pairs <= _PLAIN_STEPS and parts <= _PLAIN_CHECKS // 100
+    count, pairs = _measure(value)
+    return parts * count <= _MAX_CHECKS and patterns * pairs <= _MAX_STEPS and parts <= _MAX_CHECKS // 100
 
 
 def _is_plain_pattern(pattern: object) -> bool:
     return (
         isinstance(pattern, str)
-        and len(pattern) <= _LONGEST_PATTERN
+        and len(pattern) <= _MAX_PATTERN
         and re.fullmatch(_PLAIN_PATTERN, pattern, re.ASCII) is not None
     )
 
 
-def _measured(value: object) -> tuple[int, int]:
-    """Return how many values there are in one, and how many pairs of characters their texts have."""
+def _measure(value: object) -> tuple[int, int]:
+    """Return how many values a value contains, and how many pairs of characters their texts have."""
     count = pairs = 0
     level = [value]
-    while level and count <= _PLAIN_CHECKS:
+    while level and count <= _MAX_CHECKS:
         count += len(level)
         below: list[object] = []
-        for one in level:
-            if isinstance(one, str):
-                pairs += len(one) ** 2
-            elif isinstance(one, Mapping):
-                below += one.keys()
-                below += one.values()
-            elif isinstance(one, list | tuple):
-                below += one
+        for element in level:
+            if isinstance(element, str):
+                pairs += len(element) ** 2
+            elif isinstance(element, Mapping):
+                below += element.keys()
+                below += element.values()
+            elif isinstance(element, list | tuple):
+                below += element
         level = below
     return count, pairs
 
 
 def _schemas(schema: object) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """Yield every schema within one, and its place."""
+    """Yield a schema and every schema inside it, each with its path."""
     waiting: list[tuple[Place, object]] = [((), schema)]
     while waiting:
         place, found = waiting.pop()
         if isinstance(found, list | tuple):
-            waiting += [((*place, at), one) for at, one in enumerate(found)]
+            waiting += [((*place, at), element) for at, element in enumerate(found)]
         if not isinstance(found, Mapping):
             continue
         yield place, found
         for key, value in found.items():
-            if key in _MAPS and isinstance(value, Mapping):
-                waiting += [((*place, key, name), one) for name, one in value.items()]
-            elif key not in _DATA:
+            if key in _SCHEMA_MAPS and isinstance(value, Mapping):
+                waiting += [((*place, key, name), element) for name, element in value.items()]
+            elif key not in _NOT_SCHEMAS:
                 waiting.append(((*place, key), value))
-
-
-_LONGEST = 200
-_KINDS = {
-    "string": "a text",
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "object": "a mapping",
-    "array": "a list",
-    "null": "null",
-}
-
-
-class ArgumentProblem(Struct, frozen=True):
-    """What is wrong with arguments, and where: the keys that lead to it. `hint` says what to do, if that is known."""
-
-    path: Path
-    message: str
-    hint: str | None = None
-
-
-def problems(
-    schema: Schema, arguments: Mapping[str, object], *, evaluated: bool = True, secrets: frozenset[str] = frozenset()
-) -> list[ArgumentProblem]:
-    """Return all that is wrong with arguments, in the order of the places; no message tells one of the `secrets`.
-
-    Before they are `evaluated`, whatever an expression could still put right is passed over.
-    """
-    found = [
-        ArgumentProblem(path, message, hint)
-        for path, message, hint, settled in findings(schema, arguments, secrets)
-        if evaluated or settled
-    ]
-    return sorted(found, key=lambda problem: [str(key) for key in problem.path])
-
-
-def coerce(texts: Mapping[str, str], schema: Schema) -> dict[str, object]:
-    """Return what was typed as `name=value` as the schema wants it: numbers, lists and so on, written as JSON.
-
-    What wants to be a text stays one, and so does what is no JSON: the schema will say what is wrong with it.
-    """
-    wanted = schema.get("properties", {})
-    return {name: _coerced(text, wanted.get(name, {})) for name, text in texts.items()}
 
 
 def _coerced(text: str, schema: Schema) -> object:
@@ -271,10 +262,10 @@ def _coerced(text: str, schema: Schema) -> object:
 
 
 def finding_of(error: Any, secrets: frozenset[str]) -> Finding:
-    """Return what a validator found, in words; settled, unless an expression in the value could still put it right."""
-    settled = error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
+    """Return a validator's error as a finding; certain, unless an expression in the value could still correct it."""
+    certain = error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
     found = _problem(error, secrets)
-    return found.path, found.message, found.hint, settled
+    return found.path, found.message, found.hint, certain
 
 
 def _problem(error: Any, secrets: frozenset[str]) -> ArgumentProblem:
@@ -296,7 +287,7 @@ def _problem(error: Any, secrets: frozenset[str]) -> ArgumentProblem:
             return ArgumentProblem(
                 path, f"{_named(path)} must be one of {wanted}, not {_shown(redact(error.instance, secrets))}"
             )
-    return ArgumentProblem(path, f"{_named(path)}: {' '.join(redact(error.message, secrets).split())[:_LONGEST]}")
+    return ArgumentProblem(path, f"{_named(path)}: {' '.join(redact(error.message, secrets).split())[:_MAX_SHOWN]}")
 
 
 def _unknown(path: Path, error: Any) -> ArgumentProblem:
@@ -312,4 +303,4 @@ def _named(path: Path) -> str:
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
