@@ -11,7 +11,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,8 +152,7 @@ def _plain(hint: Any) -> type:
 
 
 class SparkEngines:
-    """Opens executors of Spark, and runs queries. An `engine.select.SparkEngine`, and a
-    `models.types.sql.SqlEngine`."""
+    """Opens executors of Spark. An `engine.select.SparkEngine`."""
 
     def is_near(self, config: SparkConfig) -> bool:
         """Say whether some server runs already, here or elsewhere; a guess that takes no time, and starts nothing."""
@@ -161,6 +160,7 @@ class SparkEngines:
 
         return is_available(config)
 
+    @contextmanager
     def open(
         self, config: SparkConfig, needs: Needs, *, deadline: Deadline, progress: Progress | None
     ) -> Iterator[SparkExecutor]:
