@@ -167,7 +167,7 @@ def working(warm: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def wait(batches):
         import time
 
-        assert recipe.granted
+        assert recipe.aws_keys
         recipe.open()
         (tmp_path / "running").touch()
         while not (tmp_path / "over").exists():
