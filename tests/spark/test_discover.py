@@ -139,7 +139,9 @@ def test_tasks_that_run_twice_write_the_same_tree(spark, store, tmp_path, monkey
 def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
     secret = "only-the-kernel-may-know-this"
     keys_of_aws = StaticCredentials("me", secret, secret, None)
-    recipe = replace(fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, granted=keys_of_aws)
+    recipe = replace(
+        fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, aws_keys=keys_of_aws
+    )
 
     found = judged(spark, recipe, [divide(recipe.open(), 1)[0]], 1)
     found.explain(mode="extended")

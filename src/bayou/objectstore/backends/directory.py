@@ -42,8 +42,8 @@ from bayou.objectstore.backends.directory_files import (
     make_newer,
     no_directory,
     open_file,
+    os_reason,
     require_file,
-    why,
 )
 from bayou.objectstore.backends.directory_paths import (
     entries,
@@ -90,28 +90,8 @@ class LocalTransport:
         span: tuple[int, int] | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
+        most: int | None = None,
         timeout: float,
-    ) -> Fetched | None:
-        return self._get(key, span, if_match, if_none_match, None)
-
-    def get_limited(
-        self,
-        key: str,
-        most: int,
-        *,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        timeout: float,
-    ) -> Fetched | None:
-        return self._get(key, None, if_match, if_none_match, most)
-
-    def _get(
-        self,
-        key: str,
-        span: tuple[int, int] | None,
-        if_match: str | None,
-        if_none_match: str | None,
-        most: int | None,
     ) -> Fetched | None:
         with self._errors("GET", key), self._file(key) as file:
             meta = _meta(key, os.fstat(file.fileno()))
@@ -130,6 +110,17 @@ class LocalTransport:
             if len(data) != min(end, meta.size) - start or _meta(key, os.fstat(file.fileno())) != meta:
                 raise BadAnswer(f"{key} changed while it was read", hint="try again")
             return Fetched(meta, data, {})
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        return self.get(key, if_match=if_match, if_none_match=if_none_match, most=most, timeout=timeout)
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
         with self._errors("HEAD", key):
@@ -261,7 +252,7 @@ class LocalTransport:
             fsync_directory(directory)
             return _stored(os.fstat(file))
         except OSError as error:  # the new object is visible already, so this is no plain failure
-            raise Unavailable(f"PUT {key}: {why(error)}", hint="check the file system, and try again") from None
+            raise Unavailable(f"PUT {key}: {os_reason(error)}", hint="check the file system, and try again") from None
 
     def _require_early(self, directories: Sequence[str], name: str, condition: Condition, key: str) -> None:
         """Raise before the write if the condition does not hold now."""

@@ -109,8 +109,8 @@ def from_os(error: OSError, verb: str, key: str, root: Path) -> StoreError:
     if error.errno == errno.ELOOP:
         return link_refused(key)
     if error.errno in _TRANSIENT:
-        return Unavailable(f"{verb} {key}: {why(error)}", hint="check the file system, and try again")
-    return Rejected(f"{verb} {key}: {why(error)}", hint=_HINTS.get(error.errno or 0))
+        return Unavailable(f"{verb} {key}: {os_reason(error)}", hint="check the file system, and try again")
+    return Rejected(f"{verb} {key}: {os_reason(error)}", hint=_HINTS.get(error.errno or 0))
 
 
 def _absent(error: OSError, verb: str, key: str, root: Path) -> StoreError:
@@ -135,5 +135,5 @@ def link_refused(key: str) -> Rejected:
     )
 
 
-def why(error: OSError) -> str:
+def os_reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)

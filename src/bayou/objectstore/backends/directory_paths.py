@@ -33,17 +33,13 @@ def is_reserved(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def open_root(root: Path) -> int:
-    return os.open(root, _ROOT)
-
-
 def open_below(root: Path, names: Sequence[str], key: str, *, make: bool = False) -> int:
     """Return a descriptor of a directory below the root, which the caller closes.
 
     Raise `FileNotFoundError` if a directory is missing (unless `make`), `NotADirectoryError` if a path component is a
     file, and `Rejected` if it is a link.
     """
-    directory = open_root(root)
+    directory = os.open(root, _ROOT)
     try:
         for name in names:
             inner = _enter(directory, name, key, make=make)
@@ -63,31 +59,6 @@ def opened(root: Path, names: Sequence[str], key: str) -> Iterator[int]:
         yield directory
     finally:
         os.close(directory)
-
-
-def _enter(directory: int, name: str, key: str, *, make: bool) -> int:
-    try:
-        return _open(directory, name, key)
-    except FileNotFoundError:
-        if not make:
-            raise
-    # Other processes may create and remove the directory meanwhile; `_open` reports anything else in its place.
-    with contextlib.suppress(FileNotFoundError, FileExistsError):
-        os.mkdir(name, dir_fd=directory)
-    return _open(directory, name, key)
-
-
-def _open(directory: int, name: str, key: str) -> int:
-    try:
-        return os.open(name, _BELOW, dir_fd=directory)
-    except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
-        # A directory is here again if a link replaced it only for a moment. V4: then nothing is absent.
-        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
-        if stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
-            raise link_refused(key) from None
-        raise
 
 
 def entries(directory: int, prefix: str) -> list[tuple[str, str]]:
@@ -119,34 +90,59 @@ def walk(root: Path, names: Sequence[str], prefix: str, after: str | None) -> It
     may be a million more below it.
     """
     beyond = None if after is None else os.fsencode(after)
-    opened_path = _OpenPath(root, names)
+    current = _OpenPath(root, names)
     try:
-        if not opened_path.reopen(prefix):
+        if not current.reopen(prefix):
             return
-        levels = [iter(entries(opened_path.directory, prefix))]
+        levels = [iter(entries(current.directory, prefix))]
         while levels:
             for key, name in levels[-1]:
                 bytewise = os.fsencode(key)
                 if key.endswith("/") and len(bytewise) > limits.KEY_BYTES:
                     if beyond is None or bytewise[:-1] > beyond:
                         with contextlib.suppress(FileNotFoundError):
-                            yield key[:-1], os.stat(name, dir_fd=opened_path.directory, follow_symlinks=False)
+                            yield key[:-1], os.stat(name, dir_fd=current.directory, follow_symlinks=False)
                 elif key.endswith("/"):
                     wanted = beyond is None or bytewise > beyond or beyond.startswith(bytewise)
-                    if wanted and opened_path.enter(name, key):
-                        levels.append(iter(entries(opened_path.directory, key)))
+                    if wanted and current.enter(name, key):
+                        levels.append(iter(entries(current.directory, key)))
                         break
                 elif beyond is None or bytewise > beyond:
-                    status = file_status(opened_path.directory, name)
+                    status = file_status(current.directory, name)
                     if status is not None:
                         yield key, status
             else:
                 levels.pop()
-                opened_path.leave()
-                if levels and not opened_path.reopen(prefix):
+                current.leave()
+                if levels and not current.reopen(prefix):
                     levels[-1] = iter(())
     finally:
-        opened_path.close()
+        current.close()
+
+
+def _enter(directory: int, name: str, key: str, *, make: bool) -> int:
+    try:
+        return _open(directory, name, key)
+    except FileNotFoundError:
+        if not make:
+            raise
+    # Other processes may create and remove the directory meanwhile; `_open` reports anything else in its place.
+    with contextlib.suppress(FileNotFoundError, FileExistsError):
+        os.mkdir(name, dir_fd=directory)
+    return _open(directory, name, key)
+
+
+def _open(directory: int, name: str, key: str) -> int:
+    try:
+        return os.open(name, _BELOW, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        # A directory is here again if a link replaced it only for a moment. V4: then nothing is absent.
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
+            raise link_refused(key) from None
+        raise
 
 
 class _OpenPath:

@@ -112,28 +112,7 @@ class RemoteTransport:
         span: tuple[int, int] | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
-        timeout: float,
-    ) -> Fetched | None:
-        return self._get(key, span, if_match, if_none_match, None, timeout)
-
-    def get_limited(
-        self,
-        key: str,
-        most: int,
-        *,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        timeout: float,
-    ) -> Fetched | None:
-        return self._get(key, None, if_match, if_none_match, most, timeout)
-
-    def _get(
-        self,
-        key: str,
-        span: tuple[int, int] | None,
-        if_match: str | None,
-        if_none_match: str | None,
-        most: int | None,
+        most: int | None = None,
         timeout: float,
     ) -> Fetched | None:
         options: dict[str, Any] = {}
@@ -161,6 +140,17 @@ class RemoteTransport:
             received = "more than" if len(data) > wanted else f"{len(data)} bytes of"
             raise BadAnswer(f"GET {key} on {self._url} brought {received} {wanted}", hint="try again")
         return Fetched(meta, data, result.attributes)
+
+    def get_limited(
+        self,
+        key: str,
+        most: int,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float,
+    ) -> Fetched | None:
+        return self.get(key, if_match=if_match, if_none_match=if_none_match, most=most, timeout=timeout)
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
         try:

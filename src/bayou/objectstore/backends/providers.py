@@ -59,7 +59,7 @@ def s3_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
         return S3Store(url.bucket, config=config, credential_provider=provider, **arguments)  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
-        from bayou.objectstore.backends import strict_listing  # noqa: PLC0415  (hardly ever needed)
+        from bayou.objectstore.backends import strict_listing  # noqa: PLC0415  (rarely needed)
 
         return strict_listing.s3(url.bucket, transport_url, config, provider)(prefix, after, timeout)
 
