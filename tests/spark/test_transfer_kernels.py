@@ -171,13 +171,13 @@ def test_what_is_appended_meanwhile_is_not_looked_at(place, uploads):
 
 def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_them(place, monkeypatch):
     opened: dict[str, bool] = {}
-    as_it_is = executor._as_it_is
+    as_it_is = executor._open_regular
 
     def watched(path: str, flags: int) -> int:
         opened[Path(path).name] = threading.current_thread() is threading.main_thread()
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(executor, "_as_it_is", watched)
+    monkeypatch.setattr(executor, "_open_regular", watched)
     uploads = [
         place.write(f"files/{size}", b"x" * size)
         for size in (1, executor._SMALL_BYTES, executor._SMALL_BYTES + 1, 1 << 20)
@@ -196,13 +196,13 @@ def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_th
 @pytest.mark.parametrize("slow", [False, True])
 def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
     by_main: list[bool] = []
-    as_it_is = executor._as_it_is
+    as_it_is = executor._open_regular
 
     def watched(path: str, flags: int) -> int:
         by_main.append(threading.current_thread() is threading.main_thread())
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(executor, "_as_it_is", watched)
+    monkeypatch.setattr(executor, "_open_regular", watched)
     monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
     uploads = [place.write(f"files/{at}", b"x") for at in range(executor._SAMPLE + 20)]
 
