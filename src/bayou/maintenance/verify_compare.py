@@ -58,7 +58,7 @@ DAMAGED, OCCUPIED = "damaged", "occupied"
 of the trash (V25); a damaged node; a directory that holds payload."""
 
 
-_AT_ONCE = 2000
+_BATCH = 2000
 """Entries whose objects are requested or read together."""
 
 
@@ -122,7 +122,7 @@ class SectionComparison:
             for path, group in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
                 # Taking the whole group has read every node before the next entry, and so every damaged node that may
                 # hide this path.
-                yield from self._judge_path(path, [one for _, one in group])
+                yield from self._judge_path(path, [item for _, item in group])
                 yield from self._take_side_findings()
         yield from self._release_waiting(None)
         yield from self._take_side_findings()
@@ -134,14 +134,12 @@ class SectionComparison:
 
     def _judge_path(self, path: bytes, known: Sequence[Entry | ObjectMeta | None]) -> Iterator[Finding]:
         """Judge everything known of one path: its entry, its objects, and whether the trash names it (None)."""
-        entry = next((known_thing for known_thing in known if isinstance(known_thing, Entry)), None)
+        entry = next((item for item in known if isinstance(item, Entry)), None)
         found: dict[str, ObjectMeta] = {}
-        for known_thing in known:
+        for item in known:
             # A listing may have an object and a "folder" under one key: the object is the one with bytes.
-            if isinstance(known_thing, ObjectMeta) and (
-                known_thing.key not in found or known_thing.size > found[known_thing.key].size
-            ):
-                found[known_thing.key] = known_thing
+            if isinstance(item, ObjectMeta) and (item.key not in found or item.size > found[item.key].size):
+                found[item.key] = item
         plain = next((key for key in found if keys.parse_payload(key).push is None), None)
         yield from self._release_waiting(path, occupied=entry is not None or plain is not None)
         if entry is not None:
@@ -162,9 +160,9 @@ class SectionComparison:
             self._missing.append(entry)
         elif finding == READ:
             self._unread.append(entry)
-        if len(self._missing) == _AT_ONCE:
+        if len(self._missing) == _BATCH:
             yield from self._by_name()
-        if len(self._unread) >= _AT_ONCE:
+        if len(self._unread) >= _BATCH:
             yield from self._read()
 
     def _by_name(self) -> Iterator[Finding]:
@@ -208,8 +206,8 @@ class SectionComparison:
     def _objects(self, spool: SortedSpool) -> Iterator[tuple[bytes, ObjectMeta]]:
         """Yield the listed payload objects in the order of their paths; refused keys become findings."""
         rows = iter(spool)
-        while some := list(islice(rows, _AT_ONCE)):
-            listed = [(row[0], ObjectMeta(key_text(row[2]), *row[3:])) for row in some]
+        while batch := list(islice(rows, _BATCH)):
+            listed = [(row[0], ObjectMeta(key_text(row[2]), *row[3:])) for row in batch]
             listed = [(path, meta) for path, meta in listed if self._others.isdisjoint(parents(meta.key))]
             folders = folder_markers(self._store, [meta for _, meta in listed])
             for path, meta in listed:
