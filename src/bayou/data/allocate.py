@@ -4,8 +4,8 @@ A writer stages a version in a directory beside its item, and gives it its numbe
 empty directory. A writer that loses the race for a number, to this machine or to another that shares the directory,
 takes the next. So nothing is ever replaced, no half version is ever visible, and a writer that dies uses up no number.
 
-`renumber` is the rule by which sync resolves two versions with one number (section 5 of the design). Every sync loads
-this module, so it imports little.
+`renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11). Every sync
+loads this module, so it imports little.
 """
 
 from __future__ import annotations
