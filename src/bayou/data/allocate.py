@@ -5,8 +5,7 @@ empty directory. A writer that loses the race for a number, to this machine or t
 takes the next. So nothing is ever replaced, no half version is ever visible, and a writer that dies uses up no number.
 
 `renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11). Every sync
-loads
-this module, so it imports little.
+loads this module, so it imports little.
 """
 
 from __future__ import annotations

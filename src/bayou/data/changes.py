@@ -102,20 +102,25 @@ def apply_changeset(context: DataContext, changeset: ChangeSet) -> list[Metadata
 def consistent_read(context: DataContext, read: Callable[[], T]) -> T:
     """Return what `read` returns while no change set of this repo is half applied.
 
-    A reader waits for a change that is under way, but only for seconds: after that it reads what there is.
+    A reader waits for a change that is under way, and takes the lock if changes follow each other faster than it reads.
+    Only a single change that takes longer than a reader waits is seen in part.
     """
     repo = context.repo
     until = time.monotonic() + _READ_TIMEOUT_S
     attempts = 0
     while attempts < _MIN_ATTEMPTS or time.monotonic() < until:
         attempts += 1
-        if pending_changesets(repo) and not _try_finish(context, _READ_TIMEOUT_S):
-            break
+        if pending_changesets(repo):
+            with _finished(context, _READ_TIMEOUT_S) as held:
+                if not held:
+                    return read()
         before = _directory_mtime(repo)
         answer = read()
-        if _directory_mtime(repo) == before:
+        # Two change sets within one tick of the file system's clock leave the same mtime.
+        if _directory_mtime(repo) == before and not pending_changesets(repo):
             return answer
-    return read()
+    with _finished(context, _READ_TIMEOUT_S):
+        return read()
 
 
 def pending_changesets(repo: Repo) -> list[Path]:
@@ -134,7 +139,8 @@ def pending_changesets(repo: Repo) -> list[Path]:
 def finish_pending(context: DataContext) -> None:
     """Finish the change sets of dead processes when records are opened, unless another process does that now."""
     if pending_changesets(context.repo):
-        _try_finish(context)
+        with _finished(context, 0.0):
+            pass
 
 
 def finish_pending_changesets(repo: Repo, connection: Connection | None = None) -> None:
@@ -146,18 +152,20 @@ def finish_pending_changesets(repo: Repo, connection: Connection | None = None) 
             pass
 
 
-def _try_finish(context: DataContext, timeout: float = 0.0) -> bool:
-    """Finish pending change sets if their lock is free in time; return whether it was."""
+@contextlib.contextmanager
+def _finished(context: DataContext, timeout: float) -> Iterator[bool]:
+    """Hold the lock, with pending change sets finished, if it is free in time; yield whether it was."""
     lock = _lock(context.repo)
-    if not lock.acquire(timeout):
-        return False
+    held = lock.acquire(timeout)
     try:
-        # A failure, as on a full disk, does not keep a reader from reading; the next change raises it.
-        with contextlib.suppress(BayouError):
-            _finish_all(context)
+        if held:
+            # A failure, as on a full disk, does not keep a reader from reading; the next change raises it.
+            with contextlib.suppress(BayouError):
+                _finish_all(context)
+        yield held
     finally:
-        lock.release()
-    return True
+        if held:
+            lock.release()
 
 
 def _finish_all(context: DataContext) -> None:
