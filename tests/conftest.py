@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from bayou.core import limits
 from bayou.data.query import evaluator
 from bayou.engine import select
+from bayou.objectstore.retry import RetryPolicy
 from bayou.spark.executor import SparkEngines
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ def expression_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(evaluator, "_idle", [])
 
     return set_limits
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat failed requests at once."""
+    monkeypatch.setattr(RetryPolicy, "backoff", lambda *_: 0.001)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pkgutil
 import re
 import socket
 import subprocess
@@ -210,6 +211,31 @@ def test_the_readmes_first_session_runs_as_written(tmp_path):
     assert "all is well" in typed.stdout
     assert ran.stderr == ""
     assert ran.stdout.split() == ["1", "2"]
+
+
+def names_in_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield what no tool follows: imports in the texts of child scripts, and names that a test patches."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for module, names in re.findall(r"^from (bayou[\w.]*) import ([\w ,]+)", node.value, re.MULTILINE):
+                yield from ((node.lineno, f"{module}.{name.split()[0]}") for name in names.split(","))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("patch", "setattr"):
+            target = node.args[0]
+            raising = all(keyword.arg != "raising" for keyword in node.keywords)
+            if raising and isinstance(target, ast.Constant) and str(target.value).startswith("bayou."):
+                yield node.lineno, str(target.value)
+
+
+def test_what_tests_name_in_texts_exists():
+    missing = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for line, name in names_in_texts(ast.parse(path.read_text())):
+            try:
+                pkgutil.resolve_name(name)
+            except (AttributeError, ImportError):
+                missing.append(f"{path.relative_to(ROOT)}:{line} {name}")
+
+    assert missing == []
 
 
 def test_no_file_names_somebodys_home():

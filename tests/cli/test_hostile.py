@@ -45,7 +45,6 @@ def check(text: str) -> None:
 @pytest.fixture
 def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
     """A clone in which everything that can have a text has that one."""
-    monkeypatch.setattr("bayou.sync.commit.commit.identity", lambda: HOSTILE, raising=False)
     monkeypatch.setattr("bayou.sync.context.identity", lambda: HOSTILE)
     clone = team.clone("ann")
     repo = clone.repo

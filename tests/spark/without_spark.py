@@ -32,7 +32,7 @@ def without_spark() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bulk, "run", lambda self, what, job: job(SparkExecutor(None), self.datastore.url))
         patch.setattr(plan, "compare", compare)
-        patch.setattr(plan, "ended_by", lambda *_: nullcontext())
+        patch.setattr(plan, "interrupt_at_deadline", lambda *_: nullcontext())
         patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
         opened: dict[str, Store] = {}
         for source in (index_entries, sync_inputs):

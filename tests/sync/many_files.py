@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.report import SyncReport
 from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
@@ -17,11 +16,10 @@ SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in rang
 
 
 @pytest.fixture(autouse=True)
-def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_connections(no_backoff: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that 200 files are many; and failed requests are repeated at once. Files are quick to read here."""
     monkeypatch.setenv("BAYOU_CONCURRENCY", str(THREADS))
     monkeypatch.setattr("bayou.sync.transfer.executor._QUICK_S", 60.0)
-    monkeypatch.setattr(RetryPolicy, "pause", lambda self, attempt: 0.001)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.index.discovery import discover
 from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.run import run
 from bayou_testing.faults import Fail, Hold, Rule
 from bayou_testing.faulty import Fault
@@ -211,11 +210,10 @@ def test_f053_a_forbidden_listing_is_no_empty_bucket(
 
 @pytest.mark.parametrize("verb", ["setup", "sync", "push"])
 def test_f053_a_listing_that_breaks_off_is_no_short_bucket(
-    team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, verb: str
+    team: Team, wire: Wire, no_backoff: None, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     lay_files(team, *FOUND)
     monkeypatch.setattr("bayou.objectstore.backends.directory._PAGE", 2)
-    monkeypatch.setattr(RetryPolicy, "pause", lambda *_: 0.0)
     wire.cut(Fault("list", "^$", nth=2, times=1000, error=lambda: Unavailable("503 from the store")))
     a = newcomer(team, "a") if verb == "setup" else team.clone("a")
     config = a.repo.file.read_text()

@@ -13,7 +13,6 @@ from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownForm
 from bayou.engine.parts import objects
 from bayou.maintenance import api
 from bayou.objectstore import keys
-from bayou.objectstore.retry import RetryPolicy
 from bayou_testing.faults import Fail, Hold, LoseResponse, Rule
 from bayou_testing.proxy import HttpProxy
 from tests.maintenance.setups import newcomer, set_up
@@ -30,10 +29,7 @@ SCARCE = 3
 """Seconds that a thread may take to get somewhere; only ever waited for when a test fails."""
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeat failed requests at once."""
-    monkeypatch.setattr(RetryPolicy, "pause", lambda self, attempt: 0.001)
+pytestmark = pytest.mark.usefixtures("no_backoff")
 
 
 def commits(clone: Clone) -> list[tuple[int, int]]:

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from bayou.data.allocate import renumber
-from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
 from bayou_testing.faulty import Crash, Fault, crash, lost_answer
@@ -82,19 +81,13 @@ def play(team: Team, wire: Wire, rng: random.Random, steps: int) -> None:
         assert clone.status().in_sync
 
 
-@pytest.fixture
-def swift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait before a request is repeated."""
-    monkeypatch.setattr(RetryPolicy, "pause", lambda *_: 0.0)
-
-
-@pytest.mark.usefixtures("swift")
+@pytest.mark.usefixtures("no_backoff")
 def test_whatever_three_clones_do_every_version_is_there_once(team: Team, wire: Wire, rng: random.Random) -> None:
     play(team, wire, rng, 40)
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("swift")
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("round_", range(20))
 def test_whatever_three_clones_do_every_version_is_there_once_at_length(
     team: Team, wire: Wire, rng: random.Random, round_: int

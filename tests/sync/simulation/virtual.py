@@ -114,7 +114,7 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         # No signal has to get through to anybody who waits for a request.
         patch("bayou.objectstore.retry.run_interruptible", lambda call: call()),
         patch("bayou.objectstore.store.run_interruptible", lambda call: call()),
-        patch("bayou.objectstore.listing.watched", lambda call, _: call()),
+        patch("bayou.objectstore.listing.run_cancellable", lambda call, _: call()),
     ]
     with _all(patches):
         yield
