@@ -37,7 +37,7 @@ from bayou.sync.transfer.pull import IncomingFile, downloads
 if TYPE_CHECKING:
     from bayou.spark.plan import Planned
     from bayou.spark.session import Session
-    from bayou.spark.transfer import SparkMover
+    from bayou.spark.transfer import SparkTransfer
 
 _NAMED = 3
 
@@ -81,12 +81,14 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator[SparkMover]:
+def _moving(context: SyncContext, spark: Session, recipe: StoreSpec) -> Iterator[SparkTransfer]:
     """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
-    from bayou.spark.transfer import SparkMover  # noqa: PLC0415
+    from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
 
     before = context.mover
-    mover = SparkMover(spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline)
+    mover = SparkTransfer(
+        spark, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
+    )
     context.mover = mover
     try:
         yield mover
@@ -125,7 +127,9 @@ def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
 class _Large:
     """One pass: what was found, and the store as of the window that was last committed."""
 
-    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: SparkMover) -> None:
+    def __init__(
+        self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: SparkTransfer
+    ) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view

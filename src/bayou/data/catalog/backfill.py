@@ -310,9 +310,9 @@ class Backfill(Struct, frozen=True):
 
 def _cache_parts(root: Path, tasks: int) -> Sequence[Part]:
     from bayou.engine.parts import groups  # noqa: PLC0415
-    from bayou.spark.sources.source import places  # noqa: PLC0415
+    from bayou.spark.sources.source import subtrees  # noqa: PLC0415
 
-    found = places(root, tasks * _PLACES_PER_TASK)
+    found = subtrees(root, tasks * _PLACES_PER_TASK)
     named = [place for place in found if place is not None and place.partition("/")[0] in ROOTS]
     return [Part(below=some) for some in groups(ROOTS if None in found else named, tasks)]
 

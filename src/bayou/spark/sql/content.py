@@ -17,11 +17,11 @@ import pyarrow
 from msgspec import Struct
 
 from bayou.core.errors import BayouError, ContentDamaged, NotFound, RecordError
+from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore import Store
 from bayou.objectstore.spec import StoreSpec
 from bayou.repo import Repo
-from bayou.spark.shared_fs import store_of
 from bayou.spark.sql.base import BaseView
 from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
@@ -72,7 +72,7 @@ _THREADS = 16
 
 
 class Wanted(Struct, frozen=True):
-    """A version whose content is wanted; `path` is that of its raw file, which may have grown beyond `size` (streaming)."""
+    """A version whose content is wanted. The raw file at `path` may have grown beyond `size`, if it is streaming."""
 
     path: str
     size: int

@@ -205,7 +205,7 @@ class Query(Struct, frozen=True):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Translate errors while the query runs; stop it on the server if the caller gives up (Ctrl-C, a closed iterator)."""
+        """Translate errors while the query runs; stop it on the server if the caller gives up."""
         from grpc import RpcError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
