@@ -347,7 +347,7 @@ def test_a_server_that_does_not_take_our_settings_is_no_way_round(shelf, canary,
         spark.conf.set("spark.sql.runSQLOnFiles", "true")
 
     monkeypatch.setattr(query, "restrict_session", unrestricted)
-    monkeypatch.setattr(query, "check_question", lambda text, _: Question("", f"({text})"))
+    monkeypatch.setattr(query, "parse_read_only", lambda text, _: Question("", f"({text})"))
     for relation in ("text", "transform"):
         text = f"SELECT * FROM {canary.relations()[relation]}"
         with (
