@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 DEMO = [sys.executable, str(ROOT / "demo" / "run.py")]
 pytestmark = pytest.mark.timeout(600)
 
-NO_JAVA = "import bayou.spark.java\nbayou.pipeline.java.PLACES = ()\n"
+NO_JAVA = "import bayou.spark.java\nbayou.spark.java.USUAL_HOMES = ()\n"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bayou.spark.java import Java, find_java
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Install a Java that says its version, in its `release` file or only when it is run."""
-    monkeypatch.setattr(java, "PLACES", (f"{tmp_path}/jvm/*",))
+    monkeypatch.setattr(java, "USUAL_HOMES", (f"{tmp_path}/jvm/*",))
 
     def make(name: str, version: str | None, spoken: str = "exit 1"):
         home = tmp_path / name

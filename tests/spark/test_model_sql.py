@@ -159,7 +159,7 @@ def test_what_is_no_question_is_refused_before_spark_is_started(repo, sql, monke
 def test_without_java_the_error_says_how_to_get_it(repo, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("bayou.spark.java.PLACES", ())
+    monkeypatch.setattr("bayou.spark.java.USUAL_HOMES", ())
 
     output = ask(repo, "SELECT 1")
 

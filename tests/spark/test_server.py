@@ -679,7 +679,7 @@ def test_a_remote_is_shown_without_its_token(command, monkeypatch, tmp_path):
 
 def test_without_java_the_status_says_so_and_the_rest_is_one_line(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bayou.spark.java.PLACES", ())
+    monkeypatch.setattr("bayou.spark.java.USUAL_HOMES", ())
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", "")
 

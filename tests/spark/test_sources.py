@@ -19,7 +19,7 @@ from bayou.spark.arrow import batch_to_entries, entries_to_batch
 from bayou.spark.discover import listed
 from bayou.spark.sources.index_entries import entries, leaf_refs
 from bayou.spark.sources.source import files, read
-from bayou.worktree.scan import Found, places, scan
+from bayou.worktree.scan import Found, scan, subtrees
 from tests.index.reference import entry, some
 
 KEYS = [
@@ -97,10 +97,10 @@ def test_the_places_of_a_tree_hold_every_file_once(tmp_path):
 
     for wanted in (1, 4, 100):
         found = [
-            path for some in places(root, wanted) for one in read(root, [some]) for path in one["path"].to_pylist()
+            path for some in subtrees(root, wanted) for one in read(root, [some]) for path in one["path"].to_pylist()
         ]
         assert sorted(found) == sorted(one.path for one in scan(root))
-    assert places(root, 100)[0] is not None
+    assert subtrees(root, 100)[0] is not None
 
 
 def tree(tmp_path: Path) -> Path:

@@ -19,7 +19,7 @@ from bayou.engine.parts import REQUEST
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark import transfer
 from bayou.spark.kernels.transfer import Kernel
-from bayou.spark.transfer import SparkMover
+from bayou.spark.transfer import SparkTransfer
 from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload
 from bayou.worktree.staging import StagingArea
 from tests.spark.test_transfer_kernels import Place, entry
@@ -43,12 +43,12 @@ def uploads(place) -> list[Upload]:
 
 
 @pytest.fixture
-def mover(spark, place) -> SparkMover:
-    return SparkMover(spark, place.recipe, place.store, place.tree, place.staging)
+def mover(spark, place) -> SparkTransfer:
+    return SparkTransfer(spark, place.recipe, place.store, place.tree, place.staging)
 
 
 def moved(
-    mover: SparkMover | ThreadTransfer, place: Place, uploads: list[Upload]
+    mover: SparkTransfer | ThreadTransfer, place: Place, uploads: list[Upload]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Push everything and bring it back; return what then is in the store and what was staged, by path."""
     sent = {one.path: one for one in mover.upload(iter(uploads), COUNT) if isinstance(one, Upload)}
@@ -60,7 +60,7 @@ def moved(
     return place.files(), {one.path: one.file.read_bytes() for one in came}
 
 
-def meddled(mover: SparkMover, wrap: Callable[[Kernel], Kernel]) -> SparkMover:
+def meddled(mover: SparkTransfer, wrap: Callable[[Kernel], Kernel]) -> SparkTransfer:
     """Let something happen to every task of a mover."""
     run = mover._run
     meddling: Any = mover
@@ -201,7 +201,7 @@ def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     recipe = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
     store = recipe.open()
-    mover = SparkMover(spark, recipe, store, place.tree, place.staging)
+    mover = SparkTransfer(spark, recipe, store, place.tree, place.staging)
     threads = ThreadTransfer(store, place.tree, StagingArea(place.tree, place.staging))
     raised: list[BayouError] = []
 
@@ -217,7 +217,7 @@ def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark
 
 def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark, place, uploads, tmp_path):
     deadline = Deadline.after(240)
-    mover = SparkMover(spark, place.recipe, place.store, place.tree, place.staging, deadline=deadline)
+    mover = SparkTransfer(spark, place.recipe, place.store, place.tree, place.staging, deadline=deadline)
     mark = tmp_path / "mark"
 
     def stalls(kernel: Kernel) -> Kernel:

@@ -28,20 +28,20 @@ from bayou.spark.arrow import entries_to_batch
 from bayou.spark.kernels import transfer
 from bayou.spark.kernels.plan import Kept
 from bayou.spark.kernels.transfer import (
-    Came,
+    DownloadResults,
     Downloads,
     Reports,
-    Sent,
     TransferRow,
+    UploadResults,
     Uploads,
-    error_of,
-    in_batches,
-    in_rows,
     outcomes,
-    reporting,
-    to_batch,
-    told,
+    report_done,
+    result_rows,
+    task_error,
+    to_batches,
+    to_rows,
     upload_row,
+    uploads_to_batch,
 )
 from bayou.spark.transfer import divide
 from bayou.sync.report import Failure
@@ -77,7 +77,7 @@ class Place:
         return {path for path in self.staging.rglob("*") if path.is_file()}
 
     def upload(self, uploads: list[Upload]) -> list[TransferRow]:
-        return rows_of(Uploads(self.recipe, self.tree)([to_batch(uploads)]))
+        return rows_of(Uploads(self.recipe, self.tree)([uploads_to_batch(uploads)]))
 
     def download(self, entries: list[Entry]) -> list[TransferRow]:
         return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
@@ -94,7 +94,7 @@ def completed(found: Iterable[Any], kind: type[T]) -> list[T]:
 
 
 def rows_of(batches) -> list[TransferRow]:
-    return [row for found in batches for row in in_rows(found)]
+    return [row for found in batches for row in to_rows(found)]
 
 
 def by_path(rows: list[TransferRow]) -> dict[str, str]:
@@ -131,7 +131,7 @@ def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
     rows = place.upload(uploads)
 
     assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
-    results = completed(outcomes(rows, Sent({one.path: one for one in uploads}), place.store), Upload)
+    results = completed(outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store), Upload)
     again = ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging))
     assert {one.path: one.stored.etag is not None for one in results} == {
         one.path: one.stored.etag is not None for one in completed(again.upload(uploads, len(uploads)), Upload)
@@ -152,7 +152,7 @@ def test_v11_a_task_that_runs_twice_writes_the_same_bytes_to_the_same_keys(place
 
 
 def test_t13_an_upload_by_a_task_may_have_been_made_by_another_attempt_too(place, uploads):
-    results = outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store)
+    results = outcomes(place.upload(uploads), UploadResults({one.path: one for one in uploads}), place.store)
 
     assert all(one.stored.repeated for one in completed(results, Upload))
 
@@ -163,7 +163,7 @@ def test_a_file_that_changed_meanwhile_is_left_for_the_next_push(place, uploads)
 
     rows = place.upload(uploads)
 
-    found = completed(outcomes(rows, Sent({one.path: one for one in uploads}), place.store), Upload)
+    found = completed(outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store), Upload)
     results = {one.path: one for one in found}
     assert [path for path, one in results.items() if one.stored is None] == [uploads[7].path, uploads[8].path]
     assert not place.object_of(uploads[7]).exists()
@@ -175,7 +175,7 @@ def test_nobody_waits_for_a_fifo_in_the_place_of_a_file(place, uploads):
     file.unlink()
     os.mkfifo(file)
 
-    results = list(outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store))
+    results = list(outcomes(place.upload(uploads), UploadResults({one.path: one for one in uploads}), place.store))
 
     (failed,) = (one for one in results if isinstance(one, Failure))
     assert (failed.path, failed.code) == (uploads[5].path, "tree_error")
@@ -240,7 +240,7 @@ def test_what_is_wrong_with_one_path_is_told_beside_the_others(place, uploads):
     link.unlink()
     link.symlink_to(place.tree / uploads[4].path)
 
-    results = list(outcomes(place.upload(uploads), Sent({one.path: one for one in uploads}), place.store))
+    results = list(outcomes(place.upload(uploads), UploadResults({one.path: one for one in uploads}), place.store))
 
     (failed,) = (one for one in results if isinstance(one, Failure))
     assert (failed.path, failed.code) == (uploads[3].path, "unreadable")
@@ -269,7 +269,7 @@ def test_downloads_are_staged_and_durable(place, uploads, monkeypatch):
 
     rows = place.download([entry(one) for one in uploads])
 
-    results = completed(outcomes(rows, Came(place.staging), place.store), Downloaded)
+    results = completed(outcomes(rows, DownloadResults(place.staging), place.store), Downloaded)
     assert {one.path: one.file.read_bytes() for one in results} == {
         f"data/t/m/n/{at}/raw": b"x" * at for at in range(40)
     }
@@ -315,7 +315,9 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
     os.utime(plain, (1, 1))
     found = Entry("files/plain", None, 1, None, listed.etag, None, 0)
 
-    results = list(outcomes(place.download([*map(entry, uploads[5:7]), found]), Came(place.staging), place.store))
+    results = list(
+        outcomes(place.download([*map(entry, uploads[5:7]), found]), DownloadResults(place.staging), place.store)
+    )
 
     assert results[0] == Downloaded(uploads[5].path)
     failed = completed(results[1:], Failure)
@@ -324,11 +326,11 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
 
 def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
-    rows = rows_of(Uploads(place.recipe, place.tree, 0.0)([to_batch(uploads)]))
+    rows = rows_of(Uploads(place.recipe, place.tree, 0.0)([uploads_to_batch(uploads)]))
 
     assert by_path(rows) == {}
     with pytest.raises(DeadlinePassed):
-        list(outcomes(rows, Sent({}), place.store))
+        list(outcomes(rows, UploadResults({}), place.store))
 
 
 def test_what_stops_a_task_is_raised_as_what_it_was(place):
@@ -337,11 +339,13 @@ def test_what_stops_a_task_is_raised_as_what_it_was(place):
         place.store.put(keys.HEAD, b"")
         raise CannotConnect("nothing answers", hint="start it")
 
-    rows = rows_of(in_batches(told(broken(), lambda one: TransferRow("done", one.path, file="staged"), place.store)))
+    rows = rows_of(
+        to_batches(result_rows(broken(), lambda one: TransferRow("done", one.path, file="staged"), place.store))
+    )
     came: list[Any] = []
 
     with pytest.raises(CannotConnect, match="nothing answers") as caught:
-        came.extend(outcomes(rows, Came(Path("/staging")), place.store))
+        came.extend(outcomes(rows, DownloadResults(Path("/staging")), place.store))
 
     assert caught.value.hint == "start it"
     assert [row.outcome for row in rows] == ["done", "sent", "stopped"]  # V17: also what was sent in vain
@@ -349,14 +353,14 @@ def test_what_stops_a_task_is_raised_as_what_it_was(place):
 
 @pytest.mark.parametrize("kind", [CannotConnect, NotFound, TreeError])
 def test_an_error_keeps_its_class(kind):
-    made = error_of(TransferRow("stopped", code=kind.__name__, message="m", hint="h"))
+    made = task_error(TransferRow("stopped", code=kind.__name__, message="m", hint="h"))
 
     assert (type(made), made.message, made.hint) == (kind, "m", "h")
 
 
 @pytest.mark.parametrize("name", [DeleteFailed.__name__, "annotations", "Mapping", "gone"])
 def test_an_error_that_cannot_be_made_again_is_spark_s(name):
-    assert type(error_of(TransferRow("stopped", code=name, message="m"))) is SparkFailed
+    assert type(task_error(TransferRow("stopped", code=name, message="m"))) is SparkFailed
 
 
 def test_each_path_comes_once_however_often_it_is_told(place):
@@ -366,7 +370,9 @@ def test_each_path_comes_once_however_often_it_is_told(place):
         TransferRow("done", "files/a", file="three"),
     ]
 
-    assert [one.file.name for one in completed(outcomes(rows, Came(Path("/staging")), place.store), Downloaded)] == [
+    assert [
+        one.file.name for one in completed(outcomes(rows, DownloadResults(Path("/staging")), place.store), Downloaded)
+    ] == [
         "one",
         "two",
     ]
@@ -391,8 +397,8 @@ ROWS = st.builds(
 @given(st.lists(ROWS, max_size=20))
 def test_rows_cross_as_they_are(some):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "_AT_ONCE", 7)
-        assert rows_of(in_batches(some)) == some
+        patch.setattr(transfer, "_BATCH_ROWS", 7)
+        assert rows_of(to_batches(some)) == some
 
 
 DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS).map(
@@ -403,7 +409,7 @@ DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS)
 @given(st.lists(DONE, max_size=20), st.lists(st.integers(0, 200), max_size=4))
 def test_a_report_is_read_record_by_record_however_it_grows(tmp_path_factory, some, cuts):
     folder, grown = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("grown")
-    list(reporting(some, folder))
+    list(report_done(some, folder))
     (report,) = folder.iterdir()
     data = report.read_bytes()
     reports, at = Reports(grown), 0
@@ -428,11 +434,13 @@ def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_en
         """The uploads of a task, between which the driver looks."""
 
         def __iter__(self):
-            for row in told(executor.send_all(place.store, place.tree, uploads, len(uploads)), upload_row, place.store):
+            for row in result_rows(
+                executor.send_all(place.store, place.tree, uploads, len(uploads)), upload_row, place.store
+            ):
                 stored.extend(reports.new())
                 yield row
 
-    rows = list(reporting(Watched(), tmp_path / "reports"))
+    rows = list(report_done(Watched(), tmp_path / "reports"))
 
     # The last look is before the row that tells of requests: by then every upload has been reported.
     assert stored == [row for row in rows if row.outcome == "done"]
@@ -448,12 +456,12 @@ def test_only_what_is_done_is_reported_since_another_attempt_may_do_the_rest(tmp
         TransferRow("sent", code="put", requests=1),
     ]
 
-    assert list(reporting(rows, tmp_path)) == rows
+    assert list(report_done(rows, tmp_path)) == rows
     assert list(Reports(tmp_path).new()) == [TransferRow("done", "a")]
 
 
 def test_a_record_that_was_written_in_part_hides_no_other(tmp_path):
-    list(reporting([TransferRow("done", "a"), TransferRow("done", "b")], tmp_path))
+    list(report_done([TransferRow("done", "a"), TransferRow("done", "b")], tmp_path))
     (report,) = tmp_path.iterdir()
     (tmp_path / "full").write_bytes(report.read_bytes()[:7] + b"\n" + report.read_bytes())
 
@@ -529,9 +537,9 @@ def test_each_task_finds_its_own_records_in_the_file(tmp_path_factory, tasks):
     records = pyarrow.RecordBatch.from_pydict({"at": list(range(len(tasks)))})
     file = tmp_path_factory.mktemp("handed") / "out"
 
-    count = transfer.write(file, records, task_of)
+    count = transfer.write_records(file, records, task_of)
 
-    kernel = transfer.HandedOut(file, iter)
+    kernel = transfer.TaskKernel(file, iter)
     found = [[at for got in kernel(numbers(task)) for at in got.column(0).to_pylist()] for task in range(count)]
     assert found == [[at for at, mine in enumerate(task_of) if mine == task] for task in range(max(task_of) + 1)]
     assert list(kernel(numbers(0))) == list(kernel(numbers(0)))  # a task may run twice
@@ -540,16 +548,16 @@ def test_each_task_finds_its_own_records_in_the_file(tmp_path_factory, tasks):
 def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
     records = pyarrow.RecordBatch.from_pydict({"at": [1, 2]})
     with pytest.raises(ValueError, match="nothing to do for task 1"):
-        transfer.write(tmp_path / "out", records, [0, 2])
+        transfer.write_records(tmp_path / "out", records, [0, 2])
 
 
 def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
     some = [pyarrow.RecordBatch.from_pydict({"at": [1, 2]}), pyarrow.RecordBatch.from_pydict({"at": [3]})]
     kernel = Kept(iter, tmp_path)
 
-    names = [name for _ in range(2) for told in kernel(some) for name in told.column("file").to_pylist()]
+    names = [name for _ in range(2) for batch in kernel(some) for name in batch.column("file").to_pylist()]
 
-    assert len(set(names)) == 2  # of a task that runs twice, whoever is told of one reads one
+    assert len(set(names)) == 2  # each attempt at a task has a file of its own
     for name in names:
         assert parquet.read_table(tmp_path / name).column("at").to_pylist() == [1, 2, 3]
     assert list(kernel([])) == []
@@ -560,8 +568,8 @@ def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path
 def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploads, alone):
     broken = Failure(uploads[0].path, Unavailable.code, "503")
     tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
-    rows = [row for results in tasks for row in told(results, upload_row, place.store)]
-    came = raise_if_down(place.store, outcomes(rows, Sent({one.path: one for one in uploads}), place.store))
+    rows = [row for results in tasks for row in result_rows(results, upload_row, place.store)]
+    came = raise_if_down(place.store, outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]
 
 
@@ -570,6 +578,8 @@ def test_v4_a_store_that_does_not_answer_for_its_head_either_is_down(place, uplo
         raise Unavailable("503")
 
     monkeypatch.setattr(type(place.store), "head", down)
-    rows = told(iter([Failure(one.path, Unavailable.code, "503") for one in uploads[:3]]), pytest.fail, place.store)
+    rows = result_rows(
+        iter([Failure(one.path, Unavailable.code, "503") for one in uploads[:3]]), pytest.fail, place.store
+    )
     with pytest.raises(Unavailable):
-        list(raise_if_down(place.store, outcomes(rows, Sent({}), place.store)))
+        list(raise_if_down(place.store, outcomes(rows, UploadResults({}), place.store)))

@@ -1,6 +1,6 @@
-"""Records as Arrow batches and back. What crosses: text, int64, binary, and times in µs.
+"""Arrow batches: convert records to batches and back, stream results, and balance rows among tasks.
 
-A result as it comes: Arrow batches, part after part, and never the whole.
+Columns are text, int64, binary, boolean, double and times in µs. `batches` streams a result and never holds all of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ ENTRIES = pyarrow.schema(
     }
 )
 OBJECTS = pyarrow.schema({"key": BYTES, "size": INT, "etag": TEXT, "version": TEXT, "modified": TIME})
-"""A store's keys may be any bytes: only those that are payload are text."""
+"""An object of a listing. A key may be any bytes; only the keys of payload are text."""
+
+_BUCKETS = 64
+"""Buckets for each task: enough to balance the tasks, few enough for the driver to count."""
+
+REQUEST = 1 << 16
+"""The cost of a request besides its bytes, in bytes: a small file takes as long as this many bytes."""
 
 _NAMES = {
     TEXT: "string",
@@ -50,12 +56,12 @@ _NAMES = {
 
 
 def ddl(schema: pyarrow.Schema) -> str:
-    """Return a schema as Spark is told it."""
+    """Return a schema as a DDL string of Spark."""
     return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
 
 
 def batch(schema: pyarrow.Schema, columns: Iterable[Sequence[object]]) -> pyarrow.RecordBatch:
-    """Return a batch of columns that are in the schema's order; times are in ms, as records have them."""
+    """Return a batch of columns, which are in the schema's order; times are in ms, as in Bayou's records."""
     arrays = [
         pyarrow.array([None if ms is None else ms * 1000 for ms in column], INT).cast(TIME)  # type: ignore[operator]
         if field.type == TIME
@@ -74,7 +80,7 @@ def batches_of_rows(
 
 
 def rows(found: pyarrow.RecordBatch, names: Iterable[str]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of a batch as plain values, of these columns and in this order; times in ms."""
+    """Yield the rows of a batch as plain values of these columns, in this order; times in ms."""
     return zip(*(_values(found.column(name)) for name in names), strict=True)
 
 
@@ -86,7 +92,10 @@ def _values(column: pyarrow.Array) -> list[object]:
 
 
 def entries_to_batch(entries: Sequence[Entry]) -> pyarrow.RecordBatch:
-    """Return entries; a size or time that nothing is done by (V25) becomes the nearest that does not break a sum."""
+    """Return entries as a batch.
+
+    A size or time out of range, which no code acts on (V25), becomes the nearest value that overflows no sum.
+    """
     columns = {name: [getattr(entry, name) for entry in entries] for name in ENTRIES.names}
     columns["size"] = [min(max(size, -1), limits.SIZE_MAX + 1) for size in columns["size"]]
     first, last = limits.TIME_MS[0] - 1, limits.TIME_MS[-1] + 1
@@ -99,9 +108,9 @@ def batch_to_entries(found: pyarrow.RecordBatch) -> Iterator[Entry]:
 
 
 def objects_to_batch(objects: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
-    """Return a page of a listing; a key that is no text has its own bytes."""
-    columns: list[list[object]] = [[key_bytes(one.key) for one in objects]]
-    columns += [[getattr(one, name) for one in objects] for name in OBJECTS.names[1:]]
+    """Return a page of a listing as a batch; a key that is no text keeps its bytes."""
+    columns: list[list[object]] = [[key_bytes(meta.key) for meta in objects]]
+    columns += [[getattr(meta, name) for meta in objects] for name in OBJECTS.names[1:]]
     return batch(OBJECTS, columns)
 
 
@@ -114,13 +123,13 @@ def key_text(key: bytes) -> str:
 
 
 def batches(spark: SparkSession, frame: DataFrame) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the batches of a data frame in the order of its parts. Rows of Spark's cost far more."""
+    """Yield the batches of a data frame as they arrive, in the order of its partitions. `Row`s would cost far more."""
     plan = cast("ConnectFrame", frame)._plan
     for found in spark.client.to_table_as_iterator(plan.to_proto(spark.client), plan.observations):
-        if isinstance(found, pyarrow.Table):  # and not the schema, which comes first
+        if isinstance(found, pyarrow.Table):  # the schema comes first
             yield from found.to_batches()
 
 
 def tasks_of(spark: SparkSession) -> int:
-    """Return a number of tasks that keeps the cluster busy: what shuffles are told is made for it."""
+    """Return a number of tasks that keeps the cluster busy: the configured number of shuffle partitions."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -1,9 +1,9 @@
 """Run jobs (`engine.job`) as tasks of Spark, and what its planner does for a large sync (`sync.bulk`).
 
-Each part is a task: a kernel takes its number, does the part with the store client of its process, and yields rows as
-Arrow batches. The driver reads them as they come and never collects them.
+Each part of a job is a task: a kernel gets the part's number, runs the part with the store client of its process, and
+yields the rows as Arrow batches. The driver folds the rows as they arrive and never collects them.
 
-Spark, as `engine.select` is given it by the program's entry points. Nothing of Spark is loaded before it is used.
+`SparkEngines` is imported early, by the program's entry points, so it imports the rest of Spark only when it is used.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
     from bayou.index.tree import IndexTree
     from bayou.objectstore.spec import StoreSpec
     from bayou.objectstore.store import Store
-    from bayou.spark.transfer import SparkMover
+    from bayou.spark.transfer import SparkTransfer
     from bayou.sync.context import SyncContext
     from bayou.sync.plan.windows import Planned
 
 _PARTS_PER_TASK = 4
-"""More parts than run at once, so that one that takes long holds up no others."""
+"""More parts than tasks run at once, so that a long part leaves no core idle."""
 
-_AT_ONCE = 2000
-"""Rows of a batch."""
+_BATCH_ROWS = 2000
 
 _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: pyarrow.bool_()}
 """A `str` crosses as bytes: a key of a store need not be UTF-8."""
@@ -61,7 +60,7 @@ class SparkExecutor:
         self, session: SparkSession, *, deadline: Deadline | None = None, progress: Progress | None = None
     ) -> None:
         self.session = session
-        """For jobs that are DataFrames; parts of a job never see it."""
+        """For jobs that use DataFrames; the parts of a job do not use it."""
         self._deadline = deadline
         self._progress = progress
 
@@ -73,10 +72,10 @@ class SparkExecutor:
         spark, stage = self.session, job.stage
         with spark_errors(log_of(spark)), interrupt_at_deadline(spark, self._deadline), interrupt_on_error(spark):
             parts = job.parts(self.slots * _PARTS_PER_TASK)
-            found = read_parts(spark, schema_of(job.row), parts, _Run(job))
+            frame = read_parts(spark, schema_of(job.row), parts, _Run(job))
             with (
                 watching(spark, self._progress, stage.what, files=stage.files, bytes=stage.bytes),
-                closing(self._rows(job.row, batches(spark, found))) as rows,
+                closing(self._rows(job.row, batches(spark, frame))) as rows,
             ):
                 return job.fold(rows)
 
@@ -93,33 +92,33 @@ class SparkExecutor:
         with spark_errors(log_of(self.session)):
             return plan(self.session, recipe, context, remote, folder)
 
-    def mover(self, recipe: StoreSpec, context: SyncContext) -> SparkMover:
-        from bayou.spark.transfer import SparkMover  # noqa: PLC0415
+    def mover(self, recipe: StoreSpec, context: SyncContext) -> SparkTransfer:
+        from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
 
-        return SparkMover(
+        return SparkTransfer(
             self.session, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
         )
 
     def _rows(self, row: type[Row], found: Iterator[pyarrow.RecordBatch]) -> Generator[Row, None, None]:
-        for some in found:
+        for batch in found:
             if self._deadline is not None:
-                self._deadline.remaining()  # V12: also while the driver folds what has come already
-            yield from decode(row, some)
+                self._deadline.remaining()  # V12: also while the driver folds rows that have arrived
+            yield from decode(row, batch)
 
 
 class _Run(Struct, frozen=True):
-    """A kernel: a part to batches of its rows. Called by a worker, maybe twice."""
+    """A kernel: from a part to batches of its rows. A worker calls it, maybe twice for one part."""
 
     job: Job[Any, Any, Any]
 
     def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
         schema, rows = schema_of(self.job.row), self.job.run(part)
-        while some := list(islice(rows, _AT_ONCE)):
-            yield encode(schema, some)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            yield encode(schema, batch)
 
 
 def schema_of(row: type[tuple[Any, ...]]) -> pyarrow.Schema:
-    """Return the columns of a NamedTuple class, one for each field."""
+    """Return the schema of a NamedTuple class: a column for each field."""
     return pyarrow.schema({name: _COLUMNS[_plain(hint)] for name, hint in typing.get_type_hints(row).items()})
 
 
@@ -146,16 +145,16 @@ def decode(row: type[Row], found: pyarrow.RecordBatch) -> Iterator[Row]:
 def _plain(hint: Any) -> type:
     """Return the type of a field without its `| None`."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        (hint,) = (one for one in typing.get_args(hint) if one is not type(None))
+        (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
     assert isinstance(hint, type)
     return hint
 
 
 class SparkEngines:
-    """Opens executors of Spark. An `engine.select.SparkEngine`."""
+    """Open executors on Spark. The `engine.select.SparkEngine` that the program's entry points install."""
 
     def is_near(self, config: SparkConfig) -> bool:
-        """Say whether some server runs already, here or elsewhere; a guess that takes no time, and starts nothing."""
+        """Guess whether a session opens without a cold start; see `is_available`."""
         from bayou.spark.server.files import is_available  # noqa: PLC0415
 
         return is_available(config)
@@ -164,9 +163,9 @@ class SparkEngines:
     def open(
         self, config: SparkConfig, needs: Needs, *, deadline: Deadline, progress: Progress | None
     ) -> Iterator[SparkExecutor]:
-        """Open a session, prove that its workers reach what a job needs, and close it at the end.
+        """Open a session, check that its workers reach the stores and directories of a job, and close it at the end.
 
-        Credentials never travel to another machine in clear text (V26): that is checked before anything is opened.
+        V26: before it opens the session, this checks that no credential would travel in clear text.
         """
         from bayou.spark.session import require_private_channel, spark_session  # noqa: PLC0415
         from bayou.spark.shared_fs import require_shared, require_store  # noqa: PLC0415

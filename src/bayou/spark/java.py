@@ -1,4 +1,4 @@
-"""Which Java runs Spark: found and judged by its files, so that asking costs no start of a JVM."""
+"""Find a Java that can run Spark. Its `release` file tells its version, so that this rarely has to start a JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayou.core.errors import JavaMissing, JavaTooOld
 
 OLDEST = 17
 
-PLACES = (
+USUAL_HOMES = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -23,10 +23,10 @@ PLACES = (
     "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
 )
-"""Where systems put Java when they do not put it on the PATH."""
+"""Patterns of the directories in which systems install Java."""
 
 _RELEASE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
-_SPOKEN = re.compile(r'version "([^"]+)"')
+_PRINTED = re.compile(r'version "([^"]+)"')
 
 _HOW = (
     "install it with: sudo apt-get install openjdk-17-jre-headless (Debian, Ubuntu), "
@@ -35,7 +35,7 @@ _HOW = (
 
 
 class Java(Struct, frozen=True):
-    """An installed Java, and its version as it calls itself: `17.0.15`."""
+    """An installed Java, with the version that it reports: `17.0.15`."""
 
     home: Path
     version: str
@@ -52,10 +52,10 @@ class Java(Struct, frozen=True):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the first Java that is new enough: of JAVA_HOME, of the PATH, of the usual places."""
+    """Return the first Java that is new enough: in JAVA_HOME, on the PATH, in the usual directories."""
     too_old: Java | None = None
     for home in _homes(os.environ if environ is None else environ):
-        java = _look(home)
+        java = _read_home(home)
         if java is None:
             continue
         if java.major >= OLDEST:
@@ -67,23 +67,23 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
-    if told := environ.get("JAVA_HOME"):
-        yield Path(told)
+    if configured := environ.get("JAVA_HOME"):
+        yield Path(configured)
     if found := shutil.which("java", path=environ.get("PATH", "")):
         yield Path(os.path.realpath(found)).parent.parent
-    for pattern in PLACES:
+    for pattern in USUAL_HOMES:
         yield from sorted(Path("/").glob(pattern.lstrip("/")))
 
 
-def _look(home: Path) -> Java | None:
+def _read_home(home: Path) -> Java | None:
     binary = home / "bin" / "java"
     if not os.access(binary, os.X_OK):
         return None
-    version = _written(home / "release") or _spoken(binary)
+    version = _release_version(home / "release") or _printed_version(binary)
     return Java(home, version) if version and re.match(r"\d", version) else None
 
 
-def _written(release: Path) -> str | None:
+def _release_version(release: Path) -> str | None:
     try:
         found = _RELEASE.search(release.read_text(errors="replace"))
     except OSError:
@@ -91,13 +91,13 @@ def _written(release: Path) -> str | None:
     return found and found[1]
 
 
-def _spoken(binary: Path) -> str | None:
-    """Ask a Java that has no `release` file; macOS's own `java` is one, and says that there is none."""
+def _printed_version(binary: Path) -> str | None:
+    """Run a Java that has no `release` file for its version. The stub `java` of macOS is one, and fails."""
     try:
         answer = subprocess.run(
             [binary, "-version"], capture_output=True, text=True, errors="replace", timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _SPOKEN.search(answer.stderr)
+    found = _PRINTED.search(answer.stderr)
     return found and found[1]

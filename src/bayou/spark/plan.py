@@ -1,9 +1,8 @@
-"""The plan of a sync on Spark: the tree's files, what `sync.db` knows, base and the store's entries, joined by path.
+"""Plan a sync on Spark: join the tree's files, the state in `sync.db`, base and the store's entries by path.
 
-What needs no decision drops out where it is. The others are looked at, and hashed where they must be, by tasks; what
-they find stays in files, in order of path, from which this process reads a few at a time.
-
-What `sync.db` knows of paths, as Parquet files: workers read those, and never open the database.
+A filter drops the paths that need no decision. Tasks observe the others (`kernels.plan`), hash them if necessary, and
+write the result to files in order of path, from which this process reads a few rows at a time. Workers never open
+`sync.db`: this process exports its tables as Parquet files.
 """
 
 from __future__ import annotations
@@ -63,33 +62,44 @@ _TABLES = {
     ),
 }
 SCHEMAS = {name: pyarrow.schema({"path": TEXT, **columns}) for name, (_, columns) in _TABLES.items()}
-"""The stat cache; files known to be untracked; what is absent on purpose; hashes of discovered objects; the journal."""
+"""The stat cache; known untracked files; files absent on purpose; hashes of discovered objects; the journal."""
 
-_STATE_AT_ONCE = 10_000
+_STATE_ROWS = 10_000
+_PARTS_PER_TASK = 2
+"""Partitions for each task that runs at once, so that a partition with a large file does not delay the others."""
+
+_MOST_PARTS = 256
+"""The most files of a result: all of them are open while it is read."""
+
+_RESULT_ROWS = 1024
+_TALLIED = ("path", "action", "bytes", "note", "text")
+
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""The work is in Python: compiling code for these plans takes a new server a second and saves nothing."""
 
 
 class Exported(Struct, frozen=True):
-    """The files of the tables that are not empty, and the newest row of the journal then."""
+    """The Parquet files of the tables that are not empty, and the id of the journal's newest row at that time."""
 
     files: dict[str, Path]
     through: int
 
 
-def export(database: Database, place: int, folder: Path) -> Exported:
-    """Write what is known of a place's paths to Parquet files, all as of one moment, a few rows at a time."""
+def export(database: Database, remote: int, folder: Path) -> Exported:
+    """Write the state of a remote's paths to Parquet files from one snapshot of the database, a few rows at a time."""
     found: dict[str, Path] = {}
     with database.snapshot() as db:
-        (through,) = db.execute("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (place,)).fetchone()
+        (through,) = db.execute("SELECT coalesce(max(id), 0) FROM journal WHERE place = ?", (remote,)).fetchone()
         for name, (statement, _) in _TABLES.items():
-            rows = db.execute(statement, (place,))
-            some = rows.fetchmany(_STATE_AT_ONCE)
+            rows = db.execute(statement, (remote,))
+            some = rows.fetchmany(_STATE_ROWS)
             if not some:
                 continue
             found[name] = folder / f"{name}.parquet"
             with parquet.ParquetWriter(found[name], SCHEMAS[name]) as writer:
                 while some:
                     writer.write_batch(batch(SCHEMAS[name], list(zip(*some, strict=True))))
-                    some = rows.fetchmany(_STATE_AT_ONCE)
+                    some = rows.fetchmany(_STATE_ROWS)
     return Exported(found, through)
 
 
@@ -108,9 +118,9 @@ _AT_ONCE = 1024
 
 
 def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
-    """Find out which paths need a decision, and look at them. `folder`, which workers see, keeps what is found.
+    """Find the paths that need a decision and observe them. `folder`, which workers see, keeps the result.
 
-    The journal is read first and the tree after it, as everywhere: what is written meanwhile has a newer row.
+    This reads the journal before the tree, like every scan: a file that is written meanwhile has a newer row.
     """
     context.journal.close_abandoned()
     exported = export(context.database, context.remote_id, folder)
@@ -128,8 +138,8 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
         moved=context.base.remote.policy != policy.text,
         same=same,
     )
-    if not exported.files and base.root is None and remote.root is not None and _shows_nothing(context):
-        return _of_the_store_alone(kernel, remote, marks, exported.through)
+    if not exported.files and base.root is None and remote.root is not None and _is_first_full_pull(context):
+        return _plan_pull_of_all(kernel, remote, marks, exported.through)
     inputs = Inputs(context.root, exported.files, base, None if same else remote, context.repo.state / "nodes")
     found = folder / "looked"
     with (
@@ -142,94 +152,97 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
 
 
 def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
-    """Have tasks join the inputs, look at what needs it, and keep that in `target`; return each task's file, in which
-    paths are in order."""
+    """Have tasks join the inputs by path, observe the paths that need it, and write the result to `target`.
+
+    Return the file of each task, in which paths are in order.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     for name, value in _INTERPRETED.items():
         spark.conf.set(name, value)
     tasks = tasks_of(spark)
-    words = sync_inputs(spark, recipe, inputs, tasks).repartition(min(tasks * _PER_TASK, _MOST_PARTS), "path")
-    columns = [name for name in words.columns if name != "path"]
-    # One shuffle for all sides; a chain of full joins would have one for each. No side says two things of a path.
-    whole = words.groupBy("path").agg(*(f.first(name, ignorenulls=True).alias(name) for name in columns))
-    asked = whole.sortWithinPartitions("path").where(_asked(columns, kernel))
-    # Not by Spark's own writer, whose classes alone take a new server two seconds to load.
+    inputs_by_path = sync_inputs(spark, recipe, inputs, tasks).repartition(
+        min(tasks * _PARTS_PER_TASK, _MOST_PARTS), "path"
+    )
+    columns = [name for name in inputs_by_path.columns if name != "path"]
+    # One shuffle for all sides; a chain of full joins would need one for each. No side has two rows of a path.
+    joined = inputs_by_path.groupBy("path").agg(*(f.first(name, ignorenulls=True).alias(name) for name in columns))
+    candidates = joined.sortWithinPartitions("path").where(_may_need_decision(columns, kernel))
+    # The kernel writes the files: a new server takes two seconds to load the classes of Spark's own writer.
     target.mkdir()
-    told = asked.mapInArrow(Kept(kernel, target), ddl(KEPT))
-    return [target / name for found in batches(spark, told) for name in found.column("file").to_pylist()]
+    written = candidates.mapInArrow(Kept(kernel, target), ddl(KEPT))
+    return [target / name for found in batches(spark, written) for name in found.column("file").to_pylist()]
 
 
-def _shows_nothing(context: SyncContext) -> bool:
-    """Whether the tree holds nothing, and everything that the store has is wanted."""
+def _is_first_full_pull(context: SyncContext) -> bool:
+    """Say whether the tree is empty and the policy wants every file of the store."""
     policy = context.policy
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
 
 
-def _of_the_store_alone(kernel: LookAt, remote: IndexTree, marks: tuple[JournalRow, ...], through: int) -> Planned:
-    """Plan what nobody but the store has a word on, as in a first pull: there is nothing to compare it with.
+def _plan_pull_of_all(kernel: LookAt, remote: IndexTree, marks: tuple[JournalRow, ...], through: int) -> Planned:
+    """Plan a first pull into an empty tree: only the store has entries, so that there is nothing to compare.
 
-    Its leaves are read here, a window at a time, while those before are on their way. What somebody writes meanwhile is
-    seen when it is in the way, as always.
+    This process reads the leaves, a window at a time, while earlier windows are transferred. A file that appears in the
+    tree meanwhile is found when its path is written, as in every pull.
     """
     assert remote.root is not None
     counts, sizes = Counter({Action.PULL: remote.root.entries}), Counter({Action.PULL: remote.root.bytes})
     return Planned(counts, sizes, (), marks, through, partial(kernel.entries, partial(entries_of, remote)))
 
 
-def _asked(names: Container[str], kernel: LookAt) -> Column:
-    """Say which paths may need a decision: all that the kernel would not drop, and few others."""
+def _may_need_decision(names: Container[str], kernel: LookAt) -> Column:
+    """Return the condition for paths that may need a decision: all that the kernel would not drop, and few others."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     here = f.col("file_size").isNotNull()
-    asked = [f.col("skip_kind").isNotNull()]
+    conditions = [f.col("skip_kind").isNotNull()]
     if "cached_size" in names:
         known = f.col("cached_matches").eqNullSafe(kernel.place)
         unchanged = known & (f.col("cached_settled") == 1)
         for name in SIDES["file"]:
             unchanged &= f.col(f"cached_{name}") == f.col(f"file_{name}")
-        asked += [here & ~f.coalesce(unchanged, f.lit(False)), ~here & known]
+        conditions += [here & ~f.coalesce(unchanged, f.lit(False)), ~here & known]
     else:
-        asked.append(here)
+        conditions.append(here)
     if "journal_rows" in names:
-        asked.append(f.col("journal_rows").isNotNull())
+        conditions.append(f.col("journal_rows").isNotNull())
     if not kernel.same:
         both = [
             [f.col(f"{side}_{name}") if f"{side}_{name}" in names else f.lit(None) for side in ("base", "remote")]
             for name in SIDES["base"]
         ]
-        asked += [~mine.eqNullSafe(theirs) for mine, theirs in both]
+        conditions += [~mine.eqNullSafe(theirs) for mine, theirs in both]
     if kernel.moved and "absent_why" in names:
-        asked.append(f.col("absent_why").isNotNull())
-    return reduce(or_, asked)
+        conditions.append(f.col("absent_why").isNotNull())
+    return reduce(or_, conditions)
 
 
 def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, store: Store) -> Planned:
-    """Count actions, and gather what is no payload or failed: one pass over a few columns. What tasks asked the store
-    for goes to the tally of `store`."""
+    """Count actions and collect notes, in one pass over a few columns; add the tasks' requests to those of `store`."""
     counts: Counter[Action] = Counter()
     sizes: Counter[Action] = Counter()
-    noted: list[Note] = []
+    notes: list[Note] = []
     for part in parts:
         with parquet.ParquetFile(part) as file:
-            for found in file.iter_batches(_AT_ONCE, columns=list(_TALLIED)):
+            for found in file.iter_batches(_RESULT_ROWS, columns=list(_TALLIED)):
                 for path, action, moved, note, text in rows(found, _TALLIED):
                     if action is None and note == SENT:
                         store.add_requests(sent(str(text)))
                     elif action is None:
-                        noted.append(Note(str(path), str(note), str(text)))
+                        notes.append(Note(str(path), str(note), str(text)))
                     else:
                         counts[Action(action)] += 1
                         sizes[Action(action)] += cast("int", moved)
-    return Planned(counts, sizes, noted, marks, through, partial(_merged, parts))
+    return Planned(counts, sizes, notes, marks, through, partial(_merged, parts))
 
 
 def _merged(parts: Sequence[Path]) -> Iterator[Looked]:
-    """Yield the rows of all files in order; only a few are held."""
+    """Yield the rows of all files in order of path, holding only a few in memory."""
     return heapq.merge(*map(_read, parts), key=attrgetter("observed.path"))
 
 
 def _read(part: Path) -> Iterator[Looked]:
     with parquet.ParquetFile(part) as file:
-        for found in file.iter_batches(_AT_ONCE):
+        for found in file.iter_batches(_RESULT_ROWS):
             yield from looked(found.filter(compute.field("action").is_valid()))

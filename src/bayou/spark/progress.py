@@ -1,7 +1,7 @@
-"""How far a job on Spark has come: finished tasks, told to whoever watches in files and bytes where those are known.
+"""Report the progress of a job on Spark as files and bytes.
 
-Only what was planned is known beforehand, so files and bytes are what was planned, scaled by tasks. Spark's own bar is
-off: it writes to stdout.
+Spark reports finished tasks only. So files and bytes are the planned totals, scaled by the share of finished tasks.
+Spark's own progress bar is off: it writes to stdout.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ def watching(
     files: int | None = None,
     bytes: int | None = None,  # noqa: A002
 ) -> Iterator[None]:
-    """Show a stage while one operation runs in a session; `files` and `bytes` are what it was planned to go through.
+    """Report a stage while one operation runs in a session; `files` and `bytes` are the planned totals.
 
-    Told only while answers of the server are read, by the thread that reads them. Without either, only a share is told.
+    The thread that reads the server's answers reports, and only while it reads them. Without totals it reports only the
+    share of finished tasks.
     """
     if progress is None or isinstance(progress, NoProgress):
         yield
         return
     tally = _Tally(ScaledProgress(progress, Stage(what, files, bytes)))
-    handler = cast("ProgressHandler", tally.told)
+    handler = cast("ProgressHandler", tally.update)
     progress.begin(what, files, bytes)
     spark.registerProgressHandler(handler)
     try:
@@ -46,16 +47,17 @@ def watching(
 
 
 class _Tally:
-    """Turns what Spark says of the stages of an operation into a share of it."""
+    """Turn the task counts of an operation's stages into the share that is done."""
 
     def __init__(self, scaled: ScaledProgress) -> None:
         self.scaled = scaled
         self._tasks: dict[int, tuple[int, int]] = {}
 
-    def told(self, stages: Iterable[StageInfo] | None, **_: object) -> None:
-        """Take what Spark says of the stages of an operation."""
+    def update(self, stages: Iterable[StageInfo] | None, **_: object) -> None:
+        """Take the counts of the stages; Spark's client calls this."""
         for stage in stages or ():
             self._tasks[stage.stage_id] = (stage.num_completed_tasks, stage.num_tasks)
-        done, known = (sum(column) for column in zip(*self._tasks.values(), strict=True)) if self._tasks else (0, 0)
+        done = sum(completed for completed, _ in self._tasks.values())
+        known = sum(total for _, total in self._tasks.values())
         if known:
-            self.scaled.reach(min(1.0, done / known))  # tasks that ran again are done twice
+            self.scaled.reach(min(1.0, done / known))  # a task that ran again counts twice

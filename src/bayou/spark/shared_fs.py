@@ -1,9 +1,8 @@
-"""Whether workers see a directory of this machine: each proves it, before a job that needs the directory begins.
+"""Check that Spark's workers see a directory of this machine, before a job starts that needs it.
 
-A kernel is told where to look and never what is there. Its answer is a hash that only a process that has looked can
-compute. A server that answers nothing, or anything else, has not proved it.
-
-One store client for each process of Spark, however many of its tasks come by (`engine.handle`).
+A kernel knows where to read and not what is there. Its answer is a hash that only a process can compute that has read
+the marker file or the inode numbers. A server that answers nothing, or anything else, has not proved that it sees the
+directory.
 """
 
 from __future__ import annotations
@@ -32,32 +31,33 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 QUESTIONS = 1 << 16
-"""Numbers that tasks answer for, each a run of them: more than any cluster has cores."""
+"""How many numbers the tasks of a check get together, each a consecutive range: more than any cluster has cores."""
 
 _TASKS = 64
-"""Tasks that look where Spark does not divide by the cores that it has: each takes as long as a worker takes to start,
-so every executor with a free core gets some."""
+"""Tasks of a check if Spark does not make one for each core: each takes as long as the start of a worker, so that every
+executor with a free core gets some."""
 
-_DIVIDED_BY = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+_PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
-_NAMED = 16
-"""How many directories of a store a worker must know."""
+_MOST_DIRECTORIES = 16
+"""How many directories of a store a worker must see."""
 
 ANSWERS = pyarrow.schema({"first": INT, "last": INT, "host": TEXT, "proof": TEXT})
 
 
 def require_shared(spark: SparkSession, path: Path, what: str) -> None:
-    """Raise `SparkNotShared` unless the workers of a session see this machine's directory `path`, as `what` is called.
+    """Raise `SparkNotShared` unless the workers of a session see this machine's directory `path`; `what` names it.
 
-    A server of ours with a local master has its workers here: then nothing is asked. Elsewhere a file with a random
-    word is put there, and every task, spread over the executors, must prove that it has read that word.
+    The workers of Bayou's own server with a local master run here, so that there is nothing to check. Otherwise this
+    writes a file with a random word there, and each of many tasks, spread over the executors, must prove that it has
+    read the word.
     """
     if on_this_machine(spark):
         return
     marker, word = path / temporary_name(), secrets.token_bytes(32)
     try:
-        # Readable for whomever the workers run as: whether they may read the rest is theirs to say, file by file.
+        # Readable for the workers' user, which may be another one; access to the other files is checked on each read.
         with open(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
             file.write(word)
     except OSError as error:
@@ -69,15 +69,15 @@ def require_shared(spark: SparkSession, path: Path, what: str) -> None:
 
 
 def require_store(spark: SparkSession, url: str, *, writes: bool = False) -> None:
-    """Raise `SparkNotShared` where a store is a directory that the workers of a session do not see.
+    """Raise `SparkNotShared` if a store is a directory that the workers of a session do not see.
 
-    They would take it for an empty one. Only whoever is going to write to it puts a file there to find out (V15);
-    otherwise it and the directories in it must have the same numbers everywhere, which every task must prove to know.
+    They would take it for an empty store. For a job that writes to the store, the check writes a file there (V15).
+    Otherwise each task must prove that the directory and those in it have the same inode numbers as here.
     """
-    place = parse_url(url)
-    if place.scheme != "file" or on_this_machine(spark):
+    location = parse_url(url)
+    if location.scheme != "file" or on_this_machine(spark):
         return
-    path = Path(place.bucket)
+    path = Path(location.bucket)
     if writes:
         require_shared(spark, path, "the store")
         return
@@ -86,41 +86,44 @@ def require_store(spark: SparkSession, url: str, *, writes: bool = False) -> Non
 
 
 def on_this_machine(spark: SparkSession) -> bool:
-    """Say whether all workers of a session run on this machine, as this user: a local master of our own server."""
+    """Say whether all workers of a session run on this machine as this user: Bayou's own server with a local master."""
     return log_of(spark) is not None and is_local(str(spark.conf.get("spark.master", "")))
 
 
-def _require(spark: SparkSession, look: ReadMarker | ReadNumbers, secret: bytes, path: Path, what: str) -> None:
-    """Let every executor answer, and compare the answers with those of somebody who knows the secret."""
-    asked = spark.range(0, QUESTIONS, 1, _tasks(spark)).mapInArrow(look, ddl(ANSWERS))
-    blind = unproved(batches(spark, asked), secret, look.nonce)
+def _require(spark: SparkSession, kernel: ReadMarker | ReadNumbers, secret: bytes, path: Path, what: str) -> None:
+    """Run a kernel on all executors, and raise `SparkNotShared` unless each answer proves knowledge of the secret."""
+    answers = spark.range(0, QUESTIONS, 1, _tasks(spark)).mapInArrow(kernel, ddl(ANSWERS))
+    blind = unproved(batches(spark, answers), secret, kernel.nonce)
     if blind is not None:
         named = ", ".join(sorted(host for host in blind if _HOST.fullmatch(host))[:3])
-        who = f"on {named} do not" if named else "have not proved that they"
+        workers = f"on {named} do not" if named else "have not proved that they"
         raise SparkNotShared(
-            f"the workers of this Spark {who} see {what} ({path}): "
+            f"the workers of this Spark {workers} see {what} ({path}): "
             "it must be on a file system that all of them share, under the same path",
             hint="put it on such a file system, or leave out [spark] in bayou.toml to work on this machine",
         )
 
 
 def _tasks(spark: SparkSession) -> int | None:
-    """Return into how many tasks the questions are divided; None if Spark makes one for each core that it has."""
-    told = [spark.conf.get(name, None) for name in _DIVIDED_BY]
-    numbers = [int(number) for number in told if number and number.isdecimal()]
+    """Return the number of tasks of a check; None if Spark makes one for each core that it has."""
+    configured = [spark.conf.get(name, None) for name in _PARALLELISM]
+    numbers = [int(number) for number in configured if number and number.isdecimal()]
     if numbers or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return max([_TASKS, *numbers])  # an executor that is yet to come comes for a task that waits
+        return max([_TASKS, *numbers])  # waiting tasks make Spark allocate more executors
     return None
 
 
 def unproved(found: Iterable[pyarrow.RecordBatch], secret: bytes, nonce: str) -> set[str] | None:
-    """Return the hosts that do not know the secret, which are none where questions are left open; None if all do."""
+    """Return the hosts that did not prove knowledge of the secret; None if all answers prove it.
+
+    The set is empty if the answers do not cover all numbers, or are malformed.
+    """
     answers: list[tuple[Any, ...]] = []
-    for one in found:
-        if not one.schema.equals(ANSWERS) or len(answers) > QUESTIONS:
-            return set()  # not what the kernel says
-        answers += rows(one, ANSWERS.names)
-    blind = {str(host) for first, last, host, answer in answers if answer != proof(secret, nonce, first, last)}
+    for answer in found:
+        if not answer.schema.equals(ANSWERS) or len(answers) > QUESTIONS:
+            return set()  # the kernel did not answer this
+        answers += rows(answer, ANSWERS.names)
+    blind = {str(host) for first, last, host, proved in answers if proved != proof(secret, nonce, first, last)}
     if blind:
         return blind
     following = 0
@@ -132,12 +135,12 @@ def unproved(found: Iterable[pyarrow.RecordBatch], secret: bytes, nonce: str) ->
 
 
 def proof(secret: bytes, nonce: str, first: int | None, last: int | None) -> str:
-    """Return what a task that knows the secret answers: it is good for one look, and for these questions of it."""
+    """Return the proof of a task that knows the secret, for one check (`nonce`) and one range of numbers."""
     return hmac.new(secret, f"{nonce}:{first}:{last}".encode(), hashlib.sha256).hexdigest()
 
 
 class ReadMarker(Struct, frozen=True):
-    """A kernel: whatever numbers come in, prove that the marker is here."""
+    """A kernel: prove that this worker can read the marker file."""
 
     marker: str
     nonce: str
@@ -151,7 +154,7 @@ class ReadMarker(Struct, frozen=True):
 
 
 class ReadNumbers(Struct, frozen=True):
-    """A kernel: whatever numbers come in, prove that the directory is the same one here."""
+    """A kernel: prove that the directory has the same inode numbers for this worker."""
 
     directory: str
     names: tuple[str, ...]
@@ -162,26 +165,28 @@ class ReadNumbers(Struct, frozen=True):
 
 
 def _answers(found: Iterator[pyarrow.RecordBatch], secret: bytes, nonce: str) -> Iterator[pyarrow.RecordBatch]:
-    """Answer once for all the questions of a task, which are consecutive numbers."""
-    asked = [number for one in found for number in one.column(0).to_pylist()]
-    if asked:
-        first, last = asked[0], asked[-1]
+    """Answer once for all numbers of a task, which are consecutive."""
+    numbers = [number for batch in found for number in batch.column(0).to_pylist()]
+    if numbers:
+        first, last = numbers[0], numbers[-1]
         answer = (first, last, os.uname().nodename, proof(secret, nonce, first, last))
         yield batch(ANSWERS, [[value] for value in answer])
 
 
 def _directories(path: Path) -> tuple[str, ...]:
-    """Return the names of some directories that lie in a directory; none where it cannot be read."""
+    """Return the names of some directories in a directory; none if it cannot be read."""
     try:
         with os.scandir(path) as found:
-            return tuple(sorted(one.name for one in found if one.is_dir(follow_symlinks=False))[:_NAMED])
+            return tuple(
+                sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))[:_MOST_DIRECTORIES]
+            )
     except OSError:
         return ()
 
 
 def _numbers(path: Path, names: tuple[str, ...]) -> bytes:
-    """Return the inode numbers of a directory and of those in it; a file system that is shared has the same for all."""
-    return ",".join(str(_number(one)) for one in (path, *(path / name for name in names))).encode()
+    """Return the inode numbers of a directory and of some in it; all clients of a shared file system see the same."""
+    return ",".join(str(_number(directory)) for directory in (path, *(path / name for name in names))).encode()
 
 
 def _number(path: Path) -> int:

@@ -1,9 +1,9 @@
-"""The work on the files of a sync, done by Spark's tasks: each gets about as many bytes and files as any other.
+"""Upload and download the files of a sync by Spark's tasks, balanced by bytes and files (`SparkTransfer`).
 
-Tasks see the tree and its staging directory as files; what they read and write there is what threads of the caller
-would have. So what each is to do lies there too, and not in the job, which Spark would have to sort; and so does what
-each reports while it runs, so that a killed driver has recorded what its tasks had done (V19). The caller's process
-holds one window of records at a time.
+Tasks see the tree and its staging directory as files, and read and write there what the caller's threads would
+otherwise. The records of a job are in a file in the staging directory and not in Spark's plan, so that Spark does not
+have to shuffle them. Tasks also report there while they run, so that a killed driver has recorded what its tasks had
+done (V19). The caller's process holds one window of records at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.spark.arrow import batches, ddl, entries_to_batch, tasks_of
 from bayou.spark.kernels import transfer
-from bayou.spark.kernels.transfer import MOVED, Kernel, Reports, TransferRow, in_rows, outcomes
+from bayou.spark.kernels.transfer import MOVED, Kernel, Reports, TransferRow, outcomes, to_rows
 from bayou.spark.session import interrupt_all, interrupt_at_deadline, log_of, seconds_left, spark_errors
 from bayou.spark.shared_fs import require_shared
 from bayou.sync.report import Failure
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 WINDOW = 100_000
-"""Records of one job, which this process holds: whatever a sync decides at a time is one job."""
+"""The most records of one job, which this process holds in memory."""
 
 _LEAST = 512 * REQUEST
-"""What a task is worth, in bytes and requests: less takes longer to hand over than to do."""
+"""The least cost of a task: scheduling a smaller task takes longer than its work."""
 
 _ROUNDS = 8
-"""Tasks for each that runs at once: so the last ones leave no core without work for long."""
+"""Tasks for each slot, so that the last tasks leave no core idle for long."""
 
 
 class Sized(Protocol):
-    """A record of a file or object."""
+    """A record of a file or an object."""
 
     @property
     def path(self) -> str: ...
@@ -60,18 +60,18 @@ T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
 
 
-class _Expected(Struct, frozen=True):
-    """Downloads that have begun before anybody asked for them."""
+class _Prefetch(Struct, frozen=True):
+    """Downloads that were started before the call of `download` that takes them."""
 
     entries: Mapping[str, Entry]
     results: Generator[Downloaded | Failure, None, None] | None
 
 
-class SparkMover:
-    """A `Mover` whose work is done by the workers of a session.
+class SparkTransfer:
+    """A `TransferExecutor` whose uploads and downloads are done by the workers of a session.
 
-    `store` is the caller's own, and counts the requests of all. `SparkNotShared` if workers do not see the directories.
-    Whoever has placed what came closes it.
+    `store` is the caller's own client, and also counts the workers' requests. Raise `SparkNotShared` if the workers do
+    not see the directories. The caller calls `close` after it has moved the downloads out of the staging directory.
     """
 
     def __init__(
@@ -94,52 +94,59 @@ class SparkMover:
         self._staging = staging
         self._deadline = deadline
         self._folders: list[Path] = []
-        self._expected: deque[_Expected] = deque()
+        self._prefetched: deque[_Prefetch] = deque()
 
     def upload(self, uploads: Iterable[Upload], count: int) -> executor.UploadResults:
-        """Write objects; the first job runs from now on."""
-        return executor.raise_if_down(self._store, _under_way(self._uploads(batched(uploads, WINDOW))))
+        """Write objects; the first job starts at once."""
+        return executor.raise_if_down(self._store, _started(self._uploads(batched(uploads, WINDOW))))
 
     def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
         yield from self._send(first) if first is not None else (None,)
         for window in windows:
-            yield from _under_way(self._send(window))
+            yield from _started(self._send(window))
 
     def _send(self, window: Sequence[Upload]) -> Generator[Upload | Failure | None, None, None]:
         reports = self._staging / temporary_name()
         kernel = transfer.Uploads(self._recipe, self._root, seconds_left(self._deadline), reports)
-        return self._run(window, transfer.to_batch, kernel, transfer.Sent({one.path: one for one in window}), reports)
+        return self._run(
+            window,
+            transfer.uploads_to_batch,
+            kernel,
+            transfer.UploadResults({upload.path: upload for upload in window}),
+            reports,
+        )
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
         return executor.raise_if_down(self._store, self._downloads(entries))
 
     def _downloads(self, entries: Iterable[Entry]) -> Iterator[Downloaded | Failure]:
         wanted = {entry.path: entry for entry in entries}
-        if self._expected:
-            yield from self._arriving(self._expected.popleft(), wanted)
+        if self._prefetched:
+            yield from self._take(self._prefetched.popleft(), wanted)
         for window in batched(wanted.values(), WINDOW):
             yield from self._fetch(window)
 
     def expect(self, entries: Sequence[Entry]) -> None:
-        """Begin with what a later `download` will ask for, if it still does; each of these calls must have one."""
-        some = entries[:WINDOW]
-        self._expected.append(_Expected({entry.path: entry for entry in some}, self._fetch(some) if some else None))
+        """Start downloads that a later call of `download` will probably request; each call must be followed by one."""
+        window = entries[:WINDOW]
+        results = self._fetch(window) if window else None
+        self._prefetched.append(_Prefetch({entry.path: entry for entry in window}, results))
 
     def close(self) -> None:
-        """End what nobody has asked for, and remove what downloads have left, once nobody takes any more of them."""
-        for job in self._expected:
+        """End downloads that were not requested, and remove the staged files that the caller has not moved."""
+        for job in self._prefetched:
             if job.results is not None:
                 job.results.close()
         for folder in self._folders:
             _remove(folder)
 
-    def _arriving(self, job: _Expected, wanted: dict[str, Entry]) -> Iterator[Downloaded | Failure]:
-        """Yield what was expected and is wanted as it was, and take that out of `wanted`."""
-        for one in job.results or ():
-            if wanted.get(one.path) == job.entries[one.path]:
-                del wanted[one.path]
-                yield one
+    def _take(self, job: _Prefetch, wanted: dict[str, Entry]) -> Iterator[Downloaded | Failure]:
+        """Yield the prefetched results that are still wanted unchanged, and remove them from `wanted`."""
+        for result in job.results or ():
+            if wanted.get(result.path) == job.entries[result.path]:
+                del wanted[result.path]
+                yield result
 
     def _fetch(self, window: Sequence[Entry]) -> Generator[Downloaded | Failure, None, None]:
         folder = self._staging / temporary_name()
@@ -147,7 +154,7 @@ class SparkMover:
         self._folders.append(folder)
         reports = self._staging / temporary_name()
         kernel = transfer.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline), reports)
-        return _under_way(self._run(window, entries_to_batch, kernel, transfer.Came(folder), reports))
+        return _started(self._run(window, entries_to_batch, kernel, transfer.DownloadResults(folder), reports))
 
     def _run(
         self,
@@ -157,59 +164,59 @@ class SparkMover:
         from_row: Callable[[TransferRow], R],
         reports: Path,
     ) -> Generator[R | Failure | None, None, None]:
-        """Run one job: yield None once it runs, then what its tasks bring, as they do.
+        """Run one job: yield None once it runs, then the results of its tasks as they arrive.
 
-        The caller that closes this ends the job. `reports` is where the kernel reports to.
+        Closing the generator ends the job. `reports` is the directory to which the kernel reports.
         """
         file = self._staging / temporary_name()
         with (
             spark_errors(log_of(self._spark)),
             interrupt_at_deadline(self._spark, self._deadline),
-            removed_at_end(file),
-            _folder(reports),
+            _removed_at_end(file),
+            _directory(reports),
         ):
-            tasks = transfer.write(file, to_batch(window), self._divide(window))
+            tasks = transfer.write_records(file, to_batch(window), self._divide(window))
             numbers = self._spark.range(0, tasks, 1, tasks)
-            done = numbers.mapInArrow(transfer.HandedOut(file, kernel), ddl(MOVED))
+            done = numbers.mapInArrow(transfer.TaskKernel(file, kernel), ddl(MOVED))
             found = Prefetcher(batches(self._spark, done), name="bayou-spark-results")
-            whole = False
+            complete = False
             try:
                 yield None
                 yield from outcomes(_rows(found, Reports(reports)), from_row, self._store)
-                whole = True
+                complete = True
             finally:
-                if not whole:
+                if not complete:
                     interrupt_all(self._spark)
                     found.close()
 
     def _divide(self, window: Sequence[Sized]) -> list[int]:
-        return divide([one.size for one in window], tasks_of(self._spark) * _ROUNDS)
+        return divide([record.size for record in window], tasks_of(self._spark) * _ROUNDS)
 
 
 def _rows(found: Prefetcher[pyarrow.RecordBatch], reports: Reports) -> Iterator[TransferRow]:
-    """Yield what tasks report while they run, and what Spark hands over when they end: most paths come twice.
+    """Yield the rows that tasks report while they run, and those that Spark returns when they end: most paths twice.
 
-    What was reported before the job failed is yielded before that is raised: it need not be done again.
+    If the job fails, this yields the rows reported so far before it raises: their work need not be done again (V19).
     """
     try:
-        for some in found.poll():
+        for batch in found.poll():
             yield from reports.new()
-            if some is not None:
-                yield from in_rows(some)
+            if batch is not None:
+                yield from to_rows(batch)
     except (Exception, KeyboardInterrupt):
         yield from reports.new()
         raise
 
 
-def _under_way(job: Generator[R | Failure | None, None, None]) -> Generator[R | Failure, None, None]:
-    """Let a job begin; return what it brings."""
+def _started(job: Generator[R | Failure | None, None, None]) -> Generator[R | Failure, None, None]:
+    """Start a job, and return the generator of its results."""
     next(job)
     return cast("Generator[R | Failure, None, None]", job)
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """Make a directory for a while. A task that still runs afterwards reports in vain."""
+def _directory(path: Path) -> Iterator[None]:
+    """Make a directory, and remove it at the end; a task that still runs then fails to report."""
     path.mkdir(mode=0o700)
     try:
         yield
@@ -226,7 +233,7 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def removed_at_end(file: Path) -> Iterator[None]:
+def _removed_at_end(file: Path) -> Iterator[None]:
     try:
         yield
     finally:
@@ -234,16 +241,16 @@ def removed_at_end(file: Path) -> Iterator[None]:
 
 
 def divide(sizes: Sequence[int], most: int) -> list[int]:
-    """Return the task of each file, so that bytes and files are spread evenly; a huge one is first, and alone.
+    """Return the task of each file, balanced by bytes and files; a huge file is alone in a task, and comes first.
 
-    There are `most` tasks at most, and fewer where there is not enough to do for as many. Neighbours stay together:
-    what lies in one directory is one task's, and is told in order of path.
+    There are at most `most` tasks, and fewer if that would make them too small. Neighbours stay together: the files of
+    one directory mostly belong to one task, which reports them in the order of their paths.
     """
     costs = [size + REQUEST for size in sizes]
-    whole = sum(costs)
-    tasks = max(1, min(most, len(sizes), whole // _LEAST))
-    huge = {at for at, cost in enumerate(costs) if cost * tasks >= whole}
-    rest, parts = whole - sum(costs[at] for at in huge), tasks - len(huge)
+    total = sum(costs)
+    tasks = max(1, min(most, len(sizes), total // _LEAST))
+    huge = {at for at, cost in enumerate(costs) if cost * tasks >= total}
+    rest, parts = total - sum(costs[at] for at in huge), tasks - len(huge)
     load: Counter[int] = Counter()
     part_of: list[int] = []
     before = 0

@@ -1,4 +1,4 @@
-"""Warming Spark up, and saying how it is: what `bayou spark` does."""
+"""Warm the local Spark server up, stop it, and report its state: the work of `bayou spark`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROWS = 20_000
 
 
 class SparkStatus(Struct, frozen=True):
-    """Which Spark is used and whether it runs. `java` and `log` are None where the server is somebody else's."""
+    """Which Spark is configured and whether it runs. `java` and `log` are None for a remote server."""
 
     mode: Mode
     url: str | None
@@ -42,7 +42,7 @@ class SparkStatus(Struct, frozen=True):
 
 
 class Warmed(Struct, frozen=True):
-    """What warming up did: started a server, made the class archive, found either there already."""
+    """The result of `warm_up`: whether it started a server, and whether there is a class archive now."""
 
     status: SparkStatus
     started: bool
@@ -50,42 +50,43 @@ class Warmed(Struct, frozen=True):
 
 
 def status(config: SparkConfig) -> SparkStatus:
-    """Say which Spark is configured and whether it runs: by files and a socket, without a JVM or a request."""
+    """Return which Spark is configured and whether it runs, from files and a socket; start and request nothing."""
     config.require_trust()
     if config.remote is not None:
         return _remote_status(config.remote)
     mode: Mode = "local" if config.master is None else "master"
     try:
-        warm = SparkServer.of(config)
+        server = SparkServer.of(config)
     except (JavaMissing, JavaTooOld) as error:
         return SparkStatus(mode, None, find_spark().version, running=False, problem=f"{error.message}; {error.hint}")
-    record = warm.running() if warm.is_listening() else None
+    record = server.running() if server.is_listening() else None
     url = record.url if record else None
-    return SparkStatus(mode, url, warm.spark.version, record is not None, warm.java.version, warm.files.log)
+    return SparkStatus(mode, url, server.spark.version, record is not None, server.java.version, server.files.log)
 
 
 def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
-    """Start the server and let it do a little of everything; make the class archive first, if there is none.
+    """Start the server and run small jobs on it; make the class archive first, if there is none.
 
-    A server that makes the archive has to end for it. One that others use is left to them.
+    A server dumps the archive when it ends, so this ends the first server and starts another. It does not end a server
+    that other sessions use.
     """
     if config.remote is not None:
         _exercise_server(config, None)
         return Warmed(_remote_status(config.remote), started=False, archive=False)
     deadline = deadline or Deadline.after(2 * START_S)
-    warm = SparkServer.of(config)
-    started = not warm.running()
-    if not warm.archive.ready:
+    server = SparkServer.of(config)
+    started = not server.running()
+    if not server.archive.ready:
         _exercise_server(config, deadline)
-        stop_if_idle(warm.files, 0.0)
-        warm.archive.publish(warm.files)
-        started = started or not warm.running()
+        stop_if_idle(server.files, 0.0)
+        server.archive.publish(server.files)
+        started = started or not server.running()
     _exercise_server(config, deadline)
-    return Warmed(status(config), started, warm.archive.ready)
+    return Warmed(status(config), started, server.archive.ready)
 
 
 def stop(config: SparkConfig) -> bool:
-    """Stop the warm server; return whether there was one. A server of somebody else's is left alone."""
+    """Stop the local server; return whether it ran. A remote server is refused: Bayou did not start it."""
     if config.remote is not None:
         raise SparkUnavailable(
             f"{without_secrets(config.remote)} is not a server of Bayou's", hint="it is stopped where it was started"
@@ -105,9 +106,9 @@ def _exercise_server(config: SparkConfig, deadline: Deadline | None) -> None:
 
 
 def _exercise(spark: SparkSession) -> None:
-    """Use once what jobs use: Arrow to Python and back, sources, shuffles, joins, windows, results as a stream.
+    """Use each feature that jobs use: Arrow to Python and back, sources, shuffles, joins, windows, streamed results.
 
-    What is used here is in the class archive, so that the first job on a new server finds it there.
+    The classes that are loaded here get into the class archive, so that the first job on a new server starts fast.
     """
     import pyarrow  # noqa: PLC0415
     from pyspark.sql import Window  # noqa: PLC0415
@@ -124,35 +125,35 @@ def _exercise(spark: SparkSession) -> None:
     def read(_: int) -> Iterator[RecordBatch]:
         yield from table.to_batches()
 
-    def same(found: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        yield from found
+    def same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        yield from batches
 
-    mine = read_parts(spark, schema, range(2), read)
-    theirs = load(spark, "warm", schema, range(2), read)
-    said = mine.unionByName(theirs).repartition("path").groupBy("path")
-    told = said.agg(*(f.first(name, ignorenulls=True).alias(name) for name in schema.names[1:]))
-    asked = told.where(~f.coalesce(f.col("size").eqNullSafe(f.col("path").cast("long")), f.lit(True)))
+    kernel_rows = read_parts(spark, schema, range(2), read)
+    source_rows = load(spark, "warm", schema, range(2), read)
+    grouped = kernel_rows.unionByName(source_rows).repartition("path").groupBy("path")
+    merged = grouped.agg(*(f.first(name, ignorenulls=True).alias(name) for name in schema.names[1:]))
+    changed = merged.where(~f.coalesce(f.col("size").eqNullSafe(f.col("path").cast("long")), f.lit(True)))
     divided = spark.createDataFrame(table).withColumn("task", f.col("size").cast("int") % 2)
     rows = spark.range(_ROWS).select(f.col("id"), f.sha2(f.col("id").cast("string"), 256).alias("path"))
-    here = rows.groupBy("path").agg(f.max("id").alias("newest"))
+    grouped_rows = rows.groupBy("path").agg(f.max("id").alias("newest"))
     newest = f.row_number().over(Window.partitionBy("newest").orderBy(f.desc("path")))
-    there = rows.mapInArrow(same, "id long, path string").repartitionByRange("path").sortWithinPartitions("path")
+    sorted_rows = rows.mapInArrow(same, "id long, path string").repartitionByRange("path").sortWithinPartitions("path")
     for frame in (
-        asked.sortWithinPartitions("path").mapInArrow(same, asked.schema),
+        changed.sortWithinPartitions("path").mapInArrow(same, changed.schema),
         divided.repartitionById(2, "task").mapInArrow(same, divided.schema),
-        there.join(here, "path", "full").withColumn("age", newest),
+        sorted_rows.join(grouped_rows, "path", "full").withColumn("age", newest),
     ):
         for _ in batches(spark, frame):
             pass
     if on_this_machine(spark):
-        with tempfile.TemporaryDirectory(prefix="bayou-warm-") as folder:
-            _exercise_sync(spark, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="bayou-warm-") as directory:
+            _exercise_sync(spark, Path(directory))
 
 
 def _exercise_sync(spark: SparkSession, folder: Path) -> None:
-    """Compare a little tree, once as a first push does and once as a first pull: the same plans as of large ones.
+    """Plan a small sync, once as a first push and once as a first pull.
 
-    What the server compiles for a plan it keeps.
+    The plans are those of a large sync, and the server keeps the code that it compiles for a plan.
     """
     from bayou.index.build import build  # noqa: PLC0415
     from bayou.index.entry import Entry  # noqa: PLC0415
@@ -167,11 +168,11 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     (root / "files").mkdir(parents=True)
     (root / "files/here").write_bytes(b"here")
     nodes = LocalNodes(NodeFiles(cache), "warm")
-    nothing = IndexTree(nodes, None)
-    there = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
-    for number, remote in enumerate((nothing, there)):
-        kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is nothing)
-        inputs = Inputs(root, {}, nothing, None if remote is nothing else remote, cache)
+    empty = IndexTree(nodes, None)
+    remote_index = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
+    for number, remote in enumerate((empty, remote_index)):
+        kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is empty)
+        inputs = Inputs(root, {}, empty, None if remote is empty else remote, cache)
         compare(spark, StoreSpec.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 
 

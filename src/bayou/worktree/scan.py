@@ -18,7 +18,7 @@ from bayou.worktree.durability import os_reason, tree_error
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DIRECTORY, SafeRoot, check_not_symlink, file_kind
 
-__all__ = ["FileStat", "Found", "Skipped", "places", "scan"]
+__all__ = ["FileStat", "Found", "Skipped", "scan", "subtrees"]
 
 _MOST_FILES = 1000
 """Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
@@ -199,7 +199,7 @@ def _shown(path: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def places(root: Path, wanted: int) -> list[str | None]:
+def subtrees(root: Path, wanted: int) -> list[str | None]:
     """Return places that together are the whole tree (None: the tree itself): about `wanted`, or as many as there are.
 
     A directory is divided only if everything directly in it is a directory or a file with a good name.

@@ -37,7 +37,7 @@ from bayou.engine.parts import groups
 from bayou.repo import Repo
 from bayou.worktree.durability import os_reason
 from bayou.worktree.safe_root import DIRECTORY
-from bayou.worktree.scan import Found, places, scan
+from bayou.worktree.scan import Found, scan, subtrees
 
 _STEP_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without a trace in its mtime."""
@@ -372,7 +372,7 @@ class Backfill(Struct, frozen=True):
 
 
 def _cache_parts(root: Path, wanted: int) -> Sequence[Part]:
-    found = places(root, wanted * _PLACES_PER_PART)
+    found = subtrees(root, wanted * _PLACES_PER_PART)
     named = [place for place in found if place is not None and place.partition("/")[0] in ROOTS]
     return [Part(below=some) for some in groups(ROOTS if None in found else named, wanted)]
 

@@ -1,10 +1,7 @@
-"""Look at the paths that need a decision, hash what must be, and say what the table of actions makes of each.
+"""Observe the paths that need a decision, hash them if necessary, and choose the action for each (`LookAt`).
 
-Reads the tree and changes nothing, so it may run twice.
-
-Keep what a kernel yields in a file, where its task runs, and tell no more than the file's name.
-
-A task that runs twice leaves two files; whoever reads the names is told of one.
+The kernel reads the tree and changes nothing, so it may run twice. `Kept` writes the rows of a kernel to a file where
+its task runs, so that Spark returns only the name of the file.
 """
 
 from __future__ import annotations
@@ -52,12 +49,12 @@ SIDES: dict[str, dict[str, pyarrow.DataType]] = {
     "base": _ENTRY,
     "remote": _ENTRY,
 }
-"""Who says something of a path."""
+"""The sources of information about a path, with their columns."""
 
 PATHS = pyarrow.schema(
     {"path": TEXT, **{f"{side}_{name}": kind for side, columns in SIDES.items() for name, kind in columns.items()}}
 )
-"""One path, and all that is said of it."""
+"""A path, with the columns of all sides."""
 
 LOOKED = pyarrow.schema(
     {
@@ -83,18 +80,18 @@ LOOKED = pyarrow.schema(
         "text": TEXT,
     }
 )
-"""A path that was looked at, the `Action` that follows, and how many bytes that moves; or, without an action, a `note`:
-of something in the tree that is no payload (its kind), or the code of a failure, and the words for it."""
+"""An observed path, its `Action`, and the bytes to transfer; or, without an action, a `note` with its `text`: the kind
+of something in the tree that is no payload, or the code of a failure."""
 
-_PLACES = {name: at for at, name in enumerate(PATHS.names)}
-_START = {side: _PLACES[f"{side}_{next(iter(columns))}"] for side, columns in SIDES.items()}
+_POSITIONS = {name: at for at, name in enumerate(PATHS.names)}
+_START = {side: _POSITIONS[f"{side}_{next(iter(columns))}"] for side, columns in SIDES.items()}
 
 
 class LookAt(Struct, frozen=True):
-    """A kernel: rows of `PATHS`, or of some of its columns, to rows of `LOOKED`, in the same order.
+    """A kernel: from rows of `PATHS`, or of some of its columns, to rows of `LOOKED`, in the same order.
 
-    `marks` are the journal's rows that name directories, `through` its newest row. `moved`: the policy is another than
-    the one that absences were decided under. `same`: the store says of every path what base says, and is not asked.
+    `marks` are the journal's rows that name directories, `through` is its newest row. `moved`: the policy has changed
+    since absences were decided. `same`: the store's index equals base, so that `remote` has no columns.
     """
 
     root: Path
@@ -109,51 +106,59 @@ class LookAt(Struct, frozen=True):
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         policy = Policy.of(*self.policy)  # type: ignore[arg-type]
         for found in batches:
-            out = [row for said in rows(_whole(found), PATHS.names) for row in self._rows(_Said(said), policy)]
+            paths = map(_PathRow, rows(_with_all_columns(found), PATHS.names))
+            out = [row for path in paths for row in self._rows(path, policy)]
             if out:
                 yield batch(LOOKED, list(zip(*out, strict=True)))
 
     def entries(self, found: Callable[[], Iterable[Entry]]) -> Iterator[Looked]:
-        """Yield what is to be decided about entries of the store that nobody else has a word on."""
+        """Yield the observations of entries that only the store has."""
         policy = Policy.of(*self.policy)  # type: ignore[arg-type]
         before = (None,) * (_START["remote"] - 1)
-        for one in found():
-            values = (one.push, one.size, one.sha256, one.etag, one.version, one.modified)
-            for row in self._rows(_Said((one.path, *before, *values)), policy):
+        for entry in found():
+            values = (entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
+            for row in self._rows(_PathRow((entry.path, *before, *values)), policy):
                 yield _looked(row)
 
-    def _rows(self, said: _Said, policy: Policy) -> Iterator[tuple[object, ...]]:
-        if said.has("skip"):
-            kind, reason = said.of("skip")
-            yield _note(said.path, kind, reason)
-        base, remote = said.entry("base"), said.entry("base" if self.same else "remote")
-        why = cast("Why | None", said.of("absent")[0])
-        back = self.moved and why is not None and not policy.still(said.path, why)
-        named = said.has("journal") or base != remote or back
-        if not named and (not self._walked(said) or policy.excluded(said.path)):
+    def _rows(self, path_row: _PathRow, policy: Policy) -> Iterator[tuple[object, ...]]:
+        if path_row.has("skip"):
+            kind, reason = path_row.of("skip")
+            yield _note(path_row.path, kind, reason)
+        base, remote = path_row.entry("base"), path_row.entry("base" if self.same else "remote")
+        why = cast("Why | None", path_row.of("absent")[0])
+        back = self.moved and why is not None and not policy.still(path_row.path, why)
+        named = path_row.has("journal") or base != remote or back
+        if not named and (not self._differs(path_row) or policy.excluded(path_row.path)):
             return
-        yield self._look(said, base, remote, why, policy, named=named)
+        yield self._look(path_row, base, remote, why, policy, named=named)
 
-    def _walked(self, said: _Said) -> bool:
-        """Whether a walk asks for a path: it is not as base has it, or not here any more."""
-        before = said.known()
-        stat = said.stat()
+    def _differs(self, path_row: _PathRow) -> bool:
+        """Say whether a scan of the tree would observe the path: it differs from base, or is not here any more."""
+        before = path_row.known()
+        stat = path_row.stat()
         if stat is None:
             return before is not None and before.matches == self.place
         return before is None or before.matches != self.place or not before.is_current(stat)
 
     def _look(
-        self, said: _Said, base: Entry | None, remote: Entry | None, why: Why | None, policy: Policy, *, named: bool
+        self,
+        path_row: _PathRow,
+        base: Entry | None,
+        remote: Entry | None,
+        why: Why | None,
+        policy: Policy,
+        *,
+        named: bool,
     ) -> tuple[object, ...]:
-        path = said.path
+        path = path_row.path
         away = why is not None and still_absent(self.root, policy, path, why)
-        listed = {path: cast("tuple[int, int]", said.of("listed"))} if said.has("listed") else {}
+        listed = {path: cast("tuple[int, int]", path_row.of("listed"))} if path_row.has("listed") else {}
         look = FileScan(self.root, self.adopt, {path} if away else (), listed)
-        before, now = said.known(), time.time_ns()
-        seen = look.at(path, said.stat(), self._journaled(said), before, now)
+        before, now = path_row.known(), time.time_ns()
+        seen = look.at(path, path_row.stat(), self._journaled(path_row), before, now)
         if isinstance(seen, Failure):
             return _note(path, seen.code, seen.message)
-        step = steps.decide_path(seen, base, remote, said.hashes(base, remote), policy)
+        step = steps.decide_path(seen, base, remote, path_row.hashes(base, remote), policy)
         content, state = seen.content, seen.state
         fresh = content is not None and (before is None or before.stat != content.stat)
         moves = remote.size if remote is not None and step.action.pulls else 0
@@ -169,18 +174,16 @@ class LookAt(Struct, frozen=True):
             *(None, None),
         )
 
-    def _journaled(self, said: _Said) -> JournalSnapshot:
-        """Return the journal as far as it is about one path; its newest row is that of all."""
-        told = said.of("journal")[0]
-        mine = (
-            sorted((JournalRow(*row) for row in json.loads(cast("str", told))), key=lambda row: row.id) if told else []
-        )
-        found = JournalSnapshot.of([*self.marks, *mine])
-        found.through = self.through
-        return found
+    def _journaled(self, path_row: _PathRow) -> JournalSnapshot:
+        """Return the journal's rows about one path; `through` is still the newest row of the whole journal."""
+        text = cast("str | None", path_row.of("journal")[0])
+        own = sorted((JournalRow(*row) for row in json.loads(text)), key=lambda row: row.id) if text else []
+        snapshot = JournalSnapshot.of([*self.marks, *own])
+        snapshot.through = self.through
+        return snapshot
 
 
-class _Said:
+class _PathRow:
     """A row of `PATHS`."""
 
     __slots__ = ("_row", "path")
@@ -207,7 +210,7 @@ class _Said:
 
     def entry(self, side: str) -> Entry | None:
         values = self.of(side)
-        # Its time is never null; an entry of discovery has no push.
+        # `modified`, the last column, is never null; `push` is, for a discovered object.
         return None if values[-1] is None else Entry(self.path, *values)
 
     def hashes(self, *entries: Entry | None) -> dict[str, Entry]:
@@ -215,16 +218,18 @@ class _Said:
             return {}
         size, etag, version, sha256 = self.of("hashed")
         return {
-            one.path: replace(one, sha256=sha256)
-            for one in entries
-            if one is not None and one.sha256 is None and (one.size, one.etag, one.version) == (size, etag, version)
+            entry.path: replace(entry, sha256=sha256)
+            for entry in entries
+            if entry is not None
+            and entry.sha256 is None
+            and (entry.size, entry.etag, entry.version) == (size, etag, version)
         }
 
 
-def _whole(found: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """Return a batch with the columns of those too who say nothing of any path."""
-    nothing = [field for field in PATHS if field.name not in found.schema.names]
-    for field in nothing:
+def _with_all_columns(found: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Return a batch with all columns of `PATHS`; those that it lacks are null."""
+    missing = [field for field in PATHS if field.name not in found.schema.names]
+    for field in missing:
         found = found.append_column(field, pyarrow.nulls(found.num_rows, field.type))
     return found
 
@@ -234,7 +239,7 @@ def _note(path: str, note: object, text: object) -> tuple[object, ...]:
 
 
 def looked(found: pyarrow.RecordBatch) -> Iterator[Looked]:
-    """Yield what rows of `LOOKED` that have an action say."""
+    """Yield the observations of rows of `LOOKED` that have an action."""
     return map(_looked, rows(found, LOOKED.names))
 
 
@@ -253,7 +258,10 @@ KEPT = pyarrow.schema({"file": TEXT})
 
 
 class Kept(Struct, frozen=True):
-    """A kernel: what `kernel` makes of its input goes to a Parquet file in `folder`, if it is anything at all."""
+    """A kernel: write the rows of `kernel` to a Parquet file in `folder`, if there are any, and yield the file's name.
+
+    A task that runs twice leaves two files; the driver gets the name of one.
+    """
 
     kernel: Kernel
     folder: Path

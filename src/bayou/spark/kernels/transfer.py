@@ -1,23 +1,13 @@
-"""What a task tells of the files that it has worked on, as rows: `sync.transfer.executor`'s results, and what it cost.
+"""Kernels that upload and download files (`sync.transfer.executor`), and how they get their records and report results.
 
-Hand out records to tasks through a file that all of them see: each reads its own part of it, and no other.
+The driver writes the records of all tasks to one file (`write_records`); each task reads its own batch of it. A task
+returns a row for each path and, at the end, the number of requests that it sent.
 
-What tasks report while they run: each attempt appends to a file of its own, which the driver reads meanwhile.
-
-Spark hands over the rows of a task when the task ends. A large task takes minutes, and a driver that is killed before
-would have recorded nothing of it (V19). The files lie in a directory that the driver and all workers see.
-
-A record is one line of JSON, written by one call. A line without its end is not there yet, and never will be if its
-writer was killed. Only what is done is reported: a path that failed may succeed in the next attempt.
-
-Upload files from where a task runs: `sync.transfer.executor.send`, for a part of them.
-
-The key and the hash of each were recorded before (V11): a task that runs twice writes the same bytes to the same keys.
-
-Download objects to where a task runs, which must be the staging directory of the caller's tree:
-`sync.transfer.executor.fetch`.
-
-A file is staged under a name that nobody else uses, so a task that runs twice leaves one that nobody takes.
+Spark returns the rows of a task when the task ends. A large task takes minutes, and a driver that is killed before that
+would have recorded nothing of it (V19). So each attempt also appends its rows to a report file of its own, which the
+driver reads meanwhile (`report_done`, `Reports`). The files are in a directory that the driver and all workers see. A
+record is one line of JSON, written by one call; a line without its end was not written completely. Only `done` rows are
+reported: a path that failed may succeed in the next attempt.
 """
 
 from __future__ import annotations
@@ -30,24 +20,24 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import pyarrow
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bayou.core import errors
 from bayou.core.errors import BayouError, SparkFailed
+from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Requests, Stored
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
-from bayou.spark.arrow import rows as values
-from bayou.spark.shared_fs import store_of
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import Downloaded, Upload, batch_results, fetch_all, send_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
 
 Outcome = Literal["done", "nothing", "failed", "stopped", "sent"]
-"""A path was done, or there was nothing to do it with, or it failed; nothing could be done; requests of one kind."""
+"""Of a path: it was transferred (`done`), its file was gone (`nothing`), or it `failed`. Of a task: an error `stopped`
+it, or it `sent` a number of requests of one kind."""
 
 MOVED = pyarrow.schema(
     {
@@ -64,13 +54,15 @@ MOVED = pyarrow.schema(
     }
 )
 
-_AT_ONCE = 1000
+_BATCH_ROWS = 1000
+_DURABLE = 1024
+"""Downloads that are made durable together, and then reported."""
 
 R = TypeVar("R")
 
 
 class TransferRow(NamedTuple):
-    """A row of `MOVED`."""
+    """A row of `MOVED`: the outcome of a path or of a task."""
 
     outcome: Outcome
     path: str | None = None
@@ -84,62 +76,65 @@ class TransferRow(NamedTuple):
     requests: int | None = None
 
 
-def told(results: Iterable[R | Failure], to_row: Callable[[R], TransferRow], store: Store) -> Iterator[TransferRow]:
-    """Yield a row for each result, and at the end what was sent to the store for them.
+def result_rows(
+    results: Iterable[R | Failure], to_row: Callable[[R], TransferRow], store: Store
+) -> Iterator[TransferRow]:
+    """Yield a row for each result, and at the end the numbers of requests that were sent for them.
 
-    An error that every path would meet is told, not raised: Spark would try the task again, and lose what it was.
+    An error that every path would meet becomes a row and is not raised: Spark would retry the task and lose the error.
     """
     before = store.requests
     stopped: list[TransferRow] = []
     try:
-        for one in results:
-            yield _failed(one) if isinstance(one, Failure) else to_row(one)
+        for result in results:
+            yield _failed(result) if isinstance(result, Failure) else to_row(result)
     except BayouError as error:
         stopped = [TransferRow("stopped", code=type(error).__name__, message=error.message, hint=error.hint)]
     sent = store.requests - before
     for kind in Requests.__struct_fields__:
         if number := getattr(sent, kind):
             yield TransferRow("sent", code=kind, requests=number)
-    yield from stopped  # last: whoever reads it reads on no further
+    yield from stopped  # last: `outcomes` raises it and reads no further
 
 
-def in_batches(found: Iterable[TransferRow]) -> Iterator[pyarrow.RecordBatch]:
-    """Put rows into batches."""
-    return batches_of_rows(MOVED, found, _AT_ONCE)
+def to_batches(rows: Iterable[TransferRow]) -> Iterator[pyarrow.RecordBatch]:
+    """Return rows as batches of `MOVED`."""
+    return batches_of_rows(MOVED, rows, _BATCH_ROWS)
 
 
-def in_rows(found: pyarrow.RecordBatch) -> Iterator[TransferRow]:
-    return (TransferRow(*row) for row in values(found, MOVED.names))  # type: ignore[arg-type]
+def to_rows(batch: pyarrow.RecordBatch) -> Iterator[TransferRow]:
+    """Return the rows of a batch of `MOVED`."""
+    return (TransferRow(*row) for row in rows(batch, MOVED.names))  # type: ignore[arg-type]
 
 
-def outcomes(rows: Iterable[TransferRow], from_row: Callable[[TransferRow], R], store: Store) -> Iterator[R | Failure]:
-    """Yield the results that rows tell of, each path once; requests go to the tally of `store`.
+def outcomes(found: Iterable[TransferRow], from_row: Callable[[TransferRow], R], store: Store) -> Iterator[R | Failure]:
+    """Yield the results of rows, each path once, and add the workers' requests to the count of `store`.
 
-    What stopped a task is raised, as the error that it was.
+    Raise the error that stopped a task.
     """
     seen: set[str] = set()
-    for row in rows:
+    for row in found:
         if row.outcome == "sent":
             store.add_requests(Requests(**{cast("str", row.code): cast("int", row.requests)}))
         elif row.outcome == "stopped":
-            raise error_of(row)
+            raise task_error(row)
         elif row.path is not None and row.path not in seen:
             seen.add(row.path)
             yield _failure(row) if row.outcome == "failed" else from_row(row)
 
 
-def error_of(row: TransferRow) -> BayouError:
+def task_error(row: TransferRow) -> BayouError:
     """Return the error that stopped a task."""
     found = getattr(errors, row.code or "", None)
     kind = found if isinstance(found, type) and issubclass(found, BayouError) else SparkFailed
     try:
         return kind(row.message or "", hint=row.hint)
-    except TypeError:  # one that is made from something else than a message
+    except TypeError:  # an error class whose constructor takes no message
         return SparkFailed(row.message or "", hint=row.hint)
 
 
-def _failed(one: Failure) -> TransferRow:
-    return TransferRow("failed", one.path, code=one.code, message=one.message)
+def _failed(failure: Failure) -> TransferRow:
+    return TransferRow("failed", failure.path, code=failure.code, message=failure.message)
 
 
 def _failure(row: TransferRow) -> Failure:
@@ -149,21 +144,21 @@ def _failure(row: TransferRow) -> Failure:
 Kernel = Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 
-def write(file: Path, records: pyarrow.RecordBatch, task_of: Sequence[int]) -> int:
-    """Write records, those of each task together, and return for how many tasks; no number may be left out."""
+def write_records(file: Path, records: pyarrow.RecordBatch, task_of: Sequence[int]) -> int:
+    """Write records to a file, a batch for each task; return the number of tasks, none of which may be empty."""
     order = sorted(range(len(task_of)), key=task_of.__getitem__)
     count = 0
     with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, records.schema) as writer:
-        for task, rows in groupby(order, key=task_of.__getitem__):
+        for task, positions in groupby(order, key=task_of.__getitem__):
             if task != count:
                 raise ValueError(f"nothing to do for task {count}")
-            writer.write_batch(records.take(pyarrow.array(list(rows))))
+            writer.write_batch(records.take(pyarrow.array(list(positions))))
             count += 1
     return count
 
 
-class HandedOut(Struct, frozen=True):
-    """A kernel: the numbers of tasks to what `kernel` makes of their records."""
+class TaskKernel(Struct, frozen=True):
+    """A kernel: read the records of a task, whose number Spark passes, from `file`, and call `kernel` with them."""
 
     file: Path
     kernel: Kernel
@@ -175,17 +170,17 @@ class HandedOut(Struct, frozen=True):
             yield from self.kernel(reader.get_batch(task) for task in tasks)
 
 
-def reporting(rows: Iterable[TransferRow], folder: Path | None) -> Iterator[TransferRow]:
-    """Yield rows as they come, and report each that is done to a new file in `folder`; without one, report nothing.
+def report_done(found: Iterable[TransferRow], directory: Path | None) -> Iterator[TransferRow]:
+    """Yield rows as they come, and append each that is done to a new file in `directory`; if None, report nothing.
 
-    The driver makes the folder. Where it is gone, so is the driver, and the attempt fails before it does any work.
+    The driver makes the directory. If the driver has removed it, the attempt fails before it does any work.
     """
-    if folder is None:
-        yield from rows
+    if directory is None:
+        yield from found
         return
-    report = os.open(folder / temporary_name(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    report = os.open(directory / temporary_name(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
-        for row in rows:
+        for row in found:
             if row.outcome == "done":
                 os.write(report, _line(row))
             yield row
@@ -194,26 +189,26 @@ def reporting(rows: Iterable[TransferRow], folder: Path | None) -> Iterator[Tran
 
 
 class Reports:
-    """The driver's side: reads what has been reported in a folder, each record once."""
+    """The driver's side of the reports: read each record of a directory once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._read: dict[str, int] = {}
 
     def new(self) -> Iterator[TransferRow]:
-        """Yield what has been reported since the last call. Attempts at one task may report the same path."""
-        with os.scandir(self._folder) as found:
-            sizes = {one.name: one.stat(follow_symlinks=False).st_size for one in found}
+        """Yield the rows reported since the last call. Two attempts at a task may report the same path."""
+        with os.scandir(self._directory) as found:
+            sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found}
         for name, size in sizes.items():
             start = self._read.get(name, 0)
             if size == start:
                 continue
-            with open(self._folder / name, "rb") as file:
+            with open(self._directory / name, "rb") as file:
                 file.seek(start)
                 data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[name] = start + len(whole)
-            for line in whole.splitlines():
+            lines = data[: data.rfind(b"\n") + 1]
+            self._read[name] = start + len(lines)
+            for line in lines.splitlines():
                 row = _row(line)
                 if row is not None:
                     yield row
@@ -225,7 +220,7 @@ def _line(row: TransferRow) -> bytes:
 
 
 def _row(line: bytes) -> TransferRow | None:
-    """Return a record; None if its writer could write only a part of it, as on a full disk."""
+    """Return the row of a line; None if its writer wrote only a part of it, as on a full disk."""
     try:
         path, sha256, etag, version, file = json.loads(line)
     except ValueError:
@@ -237,7 +232,11 @@ UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYT
 
 
 class Uploads(Struct, frozen=True):
-    """A kernel: batches of `UPLOADS` to batches of `MOVED`; what the store has acknowledged is reported at once."""
+    """A kernel: upload files, from batches of `UPLOADS` to batches of `MOVED`; report each that the store acknowledged.
+
+    The key and the hash of each upload were recorded before (V11), so a task that runs twice writes the same bytes to
+    the same keys.
+    """
 
     recipe: StoreSpec
     root: Path
@@ -247,41 +246,40 @@ class Uploads(Struct, frozen=True):
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
         uploads = [Upload(*row) for found in batches for row in rows(found, UPLOADS.names)]  # type: ignore[arg-type]
-        sent = told(send_all(store, self.root, uploads, len(uploads)), upload_row, store)
-        yield from in_batches(reporting(sent, self.reports))
+        results = result_rows(send_all(store, self.root, uploads, len(uploads)), upload_row, store)
+        yield from to_batches(report_done(results, self.reports))
 
 
-def to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:
-    return batch(UPLOADS, ([getattr(one, name) for one in uploads] for name in UPLOADS.names))
+def uploads_to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:
+    return batch(UPLOADS, ([getattr(upload, name) for upload in uploads] for name in UPLOADS.names))
 
 
-def upload_row(one: Upload) -> TransferRow:
-    if one.stored is None:
-        return TransferRow("nothing", one.path)
-    return TransferRow("done", one.path, etag=one.stored.etag, version=one.stored.version)
+def upload_row(upload: Upload) -> TransferRow:
+    if upload.stored is None:
+        return TransferRow("nothing", upload.path)
+    return TransferRow("done", upload.path, etag=upload.stored.etag, version=upload.stored.version)
 
 
-class Sent(Struct, frozen=True):
-    """Makes results of rows, with the uploads that were asked for."""
+class UploadResults(Struct, frozen=True):
+    """Turn a row into the result of its upload; `requested` has the uploads by path."""
 
-    asked: Mapping[str, Upload]
+    requested: Mapping[str, Upload]
 
     def __call__(self, row: TransferRow) -> Upload:
         assert row.path is not None
-        asked = self.asked[row.path]
+        upload = self.requested[row.path]
         if row.outcome == "nothing":
-            return asked
-        # Nobody here knows whether another attempt at the task has written it too, or still will.
-        stored = Stored(row.etag, row.version, repeated=True)
-        return Upload(asked.path, asked.push, asked.size, asked.sha256, asked.gc, stored, asked.resumed)
-
-
-_DURABLE = 1024
-"""Downloads that are made durable together, and then reported."""
+            return upload
+        # `repeated`: another attempt at the task may have written the object too, or may still write it.
+        return structs.replace(upload, stored=Stored(row.etag, row.version, repeated=True), data=None)
 
 
 class Downloads(Struct, frozen=True):
-    """A kernel: batches of `ENTRIES` to batches of `MOVED`; what is durable is reported at once."""
+    """A kernel: download objects, from batches of `ENTRIES` to batches of `MOVED`; report each file once it is durable.
+
+    `staging` is the staging directory of the caller's tree. Each file gets a unique name there, so a task that runs
+    twice leaves a file that the caller does not take.
+    """
 
     recipe: StoreSpec
     root: Path
@@ -292,28 +290,29 @@ class Downloads(Struct, frozen=True):
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
         entries = [entry for found in batches for entry in batch_to_entries(found)]
-        came = told(self._durable(store, entries), download_row, store)
-        yield from in_batches(reporting(came, self.reports))
+        results = result_rows(self._durable(store, entries), download_row, store)
+        yield from to_batches(report_done(results, self.reports))
 
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Downloaded | Failure]:
-        """Yield what came, some at a time, once it is on the disk."""
-        # In a directory of its own: tasks that make files in one directory wait for each other, and burn their time.
+        """Yield the results of downloads, in groups whose files are durable."""
+        # A directory for each attempt: tasks that create files in one directory contend for its lock.
         incoming = StagingArea(self.root, self.staging / temporary_name())
         sizes = {entry.path: entry.size for entry in entries}
-        came = fetch_all(store, incoming, entries, len(entries))
-        for some in batch_results(came, _DURABLE, lambda one: sizes[one.path]):
-            incoming.sync(one.file for one in some if isinstance(one, Downloaded) and one.file is not None)
-            yield from some
+        results = fetch_all(store, incoming, entries, len(entries))
+        for group in batch_results(results, _DURABLE, lambda result: sizes[result.path]):
+            incoming.sync(result.file for result in group if isinstance(result, Downloaded) and result.file is not None)
+            yield from group
 
 
-def download_row(one: Downloaded) -> TransferRow:
-    if one.file is None:
-        return TransferRow("nothing", one.path)
-    return TransferRow("done", one.path, sha256=one.sha256, file=f"{one.file.parent.name}/{one.file.name}")
+def download_row(downloaded: Downloaded) -> TransferRow:
+    file = downloaded.file
+    if file is None:
+        return TransferRow("nothing", downloaded.path)
+    return TransferRow("done", downloaded.path, sha256=downloaded.sha256, file=f"{file.parent.name}/{file.name}")
 
 
-class Came(Struct, frozen=True):
-    """Makes results of rows, for the staging directory as this process calls it."""
+class DownloadResults(Struct, frozen=True):
+    """Turn a row into the result of its download, with the path of the staging directory in this process."""
 
     staging: Path
 

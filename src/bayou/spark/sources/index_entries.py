@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 
+from bayou.engine.handle import store_of
 from bayou.engine.parts import groups
 from bayou.index.node import Ref
 from bayou.index.node_store import NodeFiles, StoreNodes
 from bayou.index.tree import IndexTree, branches, leaves
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import ENTRIES, entries_to_batch
-from bayou.spark.shared_fs import store_of
 from bayou.spark.sources.source import load
 
 if TYPE_CHECKING:

@@ -1,9 +1,7 @@
-"""A Python data source of Spark whose parts and reader were made by the caller.
+"""Sources of rows for Spark: parts and a function that reads a part, as a Python data source or as a kernel.
 
-What a reader needs, credentials among it, travels inside the pickled class: an option would be part of the plan, and
-plans are logged.
-
-The files of a tree, by stat. Its directory must be where the workers see it.
+What a reader needs, credentials included, travels inside the pickled class or kernel. An option of a data source would
+be part of the plan, and Spark logs plans (V26). `files` is such a source: the files of a tree, by stat.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from bayou.core.ids import ulid
 from bayou.engine.parts import groups
 from bayou.spark.arrow import INT, TEXT, batches_of_rows, ddl
-from bayou.worktree.scan import Found, Skipped, places, scan
+from bayou.worktree.scan import Found, Skipped, scan, subtrees
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 Read = Callable[[Any], Iterator[pyarrow.RecordBatch]]
-"""Read one part. Pickled, and called by a worker, maybe twice."""
+"""Read one part. Spark pickles the function, and a worker calls it, maybe twice for one part."""
 
 
 class _Plan(Struct, frozen=True):
-    """What is read and how; shows nothing of either."""
+    """The parts of a source and the function that reads them; its `repr` shows neither, as Spark logs it."""
 
     name: str
     schema: pyarrow.Schema
@@ -44,7 +42,7 @@ class _Plan(Struct, frozen=True):
 
 
 class _Source(DataSource):
-    """A data source with its plan in the class, as Spark makes the instances."""
+    """A data source with its plan in the class, because Spark creates the instances."""
 
     plan: _Plan
 
@@ -71,23 +69,25 @@ class _Reader(DataSourceReader):
 
 
 def load(spark: SparkSession, what: str, schema: pyarrow.Schema, parts: Sequence[Any], read: Read) -> DataFrame:
-    """Return a data frame of what `read` yields for each of the parts, one task each."""
-    # Spark makes one of its own where there is no part, and would read that; nothing is in an empty one.
+    """Return a data frame of the batches that `read` yields for each part, one task per part."""
+    # Without parts Spark would make one of its own and read it; an empty part has no rows.
     plan = _Plan(f"bayou_{what}_{ulid().lower()}", schema, parts or [()], read)
-    # A class of its own, so that it is pickled with all that it holds and not by its name.
+    # A new class is pickled by value, with its plan, and not by name.
     spark.dataSource.register(type(f"_{plan.name}", (_Source,), {"plan": plan}))
     return spark.read.format(plan.name).load()
 
 
 def read_parts(spark: SparkSession, schema: pyarrow.Schema, parts: Sequence[Any], read: Read) -> DataFrame:
-    """Return the same as `load`, without a data source: those are asked twice by processes that Spark starts for it
-    before a first task begins, which takes a second."""
+    """Return the same as `load`, without a data source.
+
+    For a data source Spark starts two Python processes before the first task, which takes a second.
+    """
     count = max(1, len(parts))
     return spark.range(0, count, 1, count).mapInArrow(_Parts(parts, read), ddl(schema))
 
 
 class _Parts(Struct, frozen=True):
-    """A kernel: the numbers of parts to what is in them."""
+    """A kernel: from the numbers of parts to the batches of those parts."""
 
     parts: Sequence[Any]
     read: Read
@@ -110,29 +110,29 @@ FILES = pyarrow.schema(
         "reason": TEXT,
     }
 )
-"""A file with its stat; or, where `skipped` says how, something that is no payload, and why."""
+"""A file with its stat; or, if `skipped` is set, something that is no payload, with the reason."""
 
 TEMPORARY = "temporary"
-"""How a write in progress is skipped, or what a killed one left."""
+"""The value of `skipped` for the temporary file of a write that is in progress or was killed."""
 
-_AT_ONCE = 1000
+_BATCH_ROWS = 1000
 
 
 def files(spark: SparkSession, root: Path, tasks: int) -> DataFrame:
-    """Return what lies in a tree (`FILES`)."""
-    return load(spark, "files", FILES, groups(places(root, tasks * 4), tasks), partial(read, root))
+    """Return the files of a tree (`FILES`), read by workers; they must see its directory."""
+    return load(spark, "files", FILES, groups(subtrees(root, tasks * 4), tasks), partial(read, root))
 
 
-def read(root: Path, some: Sequence[str | None]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield what lies at and below some places."""
+def read(root: Path, subtrees: Sequence[str | None]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the files at and below some paths."""
     temporaries: list[str] = []
-    found = (_row(one) for place in some for one in scan(root, place, temporaries))
-    left = ((path, None, None, None, None, TEMPORARY, "") for path in temporaries)  # read when the walk is over
-    return batches_of_rows(FILES, chain(found, left), _AT_ONCE)
+    found = (_row(entry) for subtree in subtrees for entry in scan(root, subtree, temporaries))
+    left = ((path, None, None, None, None, TEMPORARY, "") for path in temporaries)  # complete only after the scan
+    return batches_of_rows(FILES, chain(found, left), _BATCH_ROWS)
 
 
-def _row(one: Found | Skipped) -> tuple[object, ...]:
-    if isinstance(one, Skipped):
-        return one.path, None, None, None, None, one.kind, one.reason
-    stat = one.stat
-    return one.path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, None, None
+def _row(entry: Found | Skipped) -> tuple[object, ...]:
+    if isinstance(entry, Skipped):
+        return entry.path, None, None, None, None, entry.kind, entry.reason
+    stat = entry.stat
+    return entry.path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, None, None

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from pyarrow import parquet
 
+from bayou.engine.handle import store_of
 from bayou.engine.parts import groups
 from bayou.index.node import Ref
 from bayou.index.tree import IndexTree
@@ -25,10 +26,9 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests
 from bayou.spark.arrow import batch
 from bayou.spark.kernels.plan import SIDES
-from bayou.spark.shared_fs import store_of
 from bayou.spark.sources import index_entries, source
 from bayou.spark.sources.source import read_parts
-from bayou.worktree.scan import places
+from bayou.worktree.scan import subtrees
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +93,7 @@ def sync_inputs(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: i
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
     """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
     sides = ["file", "skip"]
-    parts: list[_Part] = [_Walk(some) for some in groups(places(inputs.root, tasks * 4), tasks)]
+    parts: list[_Part] = [_Walk(some) for some in groups(subtrees(inputs.root, tasks * 4), tasks)]
     for side, file in inputs.known.items():
         sides.append(side)
         count = parquet.read_metadata(file).num_row_groups

@@ -17,11 +17,11 @@ import pyarrow
 from msgspec import Struct
 
 from bayou.core.errors import BayouError, ContentDamaged, NotFound, RecordError
+from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore import Store
 from bayou.objectstore.spec import StoreSpec
 from bayou.repo import Repo
-from bayou.spark.shared_fs import store_of
 from bayou.spark.sql.base import BaseView
 from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
