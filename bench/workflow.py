@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bayou.core.ids import ulid
-from bayou.maintenance import api
 from bayou.maintenance.setup import setup
 from bayou.models import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
+from bayou.sync.status import log
 from bayou.workflows.run import Outcome, new_run
 
 
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> int:
         setup(repo, url, namespace=None, options=more, lazy=False, skip_migration=False, timeout=None)
         repo = open_repo(repo.root)
         lay(repo, options)
-        before = len(api.log(repo, 1 << 20))
+        before = len(log(repo, 1 << 20))
         watch = Watch(repo)
         begin = time.perf_counter()
         going = new_run(repo, "bench")
@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> int:
         begin = time.perf_counter()
         outcome: Outcome = going.run(watch.session)
         seconds = time.perf_counter() - begin
-        commits = len(api.log(repo, 1 << 20)) - before
+        commits = len(log(repo, 1 << 20)) - before
     if outcome.run.status != "succeeded":
         print(f"the run {outcome.run.status}: {outcome.run.failed_step}", file=sys.stderr)
         return 1

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from tests import api as api_functions
 from tests.sync.conftest import proxy, s3_env, s3_team, team, wire  # noqa: F401
 
 import bayou.maintenance
@@ -45,29 +45,28 @@ class Ran:
         return found["error"]
 
 
-class FakeApi(ModuleType):
-    """An engine that returns, or raises, what a test tells it to, and remembers how it was called."""
+class FakeApi:
+    """Functions of sync and maintenance that return, or raise, what a test chooses, and record their calls."""
 
-    def __init__(self) -> None:
-        super().__init__("bayou.maintenance.api")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def answer(self, name: str, outcome: object) -> None:
+        """Replace a function that a command calls, in the module that defines it."""
+
         def function(*args: Any, **kwargs: Any) -> object:
             self.calls.append((name, args, kwargs))
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
 
-        setattr(self, name, function)
+        self._monkeypatch.setattr(getattr(api_functions, name).__module__ + f".{name}", function)
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
-    fake = FakeApi()
-    monkeypatch.setitem(sys.modules, "bayou.maintenance.api", fake)
-    monkeypatch.setattr(bayou.maintenance, "api", fake, raising=False)
-    return fake
+    return FakeApi(monkeypatch)
 
 
 @pytest.fixture

@@ -29,14 +29,12 @@ LIGHT = {"click", "msgspec", "typing_extensions"}
 """What every command may load: the parser of the command line, and msgspec, which loads typing_extensions."""
 
 SYNC = """
-import sys, types
+import sys
 import bayou.maintenance
 from bayou.cli import main
 from bayou.sync.report import SyncReport
 
-api = types.ModuleType("bayou.maintenance.api")
-api.sync = lambda *args, **kwargs: SyncReport()
-sys.modules["bayou.maintenance.api"] = bayou.maintenance.api = api
+bayou.sync.service.sync = lambda *args, **kwargs: SyncReport()
 main()
 """
 

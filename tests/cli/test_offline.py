@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import api
 from tests.cli.test_data_shared import Person
 from tests.sync.conftest import Clone, Team, Wire
 
 from bayou.core.errors import Offline
 from bayou.leases import open_leases
-from bayou.maintenance import api
 from bayou.repo import open_repo
 
 NEEDS_THE_STORE = [

@@ -19,7 +19,7 @@ from bayou.repo import init_repo
 CODES = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 
 RUN = """
-import signal, sys, time, types
+import signal, sys, time
 import bayou.maintenance
 from bayou.cli import main
 
@@ -29,9 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def sync(repo, options, *, timeout, progress, connection):
     {body}
 
-api = types.ModuleType("bayou.maintenance.api")
-api.sync = sync
-sys.modules["bayou.maintenance.api"] = bayou.maintenance.api = api
+bayou.sync.service.sync = sync
 main()
 """
 

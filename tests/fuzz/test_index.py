@@ -16,8 +16,8 @@ import pytest
 
 from bayou.core.errors import BayouError
 from bayou.index.entry import Entry
-from bayou.maintenance import api
 from bayou.objectstore import keys
+from tests import api
 from tests.index.resealed import mutated
 from tests.sync.conftest import Clone, Team, team
 from tests.sync.indexes import commit_rows, entries_of

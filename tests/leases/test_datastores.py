@@ -8,9 +8,9 @@ import pytest
 
 from bayou.core.errors import LeaseTimeout
 from bayou.leases import model_key, open_leases
-from bayou.maintenance import api
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.worktree.scan import Found, Skipped, scan
+from tests import api
 from tests.sync.conftest import Team
 from tests.trusting import trust
 

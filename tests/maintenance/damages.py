@@ -13,9 +13,9 @@ from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.index.node import Leaf
 from bayou.index.node_store import StoreNodes
-from bayou.maintenance import api
 from bayou.objectstore import Store, keys
 from bayou.sync.report import VerifyReport
+from tests import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import head_of
 

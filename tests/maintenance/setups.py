@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayou.maintenance import api
 from bayou.repo import init_repo
 from bayou.sync.report import SetupReport
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from bayou.core.errors import MassDelete
 from bayou.index.head import swap_head
-from bayou.maintenance import api
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 RAW, META, NEXT = "data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml", "data/t/m/n/2/raw"

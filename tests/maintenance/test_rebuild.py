@@ -9,9 +9,9 @@ import pytest
 import bayou.index.merge as merge_module
 import bayou.maintenance.rebuild as rebuild_module
 from bayou.index.discovery import list_payload
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou_testing.faulty import Crash, Fault, crash
+from tests import api
 from tests.maintenance.damages import FILES, SOME, find_node, lose, ready, repair, small_nodes, verify
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of, head_of

@@ -8,8 +8,8 @@ import pytest
 
 from bayou.core.errors import HeadCorrupt, HeadLost, NotFound, StoreSwapped
 from bayou.index.log import LogRow, read_page
-from bayou.maintenance import api
 from bayou.objectstore import Store, keys
+from tests import api
 from tests.maintenance.damages import FILES, SOME, objects, ready, repair, small_nodes, verify
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of, head_of

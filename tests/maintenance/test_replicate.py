@@ -22,7 +22,6 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head, encode_head, parse_head, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
-from bayou.maintenance import api
 from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.copy import Pair, copy_push, is_copy
 from bayou.objectstore import Store, keys, open_store
@@ -30,6 +29,7 @@ from bayou.objectstore.multipart import THRESHOLD
 from bayou.repo import open_repo
 from bayou.sync.report import ReplicateReport
 from bayou_testing.faulty import Crash, Fault, crash, lost_answer
+from tests import api
 from tests.sync.conftest import Clone, Team, Wire
 
 SOURCE = Path(api.__file__).resolve().parents[2]
@@ -498,7 +498,7 @@ def test_a_process_that_is_killed_while_it_copies_leaves_a_store_that_the_next_c
     code = """
 import os, sys, threading, time
 from bayou.repo import open_repo
-from bayou.maintenance import api
+from bayou.maintenance.replicate import replicate
 import bayou.maintenance.replica.copy as copies
 real, done = copies.copy, []
 def slow(*args):
@@ -509,7 +509,7 @@ def slow(*args):
         time.sleep(600)
     return made
 copies.copy = slow
-api.replicate(open_repo(sys.argv[1]), sys.argv[2])
+replicate(open_repo(sys.argv[1]), sys.argv[2])
 """
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(scene.alice.repo.root), scene.url],

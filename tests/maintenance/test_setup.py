@@ -12,9 +12,9 @@ import pytest
 import bayou.maintenance.setup as setup_code
 from bayou.config.write import write_datastore
 from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
-from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
 from bayou_testing.faulty import Fault
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of

@@ -22,7 +22,8 @@ SETUPS = """
 import importlib, json
 from bayou.repo import open_repo
 from bayou.objectstore import probe
-from bayou.maintenance import api, setup
+from bayou.sync import setup
+from bayou.maintenance.setup import setup
 from bayou.sync import hydrate
 
 probe.ROUNDS = 0
@@ -40,7 +41,7 @@ for root, target, step, count in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:
         after_step(step, count)
-        api.setup(open_repo(root), target, namespace=None, options={}, lazy=False, skip_migration=False, timeout=None)
+        setup(open_repo(root), target, namespace=None, options={}, lazy=False, skip_migration=False, timeout=None)
         os._exit(0)
     died.append(os.WIFSIGNALED(os.waitpid(child, 0)[1]))
 print(json.dumps(died))

@@ -9,12 +9,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from bayou.maintenance import api
 from bayou.maintenance.gc import _store_clock
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
 from bayou_testing.faults import Hold, Rule
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.data.retention.conftest import put, versions
 from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team

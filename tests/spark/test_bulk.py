@@ -12,12 +12,12 @@ from bayou.core.errors import DeadlinePassed, JavaMissing
 from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import scan
-from bayou.maintenance import api
 from bayou.objectstore import Store, open_store
 from bayou.repo import init_repo, open_repo
 from bayou.spark.session import interrupt_at_deadline
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
+from tests import api
 
 
 @pytest.fixture

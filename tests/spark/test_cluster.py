@@ -14,7 +14,6 @@ from bayou.core.ids import ulid
 from bayou.index.head import read_head
 from bayou.index.node_store import NodeFiles, StoreNodes
 from bayou.index.tree import IndexTree, scan
-from bayou.maintenance import api
 from bayou.objectstore import Store, keys, open_store
 from bayou.spark.server.control import SparkServer
 from bayou.spark.session import spark_session
@@ -22,6 +21,7 @@ from bayou.spark.shared_fs import require_shared
 from bayou.spark.warm import stop
 from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
+from tests import api
 from tests.spark.cluster import Cluster, can_be_apart, cluster
 from tests.spark.test_server_ports import GIVEN, Stranger, open_blocks, spark_ports
 from tests.sync.conftest import Clone, Team

@@ -14,7 +14,6 @@ from bayou.engine.local import LocalExecutor
 from bayou.engine.select import Request
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
-from bayou.maintenance import api
 from bayou.maintenance.gc_jobs import ListJob
 from bayou.objectstore import keys
 from bayou.spark import executor
@@ -22,6 +21,7 @@ from bayou.spark.sources.source import read_parts
 from bayou.sync.commit import commit
 from bayou.sync.report import CollectReport
 from bayou_testing.faults import Fail, Rule
+from tests import api
 from tests.spark.messy import Mess, entries_of, head_of, make_mess
 from tests.spark.test_verify import a_team, killed_once
 from tests.sync.conftest import Team

@@ -8,8 +8,8 @@ import pytest
 
 from bayou.core import limits
 from bayou.core.errors import IndexDamaged
-from bayou.maintenance import api
 from bayou.objectstore import keys
+from tests import api
 from tests.index.resealed import mutated
 from tests.sync.conftest import Team
 from tests.sync.indexes import commit_rows, entries_of

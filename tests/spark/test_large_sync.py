@@ -21,7 +21,6 @@ from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDe
 from bayou.data.allocate import renumber
 from bayou.index.entry import Entry
 from bayou.index.head import read_head, swap_head
-from bayou.maintenance import api
 from bayou.objectstore.transport import RequestCounter, Verb
 from bayou.spark.executor import SparkExecutor
 from bayou.sync import bulk_pass
@@ -32,6 +31,7 @@ from bayou.sync.report import Failure, SyncOptions
 from bayou.sync.transfer import apply
 from bayou.sync.transfer.executor import Downloaded, Upload, UploadResults
 from bayou.worktree.scan import Skipped, scan
+from tests import api
 from tests.cli.conftest import SOURCE, Ran
 from tests.spark.scenes import Fate, Scene, copy, outcome
 from tests.spark.without_spark import AtOnce, without_spark
@@ -322,7 +322,7 @@ import os, signal, sys
 from tests.cli.conftest import Ran
 from tests.spark.without_spark import AtOnce, without_spark
 from bayou.repo import open_repo
-from bayou.maintenance import api
+from bayou.sync.service import sync
 from bayou.sync import bulk_pass
 from bayou.sync.plan import windows
 from bayou.sync.report import SyncOptions
@@ -337,7 +337,7 @@ def dying(*args, **kwargs):
 
 bulk_pass.begin = dying
 with without_spark():
-    api.sync(open_repo(sys.argv[1]), SyncOptions(mode=sys.argv[2], engine="spark"))
+    sync(open_repo(sys.argv[1]), SyncOptions(mode=sys.argv[2], engine="spark"))
 """
 
 

@@ -16,9 +16,9 @@ from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, StoreNodes
 from bayou.index.tree import IndexTree, scan
-from bayou.maintenance import api
 from bayou.objectstore import keys, open_store
 from bayou.spark.executor import _Run
+from tests import api
 from tests.spark.test_discover_kernels import Files
 from tests.sync.conftest import Clone, Team
 

@@ -145,8 +145,8 @@ def planned(repo: Repo, choice: Request):
 def test_f120_both_ways_preview_the_same_and_delete_exactly_that(warm, repo: Repo) -> None:
     furnish(repo)
     if repo.config.datastore.url is not None:
-        from bayou.maintenance import api
         from bayou.sync.report import SyncOptions
+        from tests import api
 
         api.sync(repo, SyncOptions())
 

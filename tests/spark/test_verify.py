@@ -13,12 +13,12 @@ import pytest
 from bayou.core.errors import AccessDenied
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.spark import executor
 from bayou.spark.sources.source import read_parts
 from bayou.sync.report import VerifyReport
 from bayou_testing.faults import Fail, Rule
+from tests import api
 from tests.maintenance.damages import small_nodes  # noqa: F401  (used by name)
 from tests.spark.messy import Mess, entries_of, head_of, make_mess
 from tests.sync.conftest import Team

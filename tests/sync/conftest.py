@@ -13,7 +13,6 @@ import pytest
 
 import bayou.objectstore.open as store_open
 from bayou.core.ids import ulid
-from bayou.maintenance import api
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.repo import Repo, init_repo, open_repo
@@ -23,6 +22,7 @@ from bayou_testing.faulty import Fault, FaultyTransport, Seen
 from bayou_testing.gcs import GcsServer
 from bayou_testing.proxy import HttpProxy
 from bayou_testing.s3 import S3Endpoint
+from tests import api
 from tests.trusting import trust
 
 

@@ -20,13 +20,13 @@ from bayou.index.build import ChunkParams
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
-from bayou.maintenance import api
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state.database import Database
 from bayou.sync.report import Mode, SyncReport
 from bayou_testing.faulty import Crash, Fault, FaultyTransport
+from tests import api
 from tests.sync.simulation.bucket import Blob, Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle

@@ -8,7 +8,7 @@ import pytest
 
 import bayou.sync.transfer.pull as pull_module
 from bayou.core.errors import UsageError
-from bayou.maintenance import api
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 X = "files/x"

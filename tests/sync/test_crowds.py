@@ -26,7 +26,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from bayou.repo import open_repo
-from bayou.maintenance import api
+from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 
@@ -35,7 +35,7 @@ sys.stdin.read(1)
 for version in range(1, rounds + 1):
     with Datastore(repo) as datastore:
         datastore.tree.write(f"data/t/{name}/item/{version}/raw", name.encode() * version)
-    report = api.sync(repo, SyncOptions(mode="push", walk=False), timeout=120)
+    report = sync(repo, SyncOptions(mode="push", walk=False), timeout=120)
     assert report.pushed.files == 1, report
 """
 

@@ -13,10 +13,10 @@ from bayou.core.ids import ulid
 from bayou.index import node_store
 from bayou.index.entry import Entry
 from bayou.index.node import Branch, Child, Leaf
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.sync.context import open_context
 from bayou.sync.report import SyncOptions
+from tests import api
 from tests.maintenance.damages import (
     FILES,
     SOME,

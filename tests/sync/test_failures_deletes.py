@@ -20,9 +20,9 @@ from bayou.core.ids import ulid
 from bayou.index.build import ChunkParams
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names, scan
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import commit_rows, entries_of, head_of
@@ -218,7 +218,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 DELETE_TEN = """
 from bayou.repo import open_repo
 from bayou.objectstore.retry import RetryingClient
-from bayou.maintenance import api
+from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 left, when = int(sys.argv[2]), sys.argv[3]
@@ -235,7 +235,7 @@ def send(self, *arguments, **options):
     return answer
 
 RetryingClient.send = send
-api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
 """
 
 

@@ -13,7 +13,6 @@ import bayou.maintenance.setup as setup_code
 import bayou.sync.plan.remote_snapshot as view_code
 from bayou.core.errors import AccessDenied, BayouError, NotFound, Unavailable
 from bayou.index.discovery import discover
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.sync.run import run
 from bayou_testing.faults import Fail, Hold, Rule
@@ -22,6 +21,7 @@ from bayou_testing.gcs import GcsServer
 from bayou_testing.proxy import HttpProxy
 from bayou_testing.s3 import S3Endpoint
 from bayou_testing.seaweed import SeaweedEndpoint
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
 from tests.sync.indexes import entries_of, head_of

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import BayouError, CredentialsExpired, DeadlinePassed
-from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
 from bayou_testing.faults import Fail, Reset, Rule, Silent
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 pytestmark = pytest.mark.s3

@@ -11,10 +11,10 @@ import pytest
 
 from bayou.core.errors import AccessDenied, BayouError, Unavailable, UnknownFormat
 from bayou.engine.parts import objects
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou_testing.faults import Fail, Hold, LoseResponse, Rule
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of

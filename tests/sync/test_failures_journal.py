@@ -13,12 +13,12 @@ from bayou.core.errors import StateError, UsageError
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find
-from bayou.maintenance import api
 from bayou.repo import init_repo, open_repo
 from bayou.state.database import Database
 from bayou.sync.service import Datastore
 from bayou_testing.faults import Hold, Rule
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust
@@ -42,7 +42,8 @@ with Datastore(open_repo(root)) as datastore:
 # A process for each put and each push; forks of one that has loaded everything already.
 ROUNDS = """
 from bayou.repo import open_repo
-from bayou.maintenance import api
+from bayou.sync.service import sync
+from bayou.sync.status import status
 from bayou.sync import run, status
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
@@ -53,9 +54,9 @@ def put(number):
 
 def push(_):
     repo = open_repo(sys.argv[1])
-    report = api.sync(repo, SyncOptions(mode="push", walk=False))
+    report = sync(repo, SyncOptions(mode="push", walk=False))
     assert (report.engine, report.pushed.files) == ("point", 1), report
-    now = api.status(repo)
+    now = status(repo)
     assert (now.journal_paths, now.journal_bulk, now.in_sync) == (0, False, True), now
 
 for number in range(1, int(sys.argv[2]) + 1):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import NamespaceInvalid, SyncError
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.keys import as_listed
 from bayou_testing.faults import Hold, Rule
 from bayou_testing.faulty import Crash, Fault, crash
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of

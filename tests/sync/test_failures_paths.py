@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bayou.core.paths import PAYLOAD_ROOTS
-from bayou.maintenance import api
 from bayou_testing.gcs import GcsServer
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of

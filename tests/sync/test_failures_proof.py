@@ -16,10 +16,10 @@ import pytest
 import bayou.sync.transfer.pull as pull_module
 from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
 from bayou.core.ids import ulid
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.state.database import Database
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of, head_of

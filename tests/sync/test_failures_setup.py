@@ -20,12 +20,12 @@ from bayou.core.errors import (
     PreconditionFailed,
     SyncError,
 )
-from bayou.maintenance import api
 from bayou.objectstore.backends.directory import LocalTransport
 from bayou.objectstore.keys import as_listed
 from bayou.objectstore.transport import Create, Match, Stored
 from bayou_testing.faulty import Fault, FaultyTransport
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
 

@@ -20,8 +20,8 @@ from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
-from bayou.maintenance import api
 from bayou.objectstore import Store, keys
+from tests import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import commit_rows, entries_of, head_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import NotFound
-from bayou.maintenance import api
 from bayou.sync.service import Datastore
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 MODELS = ("one", "two")

@@ -158,12 +158,12 @@ def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
 
 PUSHER = """
 from bayou.repo import open_repo
-from bayou.maintenance import api
+from bayou.sync.service import sync
 from bayou.sync.transfer import push
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")
-api.sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
 """
 RESUMED = {f"files/{number:03}": b"%04d" % number * 500 for number in range(300)}
 RESUMED_BYTES = sum(map(len, RESUMED.values()))

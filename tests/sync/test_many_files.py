@@ -11,13 +11,13 @@ import pytest
 
 from bayou.core.errors import CredentialsExpired, DeadlinePassed, Unavailable
 from bayou.core.ids import ulid
-from bayou.maintenance import api
 from bayou.objectstore.keys import Key
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.transfer.executor import Upload, send_all
 from bayou_testing.faults import Fail, LoseResponse, Reset, Rule, Silent
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of
 from tests.sync.many_files import SMALL, THREADS, UPLOADS, a, few_connections, pull_fresh

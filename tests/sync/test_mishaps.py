@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bayou.core.errors import ConflictRefused
-from bayou.maintenance import api
 from bayou.objectstore import keys
+from tests import api
 from tests.sync.conftest import Team
 
 

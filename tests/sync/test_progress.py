@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bayou.maintenance import api
 from bayou.sync.report import SyncOptions
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 LARGE = 200_000

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from bayou.data.allocate import renumber
-from bayou.maintenance import api
 from bayou.repo import init_repo
 from bayou.sync.report import SyncReport
 from bayou.sync.service import Datastore
 from bayou_testing.faulty import Crash, Fault, crash
+from tests import api
 from tests.sync import children
 from tests.sync.conftest import Clone, Team, Wire
 
@@ -321,13 +321,13 @@ import importlib
 from bayou.repo import open_repo
 from bayou.data.allocate import renumber
 from bayou.repo import init_repo
-from bayou.maintenance import api
+from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 module, owner, name = sys.argv[2:5]
 target = importlib.import_module(module)
 after(getattr(target, owner) if owner else target, name, int(sys.argv[5]))
-api.sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
+sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
 """
 
 STEPS = [

@@ -15,7 +15,6 @@ import pytest
 import bayou.maintenance.verify as verify_module
 import bayou.sync.transfer.pull as pull_module
 from bayou.index.head import read_head
-from bayou.maintenance import api
 from bayou.objectstore.keys import as_listed
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
@@ -24,6 +23,7 @@ from bayou.worktree.staging import StagingArea
 from bayou_testing.faults import Hold, Rule
 from bayou_testing.faulty import Crash, Fault, crash
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 

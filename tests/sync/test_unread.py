@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import TreeError
-from bayou.maintenance import api
 from bayou.sync import run
 from bayou.sync.commit import commit
 from bayou.sync.plan import local_scanner
@@ -19,6 +18,7 @@ from bayou.sync.report import SyncReport
 from bayou.sync.transfer import push
 from bayou.worktree.hashing import Content, read_content
 from bayou_testing.faulty import Crash, Fault, crash
+from tests import api
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.turns import meanwhile
 

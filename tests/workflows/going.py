@@ -8,11 +8,11 @@ from typing import Any
 
 from bayou.data.records import Records
 from bayou.data.runs import Run, StepRecord
-from bayou.maintenance import api
 from bayou.session import Session, write_session
 from bayou.sync.plan.policy import ModelRef
 from bayou.workflows.definition import WorkflowRef
 from bayou.workflows.run import Outcome, new_run, resumed_run
+from tests import api
 from tests.sync.conftest import Clone
 from tests.workflows.scene import ID
 

@@ -18,9 +18,9 @@ from bayou.data.allocate import renumber
 from bayou.data.changes import finish_pending_changesets
 from bayou.data.engine import CatalogEngine, Choice
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
-from bayou.maintenance import api
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
+from bayou.sync import service
 from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncOptions, SyncReport
 
@@ -129,7 +129,7 @@ class _Exchange(Struct, frozen=True):
         repo = self.connection.repo
         if repo.offline or repo.config.datastore.url is None:
             return None
-        return api.sync(repo, options, timeout=self.timeout, progress=self.progress, connection=self.connection)
+        return service.sync(repo, options, timeout=self.timeout, progress=self.progress, connection=self.connection)
 
 
 def _leases(

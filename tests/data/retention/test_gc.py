@@ -10,8 +10,8 @@ from bayou.data.layout import ModelRef
 from bayou.data.records import Records
 from bayou.data.retention import plan_gc, run_gc
 from bayou.data.runs import Run
-from bayou.maintenance import api
 from bayou.repo import Repo, init_repo
+from tests import api
 from tests.data.retention.conftest import LATER, WEB, Clone, Team, collected, planned, put, size, versions
 from tests.maintenance.setups import set_up
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from bayou.core.errors import BayouError
-from bayou.maintenance import api
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.worktree.atomic_write import is_temporary
+from tests import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.processes.forkserver import ForkServer
 from tests.sync.processes.history import read_history

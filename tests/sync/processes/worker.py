@@ -17,11 +17,11 @@ from typing import Any
 
 from bayou.core.errors import StoreError
 from bayou.data.allocate import renumber
-from bayou.maintenance import api
 from bayou.repo import open_repo
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore
 from bayou.worktree.atomic_write import is_temporary
+from tests import api
 
 FILES = ("files/one", "outputs/t/m/two.yaml", "audit/day/three")
 NAMES = ("data/t/m/first", "data/t/m/second")

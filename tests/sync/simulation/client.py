@@ -14,7 +14,6 @@ from typing import BinaryIO
 from bayou.config.settings import Config, DatastoreConfig
 from bayou.index.entry import Entry
 from bayou.index.node_store import LocalNodes, NodeFiles
-from bayou.maintenance import api
 from bayou.objectstore.store import Store
 from bayou.repo import LOCAL, Repo
 from bayou.state.base import SyncBase
@@ -23,6 +22,7 @@ from bayou.state.journal import Journal
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
+from tests import api
 
 URL = "memory://sim"
 

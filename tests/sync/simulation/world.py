@@ -20,7 +20,6 @@ from bayou.core.errors import (
     Unavailable,
 )
 from bayou.index.build import ChunkParams
-from bayou.maintenance import api
 from bayou.objectstore import keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
@@ -28,6 +27,7 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Fetched
 from bayou.sync.report import Mode, SyncReport
 from bayou_testing.faulty import Crash
+from tests import api
 from tests.sync.simulation.bucket import Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle, Violation, found

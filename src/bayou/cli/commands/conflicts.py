@@ -28,9 +28,9 @@ def conflicts(context: click.Context) -> None:
         return
     common = context.ensure_object(Common)
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.conflicts.copies import conflicts  # noqa: PLC0415
 
-    copies = api.conflicts(repo)
+    copies = conflicts(repo)
     common.output.emit(render_datastore.conflicts_json(copies), render_datastore.conflicts_text(copies))
 
 
@@ -40,9 +40,9 @@ def conflicts(context: click.Context) -> None:
 def show_copy(common: Common, path: str) -> None:
     """Compare a kept copy with what has its path now."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.conflicts.copies import conflicts  # noqa: PLC0415
 
-    copies = [copy for copy in api.conflicts(repo) if path in (copy.path, copy.copy)]
+    copies = [copy for copy in conflicts(repo) if path in (copy.path, copy.copy)]
     if not copies:
         raise UsageError(f"no copy of {path} was kept", hint="list them with `bayou datastore conflicts`")
     common.output.emit(render_datastore.conflicts_json(copies), _comparisons(repo, copies))
@@ -54,9 +54,9 @@ def show_copy(common: Common, path: str) -> None:
 def take(common: Common, path: str) -> None:
     """Put a kept copy back in its place; the next push carries it."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.conflicts.copies import take_conflict  # noqa: PLC0415
 
-    copy = api.take_conflict(repo, path)
+    copy = take_conflict(repo, path)
     parts = [say(f"{copy.path} has the kept bytes again"), hint("share it with `bayou datastore sync`")]
     common.output.emit(render_datastore.conflicts_json([copy]), parts)
 
@@ -67,9 +67,9 @@ def take(common: Common, path: str) -> None:
 def drop(common: Common, path: str) -> None:
     """Delete a kept copy."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.conflicts.copies import drop_conflict  # noqa: PLC0415
 
-    copy = api.drop_conflict(repo, path)
+    copy = drop_conflict(repo, path)
     common.output.emit(
         render_datastore.conflicts_json([copy]), [say(f"deleted the kept copy of {copy.path} ({size(copy.size)})")]
     )

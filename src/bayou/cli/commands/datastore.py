@@ -1,4 +1,4 @@
-"""`bayou datastore`: each command parses, calls one function of `bayou.maintenance.api`, and renders its report."""
+"""`bayou datastore`: each command parses, calls one function of sync or maintenance, and renders its report."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def setup(
     repo = common.open_repo()
     from bayou.data.allocate import renumber  # noqa: PLC0415
     from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.maintenance.setup import setup  # noqa: PLC0415
 
     finish_pending_changesets(repo)
     with common.output.progress() as progress:
-        report = api.setup(
+        report = setup(
             repo,
             target,
             namespace=namespace,
@@ -88,9 +88,9 @@ def setup(
 def status(common: Common, timeout: float | None) -> int:
     """Show where the data is, and how this tree stands to it."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.status import status  # noqa: PLC0415
 
-    report = api.status(repo, timeout=timeout)
+    report = status(repo, timeout=timeout)
     common.output.emit(render_datastore.status_json(report), render_datastore.status_text(report))
     return _FAILED if report.healthy is False else 0
 
@@ -128,8 +128,8 @@ def sync(
     repo = common.open_repo()
     from bayou.data.allocate import renumber  # noqa: PLC0415
     from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
-    from bayou.maintenance import api  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
+    from bayou.sync.service import sync  # noqa: PLC0415
 
     connection = common.connect(repo)
     if not dry_run:
@@ -137,7 +137,7 @@ def sync(
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
-        report = api.sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+        report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
@@ -170,10 +170,10 @@ def verify(
 ) -> int:
     """Check that the store holds what its index says."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.maintenance.verify import verify  # noqa: PLC0415
 
     with common.output.progress() as progress:
-        report = api.verify(
+        report = verify(
             repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
         )
     common.output.emit(
@@ -188,9 +188,9 @@ def verify(
 def log(common: Common, number: int) -> None:
     """List commits, the newest first."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.status import log  # noqa: PLC0415
 
-    rows = api.log(repo, number)
+    rows = log(repo, number)
     common.output.emit(render_datastore.log_json(rows), render_datastore.log_text(rows))
 
 
@@ -205,10 +205,10 @@ def gc(
 ) -> None:
     """Delete from the store what nothing names any more."""
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.maintenance.gc import collect  # noqa: PLC0415
 
     with common.output.progress() as progress:
-        report = api.collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
+        report = collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
     common.output.emit(render_maintenance.collect_json(report), render_maintenance.collect_text(report))
 
 
@@ -238,10 +238,10 @@ def replicate(
     """
     named = parameters.named_once("--option", options)
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.maintenance.replicate import replicate  # noqa: PLC0415
 
     with common.output.progress() as progress:
-        report = api.replicate(
+        report = replicate(
             repo,
             url,
             namespace=namespace,
@@ -268,9 +268,9 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     Without an argument all of it, else that of one model, or one path.
     """
     repo = common.open_repo()
-    from bayou.maintenance import api  # noqa: PLC0415
+    from bayou.sync.hydrate import hydrate  # noqa: PLC0415
 
-    moved = api.hydrate(repo, target, timeout=timeout)
+    moved = hydrate(repo, target, timeout=timeout)
     common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))
 
 
