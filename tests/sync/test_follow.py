@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(changes))
         return merge(tree, changes, *more)
 
-    monkeypatch.setattr(base, "merge", SimpleNamespace(merge=counted))
+    monkeypatch.setattr(base, "merge", counted)
     return seen
 
 
