@@ -33,7 +33,7 @@ def without_spark() -> Iterator[None]:
         patch.setattr(Bulk, "run", lambda self, what, job: job(SparkExecutor(None), self.datastore.url))
         patch.setattr(plan, "compare", compare)
         patch.setattr(plan, "interrupt_at_deadline", lambda *_: nullcontext())
-        patch.setattr(plan, "cancelled_with", lambda *_: nullcontext())
+        patch.setattr(plan, "interrupt_on_error", lambda *_: nullcontext())
         opened: dict[str, Store] = {}
         for source in (index_entries, sync_inputs):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))

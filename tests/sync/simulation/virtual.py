@@ -100,7 +100,8 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         # What a store can do is not in question here.
         patch("bayou.sync.plan.remote_snapshot.probe", lambda store: None),
         patch("bayou.maintenance.rebuild.probe", lambda store: None),
-        patch("bayou.worktree.durability._pool", _Serial),
+        # Nothing here waits for a disk, so that threads would only change the order.
+        *(patch(f"bayou.worktree.{name}.parallel_fsync", _one_by_one) for name in ("staging", "tree", "safe_root")),
         # Every node here is of a client of ours, so that no process of its own has to parse it.
         patch(
             "bayou.index.node_store.decode", lambda data, level, ref, **_: _decode(bytes(data), level, ref, ours=True)
@@ -224,15 +225,6 @@ def _stepped(rules: Rules, real: Callable[[Database], Any]) -> Callable[[Databas
     return stepped
 
 
-class _Serial:
-    """A pool of no threads: nothing here waits for a disk."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __enter__(self) -> _Serial:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        return [function(item) for item in items]
+def _one_by_one(sync: Callable[[Any], None], items: Iterable[Any]) -> None:
+    for item in items:
+        sync(item)
