@@ -163,7 +163,7 @@ def test_a_killed_rebuild_is_begun_anew(repo: Repo, moment: str) -> None:
     body = {
         "read": "from bayou.data.catalog import derive\nafter(derive, 'derive', 7)\n",
         "settle": "from bayou.data.catalog import follow_directory, follow_store\n"
-        "follow_store.settle = follow_directory.settle = die\n",
+        "follow_store.finish_refresh = follow_directory.finish_refresh = die\n",
     }[moment]
     assert run_to_death(OPEN + body + "with Records(repo) as records:\n    records.catalog.refresh()\n", repo.root)
     with catalog_of(repo) as catalog:
