@@ -1,4 +1,4 @@
-"""Copy objects from store to store, in bounded memory; a copy that does not have its entry's hash is not recorded.
+"""Copy objects from store to store in bounded memory. An object that does not have its entry's hash is not copied.
 
 `Pair` compares the entries of a path in the source and in the target, and says what to do about it.
 
@@ -237,7 +237,7 @@ def _reading(entry: Entry) -> Iterator[None]:
 
 
 def _condition(entry: Entry) -> str | None:
-    """Return the ETag that a discovered object must still have; None for an object that Bayou wrote under its own key."""
+    """Return the ETag that a discovered object must still have; None for an object that Bayou wrote."""
     return entry.etag if entry.push is None else None
 
 

@@ -1,8 +1,8 @@
 """The target of a replication: whether the store may become a replica, its first head, and changes by other writers.
 
-A store may become a replica if it is empty, or has a head without entries. A replica stays one of its first source. A
-target is refused (`ReplicaRefused`), and nothing is written, if the replication would overwrite data that did not come
-from the source, or if the source's history lacks the commit that was replicated last.
+A store may become a replica if it has no payload and no index, or an index without entries. A replica keeps its first
+source. A target is refused (`ReplicaRefused`), and nothing is written, if the replication would overwrite data that did
+not come from the source, or if the source's history lacks the commit that was replicated last.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def check_others(target: Target) -> None:
         theirs += islice((change.path for change in changes if not _harmless(change)), _NAMED + 1)
     except (NodeMissing, NodeDamaged) as error:
         raise ReplicaRefused(
-            f"another writer has changed the replica {target.store.url}, and what it had before is gone: {error.message}",
+            f"another writer has changed the replica {target.store.url}, and its former index is gone: {error.message}",
             hint=_ELSEWHERE,
         ) from error
     if theirs:
