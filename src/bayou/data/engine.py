@@ -1,4 +1,8 @@
-"""Who does what looks at all records: threads of this process, or Spark, of which nothing is loaded before."""
+"""Run a job over all records of a datastore: in this process or on Spark.
+
+Rebuilding the catalog and evaluating retention are such jobs. `engine.select` chooses the engine by the number of
+records; Spark is imported only once it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +22,29 @@ if TYPE_CHECKING:
 Choice = Request
 
 _LONGEST_S = 3600.0
-"""What a job may take (V12). It grows with the tree and not with a change, so it is not bound by what a sync may."""
+"""The deadline of a job (V12). A job takes time by the size of the tree, so the timeout of a sync may be too short."""
 
 _THREADS = 1
-"""Parts that run at once in this process. They parse and judge: several threads would wait for the interpreter."""
+"""Parts that run at once in this process. They are CPU-bound Python: more threads would wait for the GIL."""
 
 
 class CatalogEngine(Struct, frozen=True):
-    """The engine that was asked for (`engine.select` chooses where it is `auto`), and the progress bar of a job."""
+    """The engine that the user asked for (with `auto`, `engine.select` chooses), and the progress bar of a job."""
 
     choice: Choice = "auto"
     progress: Progress = field(default_factory=NoProgress)
 
     def limit(self, repo: Repo) -> int | None:
-        """Return how many records this process deals with by itself; None: with all there are."""
+        """Return the number of records up to which this process works alone; None if it always does."""
         return Selector.of(repo.config, self.choice).limit()
 
     def run(
         self, repo: Repo, job: Job[Part, Row, Result], *, what: str, count: int, warn: Callable[[str], None]
     ) -> Result:
-        """Run a job over so many records with the engine that pays.
+        """Run a job over `count` records with the engine that suits the number.
 
-        `what` completes "… by this process alone", which is the warning where Spark was chosen and fails; where the
-        user asked for Spark, its failure is the command's. A job that finds no records starts no Spark.
+        If `auto` chose Spark and Spark fails, this process runs the job, and the warning is `what` followed by "by this
+        process alone"; if the user asked for Spark, the failure is raised. With no records, Spark is not started.
         """
         timeout = max(repo.config.sync.timeout, _LONGEST_S)
         engines = Engines.of(repo.config, self.choice, Deadline.after(timeout), warn, self.progress)
@@ -50,7 +54,7 @@ class CatalogEngine(Struct, frozen=True):
 
 
 def needs_of(repo: Repo) -> Needs:
-    """Return what workers must see of a repo: its catalog, and its tree."""
+    """Return the directories of a repo that workers must see: the one of its catalog, and its tree."""
     from bayou.engine.job import Needs  # noqa: PLC0415  (most commands run no job)
 
     own = repo.root / LOCAL

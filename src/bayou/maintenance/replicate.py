@@ -1,8 +1,13 @@
-"""`datastore replicate`: make another store a copy of this one, object by object, whoever runs either.
+"""`datastore replicate`: make another store a copy of this datastore, object by object.
 
-The target has a head of its own, which says whose replica it is and how far it was copied. It is created before
-anything is uploaded and changed by compare-and-swap only (V1); objects come first, then nodes, then the head (V11), so
-a reader of the replica sees one version of the source or the next. Nothing is written to the source, and nothing here.
+The two stores may be of different providers. The target has a head of its own, which names its source and the source's
+commit that was copied last. The head is created before anything is uploaded, and changed by compare-and-swap only (V1).
+Objects are uploaded first, then nodes, then the head is swapped (V11), so a reader of the replica sees one commit of
+the source or the next. Nothing is written to the source, nor to the repo on this machine.
+
+One attempt reads the target's head (`replica.target`), compares the two trees (`replica.plan`), copies the objects
+(`replica.copy`, run by the job in `replica.transfer`) and swaps the head. If another process changed the head
+meanwhile, the next attempt starts from the new head.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 
 class _Job(Struct, frozen=True):
-    """One replication: the source as it was when it began, and where it goes."""
+    """One replication: the source with its head when the replication began, and the target."""
 
     source: Store
     head: Head
@@ -70,14 +75,14 @@ def replicate(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> ReplicateReport:
-    """Copy this datastore's current index and its objects to another store, as far as that does not have them.
+    """Copy this datastore's current index, and the objects that the other store lacks, to that store.
 
-    `ReplicaRefused`, and nothing is changed, where the other store has data that did not come from here.
+    Raises `ReplicaRefused`, and changes nothing, if the other store has data that did not come from this datastore.
     """
     repo.require_online("no other store can be reached")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    place = DatastoreConfig(url, None, namespace, options=dict(options or {}))
-    source, target = _stores(repo, place, deadline)
+    remote = DatastoreConfig(url, None, namespace, options=dict(options or {}))
+    source, target = _stores(repo, remote, deadline)
     if engine == "spark" and any(store.url.startswith("memory:") for store in (source, target)):
         raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
     report = ReplicateReport(url=target.url, namespace=namespace, dry_run=dry_run)
@@ -85,7 +90,7 @@ def replicate(
         source,
         _head(source),
         target,
-        Stores(store_handle(repo.config, source, deadline), store_handle(_with(repo, place).config, target, deadline)),
+        Stores(store_handle(repo.config, source, deadline), store_handle(_with(repo, remote).config, target, deadline)),
         Engines.of(repo.config, engine, deadline, report.warn, progress),
         allow_mass_delete,
         identity(),
@@ -103,23 +108,25 @@ def replicate(
     return report
 
 
-def _stores(repo: Repo, place: DatastoreConfig, deadline: Deadline) -> tuple[Store, Store]:
-    """Open both stores; what can be wrong without a request is raised here."""
-    if "://" not in (place.url or ""):
+def _stores(repo: Repo, remote: DatastoreConfig, deadline: Deadline) -> tuple[Store, Store]:
+    """Open both stores; raise the errors that can be found without a request."""
+    if "://" not in (remote.url or ""):
         raise UsageError(
             "a replica is a store, and has a URL", hint="a directory can be one: file:///mnt/backup/project"
         )
-    check_datastore(place, "the replica")
-    here = repo.config.datastore
-    if here.url and place.url and remote_url(here.url, here.namespace) == remote_url(place.url, place.namespace):
-        raise UsageError(f"{place.url} is where this repo's data is already", hint="name another URL, or --namespace N")
+    check_datastore(remote, "the replica")
+    own = repo.config.datastore
+    if own.url and remote.url and remote_url(own.url, own.namespace) == remote_url(remote.url, remote.namespace):
+        raise UsageError(
+            f"{remote.url} is where this repo's data is already", hint="name another URL, or --namespace N"
+        )
     source = repo.store()
-    return source.within(deadline), _with(repo, place).store().within(deadline)
+    return source.within(deadline), _with(repo, remote).store().within(deadline)
 
 
-def _with(repo: Repo, place: DatastoreConfig) -> Repo:
-    """Return the repo as if its data were in another store."""
-    return replace(repo, config=replace(repo.config, datastore=place))
+def _with(repo: Repo, remote: DatastoreConfig) -> Repo:
+    """Return the repo with another datastore in its configuration."""
+    return replace(repo, config=replace(repo.config, datastore=remote))
 
 
 def _head(source: Store) -> Head:
@@ -131,12 +138,12 @@ def _head(source: Store) -> Head:
             hint="`bayou datastore sync --push` makes one",
         ) from None
     if seen is None:
-        raise BadAnswer(f"{source.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{source.url} says that its head is not modified, although the request did not ask")
     return seen.head
 
 
 def _estimate(job: _Job) -> None:
-    """Say what a run would do. Nothing is written anywhere (V15)."""
+    """Report what a run would do; write nothing anywhere (V15)."""
     target = look(job.target, job.head, job.source)
     check_others(target)
     counts = plan(job.tree, target).counts
@@ -145,12 +152,12 @@ def _estimate(job: _Job) -> None:
 
 
 def _attempt(job: _Job, *, again: bool) -> bool:
-    """Look at the target, copy what it lacks, and swap its head; False if somebody else has changed that meanwhile."""
+    """Read the target, copy what it lacks, and swap its head; return False if another process changed the head."""
     target = look(job.target, job.head, job.source)
     check_others(target)
     found = plan(job.tree, target)
     _guard(job, target, found.counts)
-    if target.seen is not None and not found.counts.any and _is_known(job, target):
+    if target.seen is not None and not found.counts.any and _is_current(job, target):
         return True
     try:
         ready = begin(target, job.by)
@@ -172,18 +179,19 @@ def _attempt(job: _Job, *, again: bool) -> bool:
 
 
 def _copy(job: _Job, target: Target, found: Plan, age: Age, sink: StoreSink) -> Made:
-    """Copy what a plan says, and make the target's next tree, under the commit of `sink`."""
+    """Copy the objects that a plan names, and build the target's next tree, under the commit of `sink`."""
     if not found.counts.copies:
         return transfer.replicate(job.engines.local(), job.stores, target, found, age, sink)
-    ages = chain([age], repeat(replace(age, doubt=True)))  # what an executor that failed has copied lies there
+    # An executor that failed may have copied some objects already, so the next one checks before it copies.
+    ages = chain([age], repeat(replace(age, doubt=True)))
 
-    def work(executor: Executor) -> Made:
+    def copy_with(executor: Executor) -> Made:
         mark(target, job.by)
         return transfer.replicate(executor, job.stores, target, found, next(ages), sink)
 
     return job.engines.run(
         needs_of(job.stores.source, job.stores.target),
-        work,
+        copy_with,
         what="the store was replicated",
         files=found.counts.copies,
         size=found.counts.bytes,
@@ -191,8 +199,8 @@ def _copy(job: _Job, target: Target, found: Plan, age: Age, sink: StoreSink) -> 
     )
 
 
-def _is_known(job: _Job, target: Target) -> bool:
-    """Whether the target's head says already that it is a copy of just this root."""
+def _is_current(job: _Job, target: Target) -> bool:
+    """Return whether the target's head already says that it is a whole copy of this root."""
     return target.replica.whole and target.untouched and same(target.replica.root, job.head.root)
 
 
@@ -203,7 +211,7 @@ def _age(target: Target, *, doubt: bool) -> Age:
 
 
 def _guard(job: _Job, target: Target, counts: Counts) -> None:
-    """Stop before more is deleted than anybody means; what was allowed in the source is followed."""
+    """Raise `MassDelete` if the plan deletes very many entries, unless a user allowed that here or in the source."""
     followed = any(row.mass_delete and row.seq > target.replica.seq for row in job.head.log)
     entries = target.root.entries if target.root is not None else 0
     if not (job.allow_mass_delete or followed) and is_mass(counts.deletes, entries):

@@ -1,15 +1,14 @@
-"""Discovery on Spark: list a store in parts, drop what is not payload, sort, write the leaves, stitch the rest here.
+"""Discovery on Spark: list a store that has no index, and build the index tree of its payload.
 
-The result is the tree of `index.discovery` and `index.build`, node for node, however the work was divided. This process
-never sees the entries: only the leaves' descriptions, the edges of parts, counts, and some of the keys refused.
+1. Tasks list parts of the store and classify each object by the rules of `index.discovery` (`Judge`): payload, refused,
+   ignored and so on.
+2. Spark sorts the payload by path. A task gets a range of paths, writes the leaves that lie wholly inside the range
+   (`Leaves`), and returns a row for each leaf and the entries at both edges of its range.
+3. The driver joins edges and leaves and builds the upper levels of the tree.
 
-Write the leaves that lie whole inside one sorted part of a store's entries, and tell of its edges.
-
-Runs twice at times: a node has the commit's id in its name and the same rows, whoever writes it.
-
-Say of each listed object what discovery makes of it: the rules are those of `index.discovery`, one key at a time.
-
-A store's listing, and what of it is payload.
+The result is the tree of `index.discovery` and `index.build`, node for node, however the work was divided. The driver
+never has all entries: it gets the leaves' descriptions, the edges, counts, and some of the refused keys. A task may run
+twice: a node's name has the commit's id and the digest of its rows, so both runs write the same object.
 """
 
 from __future__ import annotations
@@ -75,15 +74,20 @@ if TYPE_CHECKING:
 LEAF, EDGE, END = "leaf", "edge", "end"
 
 FOUND = ("path", "size", "etag", "version", "modified")
-"""The columns that discovery knows of an entry."""
+"""The columns of an entry that a listing provides."""
 
 PIECES = pyarrow.schema(
     {"piece": TEXT, "first": TEXT, "last": TEXT, "node": TEXT, "entries": INT, "bytes": INT, "data": BYTES}
 )
-"""A leaf that is stored (`data`: or that shall be, where it was asked for); an edge, its entries written as a node; and
-at the end of a part, each path that a path of the next may lie below (`entries` is 1 if one of this part did)."""
+"""The rows that tasks return, by the kind in `piece`.
 
-_AT_ONCE = 32
+- `LEAF`: a leaf that the task stored, or, if the driver shall store it, its bytes in `data`.
+- `EDGE`: the entries at an edge of a range, encoded as a node in `data`.
+- `END`: after the other rows, each path that may be a parent directory of paths in the next range. `entries` is 1 if a
+  path of this range is the parent directory of another.
+"""
+
+_BATCH_ROWS = 32
 
 
 class LeafRow(NamedTuple):
@@ -99,9 +103,9 @@ class LeafRow(NamedTuple):
 
 
 class Leaves(Struct, frozen=True):
-    """A kernel: batches of `FOUND`, by path and then size, largest first, to rows of `PIECES`.
+    """A kernel: from batches of `FOUND`, sorted by path and then by descending size, to rows of `PIECES`.
 
-    Without a `recipe`, leaves are carried, not stored.
+    Without a `recipe` the rows carry the leaves to the driver, and the task stores nothing.
     """
 
     commit: str
@@ -114,7 +118,7 @@ class Leaves(Struct, frozen=True):
         yield from in_batches(self.pieces(_entries(batches), sink, data))
 
     def pieces(self, entries: Iterable[Entry], sink: NodeSink, data: dict[str, bytes]) -> Iterator[LeafRow]:
-        """Yield the rows of one part; `data` has what leaves carry."""
+        """Yield the rows of one range; `data` has the bytes of the leaves that rows carry."""
         nesting = Nesting()
         for piece in chunk_partition(nesting.watch(entries), sink, self.shape):
             if isinstance(piece, Child):
@@ -129,9 +133,9 @@ class Leaves(Struct, frozen=True):
 
 
 class Nesting:
-    """Watches sorted paths for one that is the directory of another: no tree can hold both.
+    """Checks sorted paths for a path that is the parent directory of another: a file tree cannot have both.
 
-    `open` are paths that later ones may still lie below; `met`: some path of this part has others below it.
+    `open` are the paths that may still be a parent of later paths; `met`: a path was the parent of another.
     """
 
     def __init__(self) -> None:
@@ -139,7 +143,7 @@ class Nesting:
         self.met = False
 
     def watch(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Pass entries on. What begins with a path follows it without a gap, so the open ones are a stack."""
+        """Yield the entries unchanged. All paths that begin with a path directly follow it, so `open` is a stack."""
         pending = self.open
         for entry in entries:
             path = entry.path
@@ -152,7 +156,7 @@ class Nesting:
 
 
 class _Carried(StagingSink):
-    """A sink whose nodes go to the caller with the rows that tell of them."""
+    """A sink that keeps the nodes, so that the rows that describe them carry them to the driver."""
 
     def __init__(self, commit: str) -> None:
         super().__init__(commit)
@@ -164,26 +168,27 @@ class _Carried(StagingSink):
 
 
 def in_batches(found: Iterable[LeafRow]) -> Iterator[pyarrow.RecordBatch]:
-    """Put rows into batches of a few: some hold a node."""
-    return batches_of_rows(PIECES, found, _AT_ONCE)
+    """Encode rows as small batches: a row may have a whole node."""
+    return batches_of_rows(PIECES, found, _BATCH_ROWS)
 
 
 def joined(found: Iterable[LeafRow], keep: Callable[[NodeFile], None], *, apart: bool = False) -> Iterator[Piece]:
-    """Yield the pieces that rows of all parts tell of, in order; leaves that they carry go to `keep`.
+    """Decode the rows of all ranges into pieces, in order; pass the leaves that rows carry to `keep`.
 
-    `Nested` if a path may be the directory of another: then somebody has to look closer. `apart`: somebody did.
+    Raises `Nested` if a path may be the parent directory of another: then the caller removes such paths from the
+    entries, and calls again with `apart`, which skips the check across ranges.
     """
-    awaited: list[str] = []
+    open_paths: list[str] = []
     for kind, first, last, node, entries, size, data in found:
         if kind == END:
             if entries:
                 raise Nested(first)
             if not apart:
-                awaited.append(first)
+                open_paths.append(first)
             continue
-        if any(first.startswith(path) and first[len(path)] <= "/" for path in awaited):
+        if any(first.startswith(path) and first[len(path)] <= "/" for path in open_paths):
             raise Nested(first)
-        awaited.clear()
+        open_paths.clear()
         assert last is not None
         assert node is not None
         assert size is not None
@@ -196,11 +201,11 @@ def joined(found: Iterable[LeafRow], keep: Callable[[NodeFile], None], *, apart:
 
 
 class Nested(Exception):
-    """Some path of a discovery may be the directory of another."""
+    """A path of a discovery may be the parent directory of another."""
 
 
 def parent_directories(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the directories that the paths of each batch lie in, as `path`."""
+    """Yield the directories that contain the paths of each batch, in the column `path`."""
     for found in batches:
         names = directories(found.column("path").to_pylist())
         yield pyarrow.RecordBatch.from_pydict({"path": pyarrow.array(list(names), TEXT)})
@@ -213,7 +218,7 @@ def _edge(node: str, data: bytes) -> Leaf:
 
 
 def _entries(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Entry]:
-    """Yield entries, one for each path: a listing may call an object and a "folder" beside it by one key."""
+    """Yield one entry for each path: a listing may have an object and a folder marker with the same key."""
     last: object = None
     for found in batches:
         for path, size, etag, version, modified in rows(found, FOUND):
@@ -236,11 +241,11 @@ JUDGED = pyarrow.schema(
         "modified": TIME,
     }
 )
-"""`path` is payload's and nobody else's; `key` is set where the verdict is another and its key is asked for."""
+"""`path` is set for payload only; `key` is set for the other verdicts whose keys the driver reads."""
 
 
 class Verdict(NamedTuple):
-    """A row of `JUDGED`. A tuple: a listing makes many."""
+    """A row of `JUDGED`. A tuple, since a listing makes very many and tuples are fast."""
 
     verdict: str
     path: str | None = None
@@ -253,17 +258,17 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """Judges the pages of one task's listing. Each other store is told of once, beside the verdicts."""
+    """Classifies the pages of one task's listing. Each nested store gets one `STORE` row besides the verdicts."""
 
     def __init__(self, store: ReadableStore) -> None:
         self._store = store
-        self._others: set[str] = set()
+        self._nested: set[str] = set()
 
     def __call__(self, page: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
         return _batch(self.judge(page))
 
     def judge(self, page: Sequence[ObjectMeta]) -> Iterator[Verdict]:
-        """Yield a verdict on each object but Bayou's own."""
+        """Yield a verdict for each object, except for Bayou's own objects."""
         found: list[ObjectMeta] = []
         for meta in page:
             ours = in_payload(meta.key)
@@ -273,18 +278,18 @@ class Judge:
                 yield Verdict(IGNORED)
         folders = folder_markers(self._store, found)
         for meta in found:
-            outside = nested_store(meta.key)
-            if outside is not None and outside not in self._others:
-                self._others.add(outside)
-                yield Verdict(STORE, key=key_bytes(outside))
+            nested = nested_store(meta.key)
+            if nested is not None and nested not in self._nested:
+                self._nested.add(nested)
+                yield Verdict(STORE, key=key_bytes(nested))
             yield _verdict(meta, folder=meta.key in folders)
 
 
 def without_others(others: frozenset[str], batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Ignore what lies in another store; only after the whole listing is it known which directories are one."""
+    """Ignore the objects inside nested stores (`others`), which are known only after the whole listing."""
     for found in batches:
-        judged = (Verdict(*row) for row in rows(found, JUDGED.names))  # type: ignore[arg-type]
-        yield _batch(Verdict(IGNORED) if _inside(one, others) else one for one in judged)
+        verdicts = (Verdict(*row) for row in rows(found, JUDGED.names))  # type: ignore[arg-type]
+        yield _batch(Verdict(IGNORED) if _inside(verdict, others) else verdict for verdict in verdicts)
 
 
 def _verdict(meta: ObjectMeta, *, folder: bool) -> Verdict:
@@ -301,10 +306,10 @@ def _verdict(meta: ObjectMeta, *, folder: bool) -> Verdict:
     return Verdict(PAYLOAD, path, None, None, meta.size, meta.etag, meta.version, meta.modified)
 
 
-def _inside(one: Verdict, others: frozenset[str]) -> bool:
-    if one.verdict == STORE or (one.path is None and one.key is None):
+def _inside(row: Verdict, others: frozenset[str]) -> bool:
+    if row.verdict == STORE or (row.path is None and row.key is None):
         return False
-    key = one.path if one.path is not None else key_text(one.key or b"")
+    key = row.path if row.path is not None else key_text(row.key or b"")
     return not others.isdisjoint(parents(key))
 
 
@@ -317,16 +322,16 @@ Encode = Callable[[Sequence[ObjectMeta]], pyarrow.RecordBatch]
 
 
 def listed(spark: SparkSession, recipe: StoreSpec, parts: Sequence[Part], tasks: int) -> DataFrame:
-    """Return the objects of some parts of a store: `key` (bytes), `size`, `etag`, `version`, `modified`."""
-    return load(spark, "listing", OBJECTS, groups(parts, tasks), partial(_read, recipe, _plainly))
+    """Return the objects of parts of a store: `key` (bytes), `size`, `etag`, `version`, `modified`."""
+    return load(spark, "listing", OBJECTS, groups(parts, tasks), partial(_read, recipe, _plain_encoder))
 
 
 def judged(spark: SparkSession, recipe: StoreSpec, parts: Sequence[Part], tasks: int) -> DataFrame:
-    """Return the same objects, each with the verdict of discovery (`kernels.judge`)."""
+    """Return the objects of parts of a store, each with its verdict (`Judge`); the columns are `JUDGED`."""
     return load(spark, "payload", JUDGED, groups(parts, tasks), partial(_read, recipe, Judge))
 
 
-def _plainly(_: Store) -> Encode:
+def _plain_encoder(_: Store) -> Encode:
     return objects_to_batch
 
 
@@ -342,10 +347,10 @@ def _read(
 
 
 MOST_REFUSED = 1000
-"""Refused keys that are named; of more, only the number is told."""
+"""Refused keys that the result lists; of more, it has only the number."""
 
 _ROWS = 25_000
-"""Entries of one part: some fifty leaves, against the two edges that it leaves to this process."""
+"""Entries of one range: some fifty leaves for the task, and two edges for the driver."""
 
 _PARTS_PER_TASK = 4
 _MOST_TASKS = 1000
@@ -363,8 +368,8 @@ def discover(
 ) -> Discovered:
     """List a store without a head, and build the tree of its payload in `sink`.
 
-    Leaves are written to the store by tasks, under the commit of `sink`; with `carry` they go to `sink` as well as the
-    rest, and nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
+    Tasks write the leaves to the store, under the commit of `sink`; with `carry` the leaves go to `sink` like all other
+    nodes, and tasks write nothing to the store (V15). Errors are those of `index.discovery.discover`.
     """
     tasks = _tasks(spark)
     found = judged(spark, recipe, divide(store, tasks * _PARTS_PER_TASK), tasks).persist()
@@ -384,25 +389,25 @@ def _build(store: Store, found: DataFrame, counts: Mapping[str, int], kernel: Le
         found = found.mapInArrow(partial(without_others, others), ddl(JUDGED))
         counts = _counts(found)
     if counts.get(PUSHED):
-        (one,) = _with(found, PUSHED).select("key").orderBy("key").limit(1).collect()
-        raise head_lost(store, key_text(one["key"]))
+        (first,) = _with(found, PUSHED).select("key").orderBy("key").limit(1).collect()
+        raise head_lost(store, key_text(first["key"]))
     payload, entries = _with(found, PAYLOAD).select(*FOUND), counts.get(PAYLOAD, 0)
     refusals = counts.get(REFUSED, 0)
     refused = _refused(found) if refusals else []
     try:
         root = _tree(payload, entries, kernel, sink)
     except Nested:
-        inside = payload.select("path").mapInArrow(parent_directories, "path string").distinct()
-        crowded = payload.join(inside, "path", "left_semi").select("path").distinct()
-        named = crowded.orderBy("path").limit(MOST_REFUSED).collect()
-        refused = sorted((*refused, *(Refused(row["path"], IN_THE_WAY) for row in named)), key=attrgetter("key"))
-        refusals += crowded.count()
-        root = _tree(payload.join(inside, "path", "left_anti"), entries, kernel, sink, apart=True)
+        parent_paths = payload.select("path").mapInArrow(parent_directories, "path string").distinct()
+        in_the_way = payload.join(parent_paths, "path", "left_semi").select("path").distinct()
+        first_rows = in_the_way.orderBy("path").limit(MOST_REFUSED).collect()
+        refused = sorted((*refused, *(Refused(row["path"], IN_THE_WAY) for row in first_rows)), key=attrgetter("key"))
+        refusals += in_the_way.count()
+        root = _tree(payload.join(parent_paths, "path", "left_anti"), entries, kernel, sink, apart=True)
     return Discovered(root, refused[:MOST_REFUSED], refusals, counts.get(IGNORED, 0))
 
 
 def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: StagingSink, *, apart: bool = False) -> Root | None:
-    """Sort the entries into parts, have the leaves of each written where it is, and stitch."""
+    """Sort the entries into ranges, let a task write the leaves of each, and join them to a tree."""
     if entries == 0:
         return None
     parts = min(_MOST_TASKS, -(-entries // _ROWS))
@@ -412,7 +417,7 @@ def _tree(payload: DataFrame, entries: int, kernel: Leaves, sink: StagingSink, *
 
 
 def _keeping(sink: StagingSink) -> Callable[[NodeFile], None]:
-    """Return what takes leaves that tasks have carried here, and stores some of them at a time."""
+    """Return a function that stages the leaves that rows carry, and flushes the sink now and then."""
     taken = count(1)
 
     def keep(file: NodeFile) -> None:
@@ -429,7 +434,7 @@ def _refused(found: DataFrame) -> list[Refused]:
 
 
 def _stream(rows: DataFrame) -> Iterator[LeafRow]:
-    """Yield rows in the order of parts, a few at a time."""
+    """Yield rows in the order of ranges; the driver has few of them at a time."""
     return (LeafRow(*row) for row in rows.toLocalIterator(prefetchPartitions=True))
 
 
@@ -442,5 +447,5 @@ def _with(found: DataFrame, verdict: str) -> DataFrame:
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Return a number of tasks that keeps the cluster busy: what shuffles are told is made for it."""
+    """Return a number of tasks that keeps the cluster busy: the configured number of shuffle partitions."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -1,4 +1,4 @@
-"""Run jobs (`engine.job`) as tasks of Spark, and what its planner does for a large sync (`sync.bulk`).
+"""Run jobs (`engine.job`) as Spark tasks, and the steps of a large sync that Spark takes over (`sync.bulk`).
 
 Each part of a job is a task: a kernel gets the part's number, runs the part with the store client of its process, and
 yields the rows as Arrow batches. The driver folds the rows as they arrive and never collects them.
@@ -48,7 +48,7 @@ _PARTS_PER_TASK = 4
 _BATCH_ROWS = 2000
 
 _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: pyarrow.bool_()}
-"""A `str` crosses as bytes: a key of a store need not be UTF-8."""
+"""The Arrow types of fields. A `str` is sent as bytes: a key of a store need not be UTF-8."""
 
 
 class SparkExecutor:
@@ -60,7 +60,7 @@ class SparkExecutor:
         self, session: SparkSession, *, deadline: Deadline | None = None, progress: Progress | None = None
     ) -> None:
         self.session = session
-        """For jobs that use DataFrames; the parts of a job do not use it."""
+        """The session, for jobs that use DataFrames; the parts of a job do not use it."""
         self._deadline = deadline
         self._progress = progress
 
@@ -107,7 +107,7 @@ class SparkExecutor:
 
 
 class _Run(Struct, frozen=True):
-    """A kernel: from a part to batches of its rows. A worker calls it, maybe twice for one part."""
+    """A kernel: from a part to batches of its rows. Spark may run it twice for a part."""
 
     job: Job[Any, Any, Any]
 
@@ -123,7 +123,7 @@ def schema_of(row: type[tuple[Any, ...]]) -> pyarrow.Schema:
 
 
 def encode(schema: pyarrow.Schema, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
-    """Return rows as a batch."""
+    """Encode rows as a batch."""
     columns = [
         pyarrow.array([key_bytes(value) if isinstance(value, str) else value for value in column], field.type)
         for field, column in zip(schema, zip(*rows, strict=True), strict=True)
@@ -132,7 +132,7 @@ def encode(schema: pyarrow.Schema, rows: Sequence[tuple[Any, ...]]) -> pyarrow.R
 
 
 def decode(row: type[Row], found: pyarrow.RecordBatch) -> Iterator[Row]:
-    """Yield the rows of a batch."""
+    """Decode the rows of a batch; the inverse of `encode`."""
     columns: list[list[Any]] = []
     for (name, hint), column in zip(typing.get_type_hints(row).items(), found.columns, strict=True):
         values = column.to_pylist()

@@ -1,7 +1,7 @@
-"""Where a sync hands over to Spark what is too much for one process. Nothing of Spark is loaded before.
+"""Hand over to Spark what is too large for one process: discovery, comparison and transfer of very many files.
 
-The sync says what it needs of Spark's planner (`BulkExecutor`); the pipeline has it, and the program's entry points
-install that (`engine.select`).
+`BulkExecutor` is the interface that a sync needs of Spark. `bayou.spark` implements it, and the program's entry points
+install that implementation (`engine.select`), so this package does not import Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class BulkExecutor(Protocol):
-    """An executor that also joins many tables of paths, and moves files, where its workers are."""
+    """An executor that also discovers a store, compares trees of many paths, and transfers files, on its workers."""
 
     def discover(self, store: Store, recipe: StoreSpec, sink: StagingSink, *, carry: bool) -> Discovered:
         """List a store without a head, and build the tree of its payload in `sink`.
@@ -45,16 +45,16 @@ class BulkExecutor(Protocol):
         """
 
     def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
-        """Find the paths that need a decision, and look at them. `folder`, which workers see, keeps what is found."""
+        """Find the paths that need a decision, with their local state; workers store the result in `folder`."""
 
     def mover(self, recipe: StoreSpec, context: SyncContext) -> BulkMover:
-        """Return what moves files. `SparkNotShared` where workers do not see the tree or the staging directory."""
+        """Return the mover of files; raise `SparkNotShared` if workers cannot see the tree or the staging directory."""
 
 
 class Bulk(Struct, frozen=True):
-    """How one command uses Spark: for more than `limit` objects or files.
+    """How a command uses Spark: for more than `limit` objects or files.
 
-    What could not be done there is told to `warn` and done here, unless the user asked for Spark (`must`).
+    If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`must`).
     """
 
     datastore: DatastoreConfig
@@ -70,7 +70,7 @@ class Bulk(Struct, frozen=True):
     def of(
         cls, config: Config, engine: Request, deadline: Deadline, warn: Callable[[str], None], progress: Progress | None
     ) -> Bulk | None:
-        """Return how a command uses Spark that was asked for this engine; None if it does everything by itself."""
+        """Return how a command with this `engine` option uses Spark; None if it does not."""
         selector = Selector.of(config, engine)
         limit = selector.limit()
         if limit is None:
@@ -87,20 +87,20 @@ class Bulk(Struct, frozen=True):
         )
 
     def run(self, what: str, job: Callable[[BulkExecutor, StoreSpec], T]) -> T | None:
-        """Do a job in a session of Spark, on this store; None where that cannot be: then do it here.
+        """Run a job in a Spark session on this store; None if Spark cannot: then the caller does it by itself.
 
-        `what` completes "… by this process alone", as in "the store was listed".
+        `what` begins the warning that ends in "by this process alone", as in "the store was listed".
         """
-        place = self.datastore
-        if place.url is None or place.url.startswith("memory:"):
+        datastore = self.datastore
+        if datastore.url is None or datastore.url.startswith("memory:"):
             if self.must:
                 raise UsageError(
                     "Spark's workers do not see this datastore: it is in the memory of this process, or a directory",
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
-        place.require_trust()  # V23
-        recipe = StoreSpec.of(place.url, place.namespace, place.options, self.concurrency)
+        datastore.require_trust()  # V23
+        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, self.concurrency)
         needs = Needs((RemoteHandle(recipe),))
         try:
             with select.spark_engine().open(
@@ -115,7 +115,7 @@ class Bulk(Struct, frozen=True):
             return None
 
     def discover(self, store: Store, sink: StagingSink, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark; None if that cannot be: then do it here."""
+        """Discover a store on Spark; None if Spark cannot: then the caller does it by itself."""
 
         def job(executor: BulkExecutor, recipe: StoreSpec) -> Discovered:
             return executor.discover(store, recipe, sink, carry=carry)
@@ -127,12 +127,12 @@ class Bulk(Struct, frozen=True):
 
 
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
-    """Return the store of a repo as a job holds it; a worker's client is made only where this user trusts the repo."""
+    """Return the store of a repo for use in a job; workers open a client only if the user trusts the repo (V23)."""
 
     def recipe() -> StoreSpec:
-        place = config.datastore
-        place.require_trust()  # V23
-        assert place.url is not None  # a directory has no store
-        return StoreSpec.of(place.url, place.namespace, place.options, config.sync.concurrency)
+        datastore = config.datastore
+        datastore.require_trust()  # V23
+        assert datastore.url is not None  # a directory has no store
+        return StoreSpec.of(datastore.url, datastore.namespace, datastore.options, config.sync.concurrency)
 
     return StoreHandle(store, recipe, deadline)

@@ -1,8 +1,9 @@
-"""A pass over more paths than one process takes on: Spark compares tree, base and store; then window after window is
-decided, moved and committed like a small sync.
+"""A sync pass over more paths than one process can plan.
 
-This process holds one window at a time. Each commits by itself, so whoever is killed in between leaves what any sync
-leaves that was cut short, and the next one goes on. Only what must be judged as a whole is judged before the first.
+Spark compares tree, base and store; then this process plans, transfers and commits window after window
+(`plan.windows`), each like a small sync, and has few windows in memory. Each window has its own commit, so a pass that
+is killed leaves the same as any interrupted sync, and the next sync goes on from there. Checks that concern the sync as
+a whole, such as the guard against mass deletes, run before the first window.
 """
 
 from __future__ import annotations
@@ -36,38 +37,42 @@ from bayou.sync.transfer.executor import BulkMover
 from bayou.sync.transfer.pull import IncomingFile, downloads
 
 _NAMED = 3
+"""Conflicts that an error message names."""
 
 
 def large_pass(
     context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
 ) -> bool:
-    """Make a pass on Spark; return whether something moved meanwhile and must be decided again.
+    """Run a pass on Spark; return whether something changed meanwhile, so that another pass is needed.
 
-    `store_view`: the store as a pass of this process saw it, until it found that this is too much for it.
+    `store_view` is the snapshot that this process read before it found that the sync is too large for it.
     """
     context.report.engine = "spark"
     if store_view is None:
         ours = context.options.adopt or context.journal.counts()[0] > 0
         store_view = read_remote(context, ours=ours, etag=None)
-    assert store_view is not None  # nobody asked whether it is modified
+    assert store_view is not None  # without an ETag the read is unconditional
     if resolve_pending(context, store_view):
         return True
     if not context.options.dry_run:
         context.base.fold(context.nodes)
-    _meet_rebuilt(context, store_view)
-    with _folder(context.repo.state / LARGE) as folder, _moving(context, executor, recipe) as mover:
-        large = _Large(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
-        large.tell()
+    _forget_before_rebuild(context, store_view)
+    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, recipe) as mover:
+        bulk = _BulkPass(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
+        bulk.report_findings()
         if context.options.dry_run:
-            large.rehearse()
+            bulk.report_actions()
             return False
-        large.judge()
-        return large.act()
+        bulk.check()
+        return bulk.apply()
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Path]:
-    """Give an empty directory, and leave none (V14). One process at a time syncs a repo: what is there is nobody's."""
+def _empty_directory(path: Path) -> Iterator[Path]:
+    """Create an empty directory, and remove it at the end (V14).
+
+    One process at a time syncs a repo, so an existing directory is left from a sync that was killed.
+    """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700, parents=True)
     try:
@@ -77,8 +82,8 @@ def _folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _moving(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
-    """Let Spark's workers do the work on single files. They must see the tree and the local state, and are asked."""
+def _spark_mover(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
+    """Let Spark's workers transfer the files. It is checked that they see the tree and the local state."""
     before = context.executor
     mover = executor.mover(recipe, context)
     context.executor = mover
@@ -92,7 +97,7 @@ def _moving(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> 
 def _compare(
     context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
 ) -> Planned:
-    """Have Spark find the paths that need a decision; if it failed for a node that is bad, say that instead."""
+    """Let Spark find the paths that need a decision; if it fails because a node is damaged, raise that error."""
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
@@ -104,58 +109,61 @@ def _compare(
         raise
 
 
-def _meet_rebuilt(context: SyncContext, store_view: RemoteSnapshot) -> None:
-    """Forget what a rebuilt index does not say any more, before anything is compared with it."""
-    head, place = store_view.head, context.base.remote
-    if head is not None and remote_snapshot.rebuilt_since(place, head):
-        mine = IndexTree(context.nodes, place.root)
-        forget_unconfirmed(context, diff(mine, store_view.tree), head)
+def _forget_before_rebuild(context: SyncContext, store_view: RemoteSnapshot) -> None:
+    """Drop from base what a rebuilt index does not have any more, before anything is compared with it."""
+    head, remote = store_view.head, context.base.remote
+    if head is not None and remote_snapshot.rebuilt_since(remote, head):
+        base = IndexTree(context.nodes, remote.root)
+        forget_unconfirmed(context, diff(base, store_view.tree), head)
 
 
-class _Large:
-    """One pass: what was found, and the store as of the window that was last committed."""
+class _BulkPass:
+    """One pass: the result of the comparison, and the store's snapshot as of the last committed window."""
 
     def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: BulkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
         self._mover = mover
-        self._unreadable = tuple(f"{one.path}/" for one in planned.notes if one.what == "unreadable")
+        self._unreadable = tuple(f"{note.path}/" for note in planned.notes if note.what == "unreadable")
 
-    def tell(self) -> None:
-        """Put into the report what the look at the tree brought, and sweep it."""
+    def report_findings(self) -> None:
+        """Report what the scan of the tree found besides payload, and remove old temporary files."""
         found = Observation(JournalSnapshot(), walked=True)
-        for one in self._planned.notes:
-            match one.what:
+        for note in self._planned.notes:
+            match note.what:
                 case "foreign":
-                    found.foreign.append(one.path)
+                    found.foreign.append(note.path)
                 case "refused":
-                    found.refused.append(Refusal(one.path, one.text))
+                    found.refused.append(Refusal(note.path, note.text))
                 case "temporary":
-                    found.temporaries.append(one.path)
+                    found.temporaries.append(note.path)
                 case _:
-                    found.failed.append(Failure(one.path, one.what, one.text))
+                    found.failed.append(Failure(note.path, note.what, note.text))
         report_scan(self._context.report, found)
         report_discovery(self._context, self._view)
         if not self._context.options.dry_run:
             context = self._context
             sweep_tree(context.root, context.repo.state, context.journal, found.temporaries)
 
-    def rehearse(self) -> None:
-        """Say what would be done."""
+    def report_actions(self) -> None:
+        """Report what a sync would do, for a dry run."""
         actions: list[PlannedAction] = []
         counts: Counter[Action] = Counter()
-        for _, todo in self._decided():
-            counts.update(one.action for one in todo)
-            actions += [PlannedAction(one.path, one.action.value) for one in todo if one.action is not Action.NOTHING]
+        for _, todo in self._plan_windows():
+            counts.update(step.action for step in todo)
+            actions += [
+                PlannedAction(step.path, step.action.value) for step in todo if step.action is not Action.NOTHING
+            ]
         guard(self._context, counts, self._view)
         self._context.report.actions = actions
 
-    def judge(self) -> None:
-        """Stop before anything is changed if too much would be deleted, or if conflicts are not to be resolved.
+    def check(self) -> None:
+        """Raise before anything is changed if too much would be deleted, or if conflicts shall fail the sync.
 
-        Deciding versions whole turns deletes into other things and never the other way round, so the counts of single
-        paths settle most; else every window is decided once without acting.
+        Planning version directories as a whole turns some deletes into other actions and never the reverse, so the
+        counts of single paths are an upper bound. If they are suspect, or if conflicts shall fail the sync, every
+        window is planned once without acting.
         """
         context, counts = self._context, self._planned.counts
         fails = context.options.on_conflict == "fail"
@@ -164,25 +172,26 @@ class _Large:
         conflicts: list[str] = []
         counts = Counter()
         with _unreported(context):
-            for _, todo in self._decided():
-                counts.update(one.action for one in todo)
-                conflicts += [one.path for one in todo if one.action is Action.CONFLICT][: _NAMED - len(conflicts)]
+            for _, todo in self._plan_windows():
+                counts.update(step.action for step in todo)
+                conflicts += [step.path for step in todo if step.action is Action.CONFLICT][: _NAMED - len(conflicts)]
         guard(context, counts, self._view)
         if fails and conflicts:
             raise refuse_conflicts(conflicts)
 
-    def act(self) -> bool:
+    def apply(self) -> bool:
         """Carry out every window; return whether another pass is needed.
 
-        What one window sends is on its way while the next is decided, and the next one's while this one is committed;
-        what a window of a pull brings is, while the one before is put in place. So the store never waits for this
-        process. To decide a window nobody needs the commit of the one before, which is of other paths.
+        Transfers overlap with planning, so that the store never waits for this process: a window's uploads run while
+        the next window is planned and while the window before is committed, and a pull downloads the next window while
+        it moves the files of this one into the tree. Windows have no paths in common, so planning a window does not
+        depend on the commit of the window before.
         """
         again = False
         before = begun = StartedPlan()
         try:
-            with self._told_as_one():
-                for window, todo in self._under_way():
+            with self._one_stage():
+                for window, todo in self._prefetched_windows():
                     begun = begin(self._context, todo, self._view, through=self._planned.through, walked=window.span)
                     again |= self._finish(before)
                     before = begun
@@ -202,15 +211,17 @@ class _Large:
         return again
 
     @contextmanager
-    def _told_as_one(self) -> Iterator[None]:
-        """Show one stage for all windows: how much they move is known, from single paths."""
+    def _one_stage(self) -> Iterator[None]:
+        """Show one progress stage for all windows; the comparison has counted the files and bytes to transfer."""
         context, mode, planned = self._context, self._context.options.mode, self._planned
-        moving = [one for one in Action if (one.pushes and mode != "pull") or (one.pulls and mode != "push")]
+        moving = [
+            action for action in Action if (action.pushes and mode != "pull") or (action.pulls and mode != "push")
+        ]
         whole = context.progress
         whole.begin(
             {"push": "pushing", "pull": "pulling", "sync": "syncing"}[mode],
-            sum(planned.counts[one] for one in moving),
-            sum(planned.bytes[one] for one in moving),
+            sum(planned.counts[action] for action in moving),
+            sum(planned.bytes[action] for action in moving),
         )
         context.progress = CombinedProgress(whole)
         try:
@@ -219,36 +230,36 @@ class _Large:
             context.progress = whole
             whole.end()
 
-    def _under_way(self) -> Iterator[tuple[Window, list[PathAction]]]:
-        """Yield each window with what is to be done in it; of a pull, once the downloads of the next have begun."""
+    def _prefetched_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+        """Yield each window with its actions; in a pull, after the downloads of the next window have started."""
         context = self._context
         if context.options.mode != "pull":
-            yield from self._decided()
+            yield from self._plan_windows()
             return
         before: list[tuple[Window, list[PathAction]]] = []
-        for window, todo in self._decided():
-            arriving = [IncomingFile(one.path, one.remote, one.observed) for one in todo if one.action.pulls]
+        for window, todo in self._plan_windows():
+            arriving = [IncomingFile(step.path, step.remote, step.observed) for step in todo if step.action.pulls]
             self._mover.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before
 
-    def _decided(self) -> Iterator[tuple[Window, list[PathAction]]]:
-        """Yield each window with what is to be done in it, decided against the store as it is known by then."""
+    def _plan_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+        """Yield each window with its actions, planned against the newest snapshot of the store."""
         context = self._context
-        # The sooner the first is on its way, the better; but what one commit can carry shall be one.
+        # A small first window starts the transfers sooner; but a push that fits into one commit stays one commit.
         soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
         for window in cut(self._rows(), soon=soon):
             context.deadline.remaining()
-            told = JournalSnapshot.of(
+            journal = JournalSnapshot.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]
             )
-            told.through = self._planned.through
-            paths = {one.observed.path: one.observed for one in window.rows}
-            observation = Observation(told, paths, walked=True, within=window.span)
+            journal.through = self._planned.through
+            paths = {row.observed.path: row.observed for row in window.rows}
+            observation = Observation(journal, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
-                file_stats.save_many(db, [one.kept for one in window.rows if one.kept is not None])
-            observer = LocalScanner(
+                file_stats.save_many(db, [row.kept for row in window.rows if row.kept is not None])
+            scanner = LocalScanner(
                 context.root,
                 context.database,
                 context.remote_id,
@@ -258,26 +269,26 @@ class _Large:
                 deadline=context.deadline,
                 within=window.span,
             )
-            todo = plan(context, observer, observation, self._view)
+            todo = plan(context, scanner, observation, self._view)
             context.report.failed += observation.failed
             yield window, todo
 
     def _rows(self) -> Iterator[Looked]:
-        """Yield what was looked at, but for what only seems to be gone: its directory could not be read (V5)."""
+        """Yield the compared paths, without those that only seem deleted since their directory is unreadable (V5)."""
         for row in self._planned.rows():
-            one = row.observed
-            if row.named or one.content is not None or not f"{one.path}/".startswith(self._unreadable):
+            observed = row.observed
+            if row.named or observed.content is not None or not f"{observed.path}/".startswith(self._unreadable):
                 yield row
 
 
 def is_suspect(counts: Mapping[Action, int]) -> bool:
-    """Whether so many single deletes may be a mass delete, of however few entries."""
+    """Return whether the deletes of single paths are enough for a mass delete."""
     return any(counts.get(action, 0) > MASS_COUNT for action in (Action.DELETE_REMOTE, Action.DELETE_LOCAL))
 
 
 @contextmanager
 def _unreported(context: SyncContext) -> Iterator[None]:
-    """Decide without telling: it will be decided again."""
+    """Discard what planning reports in this block: the windows will be planned again."""
     report = context.report
     context.report = SyncReport(mode=report.mode)
     try:

@@ -1,13 +1,14 @@
-"""A rebuild of the catalog: one job reads every record, and the rows are loaded here as they come.
+"""Rebuild the catalog from the records of a tree, and survey a datastore that is a directory.
 
-The load is part of the rebuild's transaction, so that it takes effect as a whole, with the position that it reflects.
+A rebuild is one job: its workers read every record, and the driver loads the rows into the catalog as they arrive
+(`Backfill`). The load is part of the caller's transaction, so the rows and the position that they reflect take effect
+together.
 
-What changed in a datastore that is a directory: told by stat alone, and no file is opened.
+A survey (`survey`) finds what changed in a directory datastore by stat alone, and opens no file. A directory whose
+mtime is the remembered one still has the same names; in a directory with another mtime every record is compared. An
+allocated version that has no metadata yet counts as an ordinary directory.
 
-A directory whose mtime is the one that is remembered has the names that it had; in one that has changed, every record
-is looked at. Claimed versions that have no metadata yet are directories like all others.
-
-What the workers of a rebuild tell of records and directories, and the rows in which that crosses to the driver.
+Workers send what they found to the driver as `Line` rows; `line_of` and `told_by` convert them.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ from bayou.worktree.durability import os_reason
 from bayou.worktree.safe_root import DIRECTORY
 from bayou.worktree.scan import Found, scan, subtrees
 
-_STEP_NS = 2_000_000_000
-"""A directory that changed less than this ago may change again without a trace in its mtime."""
+_MTIME_STEP_NS = 2_000_000_000
+"""The coarsest mtime: a directory that changed less than this ago may change again under the same mtime."""
 
 _VERSION_DEPTH = 5
 _plain = re.compile(r"[0-9A-Za-z@][0-9A-Za-z_.@-]*").fullmatch
 
 
 class Survey(Struct):
-    """What a look brought: the records, with their stamps, in directories that were listed; known ones that changed.
+    """The result of a survey.
 
-    `folders` are to be remembered; `hidden` are directories that could not be seen, and why: nothing below them is
-    known to be gone (V20).
+    `found` has the records, with their stamps, of the directories that were `listed`; `changed` are known records that
+    are not as they were, or are gone. `folders` are the directories to remember, with their mtimes; `gone` are those
+    that no longer exist; `hidden` has those that could not be read, and why: nothing below them counts as gone (V20).
     """
 
     found: dict[str, str] = field(default_factory=dict)
@@ -62,58 +64,60 @@ class Survey(Struct):
 
 
 def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tuple[str, str | None]]) -> Survey:
-    """Look at a directory datastore. `remembered` has its directories with their mtimes, `known` records and stamps."""
+    """Survey a directory datastore. `remembered` has its directories with mtimes, `known` its records with stamps."""
     base = f"{root}/"
-    look = _Look(base, remembered)
-    look.walk([*ROOTS, *remembered])
-    hidden = tuple(f"{path}/" for path in look.survey.hidden)
+    scanner = _Scanner(base, remembered)
+    scanner.walk([*ROOTS, *remembered])
+    hidden = tuple(f"{path}/" for path in scanner.survey.hidden)
     for path, mark in known:
         if hidden and path.startswith(hidden):
             continue
         try:
             if mark is None or stamp(os.stat(base + path, follow_symlinks=False)) != mark:
-                look.survey.changed.append(path)
+                scanner.survey.changed.append(path)
         except OSError:
-            look.survey.changed.append(path)
-    return look.survey
+            scanner.survey.changed.append(path)
+    return scanner.survey
 
 
 def survey_up_to(root: Path, limit: int) -> Survey | None:
-    """Look at a directory datastore as at something new; None as soon as it has more records than `limit`."""
-    look = _Look(f"{root}/", {})
-    look.walk(list(ROOTS), limit)
-    return look.survey if len(look.survey.found) <= limit else None
+    """Survey a directory datastore of which nothing is remembered; None as soon as it has more than `limit` records."""
+    scanner = _Scanner(f"{root}/", {})
+    scanner.walk(list(ROOTS), limit)
+    return scanner.survey if len(scanner.survey.found) <= limit else None
 
 
 def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
-    """Look at the uppermost directories, until there are about `wanted` below them to look into."""
-    look = _Look(f"{root}/", {})
+    """Survey the uppermost levels; return that with the directories of the next level, about `wanted` of them."""
+    scanner = _Scanner(f"{root}/", {})
     front = list(ROOTS)
     while front and len(front) < wanted:
-        front = [inner for path in front for inner in look.folder(path)]
-    return look.survey, front
+        front = [inner for path in front for inner in scanner.folder(path)]
+    return scanner.survey, front
 
 
-def survey_below(root: Path, places: Iterable[str]) -> Survey:
-    """Look at some directories and all that is below them, as at something new."""
-    look = _Look(f"{root}/", {})
-    look.walk(list(places))
-    return look.survey
+def survey_below(root: Path, tops: Iterable[str]) -> Survey:
+    """Survey some directories and everything below them, of which nothing is remembered."""
+    scanner = _Scanner(f"{root}/", {})
+    scanner.walk(list(tops))
+    return scanner.survey
 
 
-class _Look:
+class _Scanner:
+    """Adds directories to a survey, one at a time."""
+
     def __init__(self, base: str, remembered: Mapping[str, int | None]) -> None:
         self._base = base
         self._remembered = remembered
         self.survey = Survey()
 
     def walk(self, waiting: list[str], limit: int | None = None) -> None:
-        """Look at directories and at all that is below them; at no more once there are more records than `limit`."""
+        """Survey directories and everything below them; stop once there are more records than `limit`."""
         while waiting and (limit is None or len(self.survey.found) <= limit):
             waiting += self.folder(waiting.pop())
 
     def folder(self, path: str) -> list[str]:
-        """Look at one directory; return those in it that nobody remembers."""
+        """Survey one directory; return the directories in it that are not remembered."""
         survey = self.survey
         if path in survey.folders:
             return []
@@ -125,7 +129,7 @@ class _Look:
             if path in self._remembered and self._remembered[path] == mtime:
                 survey.folders[path] = mtime
                 return []
-            survey.folders[path] = mtime if mtime < time.time_ns() - _STEP_NS else None
+            survey.folders[path] = mtime if mtime < time.time_ns() - _MTIME_STEP_NS else None
             return self._names(path)
         except (FileNotFoundError, NotADirectoryError):
             survey.gone.add(path)
@@ -137,7 +141,7 @@ class _Look:
     def _names(self, path: str) -> list[str]:
         new: list[str] = []
         self.survey.listed.add(path)
-        # By descriptor: a directory that became a link since it was looked at is not followed.
+        # By descriptor: a directory that became a symbolic link since the lstat is not followed.
         descriptor = os.open(self._base + path, DIRECTORY)
         try:
             with os.scandir(descriptor) as entries:
@@ -148,14 +152,14 @@ class _Look:
                     if not entry.is_dir(follow_symlinks=False):
                         if is_record(inner):
                             self.survey.found[inner] = stamp(entry.stat(follow_symlinks=False))
-                    elif not self._version(inner, entry.name) and inner not in self._remembered:
+                    elif not self._is_version(inner, entry.name) and inner not in self._remembered:
                         new.append(inner)
         finally:
             os.close(descriptor)
         return new
 
-    def _version(self, path: str, name: str) -> bool:
-        """Take a directory for a version if it is called like one, and has metadata."""
+    def _is_version(self, path: str, name: str) -> bool:
+        """Add the metadata of a version directory to the survey; False if the name or the file does not fit."""
         if version_number(name) is None or path.count("/") < _VERSION_DEPTH - 1 or not path.startswith("data/"):
             return False
         metadata = f"{path}/{METADATA}"
@@ -167,7 +171,7 @@ class _Look:
 
 
 class Line(NamedTuple):
-    """A row: what is told of one file or directory. `kind` says of what class it is, `row` is JSON."""
+    """A row of the job: what a worker found out about a file or directory. `kind` names the class, `row` is JSON."""
 
     path: str
     kind: str
@@ -178,31 +182,32 @@ class Line(NamedTuple):
 
 
 class Folder(Struct, frozen=True):
-    """A directory to be remembered, with its mtime."""
+    """A directory to remember, with its mtime; None if that may still change unnoticed."""
 
     path: str
     mtime: int | None
 
 
 class Closed(Struct, frozen=True):
-    """A directory that could not be looked into."""
+    """A directory that could not be read."""
 
     path: str
     why: str
 
 
 Told = Read | Absent | Folder | Closed
+"""What a worker found out about a record or a directory."""
 
 
 def directories(seen: Survey) -> Iterator[Folder | Closed]:
-    """Yield the directories of a survey."""
+    """Yield the directories of a survey, readable and unreadable."""
     yield from (Folder(path, mtime) for path, mtime in seen.folders.items())
     yield from (Closed(path, f"{path} cannot be read: {why}") for path, why in seen.hidden.items())
 
 
-def line_of(one: Told) -> Line:
-    """Return an answer as it crosses."""
-    match one:
+def line_of(found: Told) -> Line:
+    """Encode a finding as a row that a worker sends to the driver."""
+    match found:
         case Read(path, None, stamp, why, hidden):
             return Line(path, "hidden" if hidden else "bad", stamp=stamp, why=why)
         case Read(path, row, stamp):
@@ -216,7 +221,7 @@ def line_of(one: Told) -> Line:
 
 
 def told_by(line: Line) -> Told:
-    """Return the answer that crossed."""
+    """Decode a row into the finding; the inverse of `line_of`."""
     path, kind, row, stamp, why, mtime = line
     match kind:
         case "row":
@@ -231,23 +236,23 @@ def told_by(line: Line) -> Told:
 
 
 def records_of(told: Iterable[Told]) -> Iterator[Read | Absent]:
-    """Yield the answers about records, and none about directories."""
-    return (one for one in told if isinstance(one, Read | Absent))
+    """Yield the findings about records, without those about directories."""
+    return (found for found in told if isinstance(found, Read | Absent))
 
 
-_PLACES_PER_PART = 4
+_DIRECTORIES_PER_PART = 4
 _RECORDS = 1000
-"""Records of one part, where they lie in one directory and so cannot be divided otherwise."""
+"""Records of a part, where a list of records is divided and not the directories."""
 
 _MANY = 20_000
-"""Records that are loaded sooner into tables without indexes."""
+"""From so many records on it is faster to load tables without indexes and to create the indexes afterwards."""
 
 Take = Callable[[Iterator[Told]], int]
-"""Loads what was told, and returns how many rows are not what they were."""
+"""Loads findings into the catalog, and returns how many rows it changed."""
 
 
 class Part(Struct, frozen=True):
-    """Directories that are read with all that is below them, records that were found already, and what is known."""
+    """Directories to read with everything below them, records that were found already, and finished rows."""
 
     below: Sequence[str] = ()
     records: Sequence[str] = ()
@@ -270,7 +275,7 @@ class CacheReader:
 
 
 class DirectoryReader:
-    """Reads the records of a part of a directory datastore, and tells of its directories. A kernel."""
+    """Reads the records and the directories of a part of a directory datastore. A kernel."""
 
     row = Line
 
@@ -279,15 +284,15 @@ class DirectoryReader:
 
     def run(self, part: Part) -> Iterator[Line]:
         yield from part.known
-        for place in part.below:
-            seen = survey_below(self.root, [place])
+        for top in part.below:
+            seen = survey_below(self.root, [top])
             yield from map(line_of, directories(seen))
             yield from map(line_of, read_all(self.root, seen.found))
         yield from map(line_of, read_all(self.root, part.records))
 
 
 class _Load(Struct, frozen=True):
-    """Loads rows into the catalog, in a savepoint: a job that fails leaves nothing for the one that does it again."""
+    """Loads rows into the catalog in a savepoint: a job that fails leaves nothing behind for its repetition."""
 
     db: sqlite3.Connection
     take: Take
@@ -330,21 +335,21 @@ class BackfillJob:
 
 
 class Backfill(Struct, frozen=True):
-    """How one refresh of a catalog reads everything. `warnings` says why Spark did not, where it should have."""
+    """How a refresh of a catalog reads all records. `warnings` say why Spark did not, if it was chosen and failed."""
 
     repo: Repo
     engine: CatalogEngine
     warnings: list[str] = field(default_factory=list)
 
     def cache(self, db: sqlite3.Connection, root: Path, here: Iterator[str], take: Take) -> int:
-        """Load the records of a store's cache. `here` finds them; it is asked for as many as decide on the engine."""
+        """Load the records of a store's cache. `here` lists them; it is read as far as the choice of engine needs."""
         limit = self._limit
-        some = list(islice(here, limit + 1))
+        first = list(islice(here, limit + 1))
 
         def parts(wanted: int) -> Sequence[Part]:
-            return _record_parts(some) if len(some) <= limit else _cache_parts(root, wanted)
+            return _record_parts(first) if len(first) <= limit else _cache_parts(root, wanted)
 
-        return self._run(CacheReader(root), parts, len(some), _Load(db, take, len(some) > min(limit, _MANY)))
+        return self._run(CacheReader(root), parts, len(first), _Load(db, take, len(first) > min(limit, _MANY)))
 
     def directory(self, db: sqlite3.Connection, root: Path, take: Take) -> int:
         """Load the records of a directory datastore, and its directories."""
@@ -352,15 +357,15 @@ class Backfill(Struct, frozen=True):
         seen = survey_up_to(root, limit)
 
         def parts(wanted: int) -> Sequence[Part]:
-            upper, front = divide(root, wanted * _PLACES_PER_PART) if seen is None else (seen, [])
-            return [*_surveyed_parts(upper), *(Part(below=some) for some in groups(front, wanted))]
+            upper, front = divide(root, wanted * _DIRECTORIES_PER_PART) if seen is None else (seen, [])
+            return [*_surveyed_parts(upper), *(Part(below=group) for group in groups(front, wanted))]
 
         count = limit + 1 if seen is None else len(seen.found)
         return self._run(DirectoryReader(root), parts, count, _Load(db, take, count > min(limit, _MANY)))
 
     @property
     def _limit(self) -> int:
-        """How many records are looked for before the work begins: with more, parts are found by the way."""
+        """The number of records up to which the driver lists all of them first; with more, workers list them."""
         limit = self.engine.limit(self.repo)
         return _MANY if limit is None else limit
 
@@ -372,9 +377,9 @@ class Backfill(Struct, frozen=True):
 
 
 def _cache_parts(root: Path, wanted: int) -> Sequence[Part]:
-    found = subtrees(root, wanted * _PLACES_PER_PART)
-    named = [place for place in found if place is not None and place.partition("/")[0] in ROOTS]
-    return [Part(below=some) for some in groups(ROOTS if None in found else named, wanted)]
+    found = subtrees(root, wanted * _DIRECTORIES_PER_PART)
+    tops = [top for top in found if top is not None and top.partition("/")[0] in ROOTS]
+    return [Part(below=group) for group in groups(ROOTS if None in found else tops, wanted)]
 
 
 def _surveyed_parts(seen: Survey) -> list[Part]:
@@ -387,10 +392,10 @@ def _record_parts(records: Sequence[str]) -> list[Part]:
 
 @contextmanager
 def _without_indexes(db: sqlite3.Connection) -> Iterator[None]:
-    """Do without the indexes of questions while rows come, and make them when all are there.
+    """Drop the indexes that queries use while rows are loaded, and create them again at the end.
 
-    Rows come in the order of their places, and in none of their ids and times: an index of a million of those that is
-    made as they come is written to all over, again and again.
+    Rows arrive in path order, which is random order for their ids and times: to keep an index of those up to date while
+    a million rows arrive, SQLite would rewrite pages all over the file again and again.
     """
     for name in INDEXES:
         db.execute(f"DROP INDEX IF EXISTS {name}")
@@ -401,7 +406,7 @@ def _without_indexes(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _savepoint(db: sqlite3.Connection) -> Iterator[None]:
-    """Undo what was done in here if it fails, and only that: the caller goes on in the same transaction."""
+    """Roll back only this block if it fails; the caller goes on in the same transaction."""
     db.execute("SAVEPOINT backfill")
     try:
         yield

@@ -1,7 +1,8 @@
-"""Catch up with the cache of a store: follow its feed, or look at everything that is here.
+"""Bring the catalog up to date with the local cache of a store: follow its change feed, or read every record.
 
-All in one transaction, which begins before the feed's position is taken: rows and position change together, two who
-refresh take turns, and the row of a writer, which comes after its file, is either seen here or written later.
+A refresh is one transaction, which begins before the feed's position is read. So rows and position change together, two
+processes that refresh take turns, and no writer's row is lost: a writer writes its file first and its row afterwards,
+so the refresh sees the file, or the row is written after it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bayou.worktree.scan import Found, scan
 def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
     """Bring the catalog up to the feed's position."""
     old = Cursor.load(get_meta(db, "position") or "")
-    changes = feed.changed_since(old, lambda: _kept(db)) if old is not None else None
+    changes = feed.changed_since(old, lambda: _load_cursor_rows(db)) if old is not None else None
     if changes is None:
         return _rebuild(db, root, feed, backfill)
     named = partial(feed.gone, named=True)
@@ -41,16 +42,16 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
     if feed.complete:
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])
-    _keep(db, changes.added, changes.recent)
+    _save_cursor_rows(db, changes.added, changes.recent)
     return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), None, count)
 
 
 def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
-    """Look at every record that is here; keep the rows of those that are not, unless they are known to be gone."""
+    """Read every record in the cache; keep the rows of other records unless they are known to be gone."""
     why = get_meta(db, "why") or "had lost track of the tree"
     former = Cursor.load(get_meta(db, "former") or "")
-    place = get_meta(db, "place") or (former.remote if former is not None else None)
-    if place is not None and place != feed.cursor.remote:
+    remote = get_meta(db, "place") or (former.remote if former is not None else None)
+    if remote is not None and remote != feed.cursor.remote:
         empty(db)
         why = "was of another datastore"
     changes = feed.changed_since(former, CursorRows) if former is not None else None
@@ -63,15 +64,15 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
     count += _drop_unseen(db, feed)
     db.execute("DELETE FROM pending")
     kept = feed.cursor_rows()
-    _keep(db, kept.pending, kept.recent)
+    _save_cursor_rows(db, kept.pending, kept.recent)
     set_meta(db, "former", None)
     return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), why, count)
 
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
-    """Read every record that is here."""
+    """Read every record in the cache."""
     here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
-    return backfill.cache(db, root, here, lambda told: apply(db, records_of(told), gone))
+    return backfill.cache(db, root, here, lambda found: apply(db, records_of(found), gone))
 
 
 def _records(paths: Iterable[str]) -> Iterator[str]:
@@ -79,7 +80,7 @@ def _records(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
-    """Return the records in a directory (the empty path: anywhere) whose files are not as they were, or are gone."""
+    """Return the records in a directory (the empty path: anywhere) whose files have changed or are gone."""
     prefix = f"{directory}/" if directory else ""
     stamps: dict[str, str | None] = {}
     for table, path in PATHS.items():
@@ -92,30 +93,30 @@ def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
 
 
 def _fresh(db: sqlite3.Connection) -> set[str]:
-    """Return the records whose rows came from a writer: a file may have come and gone between two positions."""
+    """Return the records whose rows a writer made: their files may have come and gone between two positions."""
     return {
-        str(one)
+        str(record)
         for table, path in PATHS.items()
-        for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
+        for (record,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp IS NULL")
     }
 
 
 def _drop_unseen(db: sqlite3.Connection, feed: ChangeFeed) -> int:
-    """Drop rows that only an earlier catalog knew, where the journal or a complete base says that they are gone."""
+    """Drop rows of an earlier catalog whose records are gone, by the journal or by a complete base."""
     count = 0
     for table, path in PATHS.items():
-        unseen = [str(one) for (one,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
+        unseen = [str(record) for (record,) in db.execute(f"SELECT {path} FROM {table} WHERE stamp = ?", (UNSEEN,))]
         if unseen:
             count += drop(db, feed.gone(unseen, named=False))
     return count
 
 
-def _kept(db: sqlite3.Connection) -> CursorRows:
+def _load_cursor_rows(db: sqlite3.Connection) -> CursorRows:
     pending = [PendingRow(*row) for row in db.execute("SELECT id, kind, path FROM pending")]
     return CursorRows(pending, [str(path) for (path,) in db.execute("SELECT path FROM recent")])
 
 
-def _keep(db: sqlite3.Connection, pending: Iterable[PendingRow], recent: Iterable[str] | None) -> None:
+def _save_cursor_rows(db: sqlite3.Connection, pending: Iterable[PendingRow], recent: Iterable[str] | None) -> None:
     db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?)", [(row.id, row.kind, row.path) for row in pending])
     if recent is not None:
         db.execute("DELETE FROM recent")

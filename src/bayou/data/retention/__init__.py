@@ -1,4 +1,4 @@
-"""Retention: how long data stays, and the garbage collection that a user asks for."""
+"""Retention: which versions have expired, and the garbage collection that deletes them when a user asks for it."""
 
 from bayou.data.retention.gc import GcPlan, plan_gc, run_gc
 

@@ -1,4 +1,8 @@
-"""The versions that may go, however many: what is told first is kept, so that exactly that can go (F120)."""
+"""A set of expired versions that may be larger than memory.
+
+`gc` shows the user what it would delete and then deletes exactly that (F120), so the set is kept between the two steps.
+It lies in an anonymous SQLite database, which SQLite moves to a temporary file once it grows.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ from typing import overload
 from bayou.data.catalog.schema import values, version_of
 from bayou.data.retention.rules import Doomed, ExpiredVersion, order
 
-_AT_ONCE = 1000
+_PAGE = 1000
+"""Rows that an iteration reads at once."""
 
 
 class ExpiredSet(Sequence[Doomed]):
-    """Versions that may go, in order of item and number. In a temporary file, which SQLite begins once they are many.
+    """Versions that may be deleted, in order of item and number.
 
-    `bytes` is what they free together, `expired` how many of them go because their lifetime is over.
+    `bytes` is what deleting all of them frees, `expired` the number of those whose lifetime is over.
     """
 
     def __init__(self, found: Iterable[ExpiredVersion] = ()) -> None:
@@ -29,8 +34,8 @@ class ExpiredSet(Sequence[Doomed]):
         self._db.executemany("INSERT INTO doomed VALUES (?, ?, ?)", map(self._counted, found))
 
     def within(self, shown: ExpiredSet) -> ExpiredSet:
-        """Return those of these that somebody was shown before; what they free is told once they are gone."""
-        return ExpiredSet(ExpiredVersion(one, 0) for one in _shared(self, shown))
+        """Return the versions of this set that are also in `shown`; their `bytes` are 0 until they are deleted."""
+        return ExpiredSet(ExpiredVersion(doomed, 0) for doomed in _intersection(self, shown))
 
     def __len__(self) -> int:
         return self._count
@@ -44,14 +49,14 @@ class ExpiredSet(Sequence[Doomed]):
     def __getitem__(self, at: int | slice) -> Doomed | list[Doomed]:
         if isinstance(at, slice):
             start, stop, step = at.indices(self._count)
-            return self._page(start, stop)[::step] if step > 0 else [self[one] for one in range(start, stop, step)]
+            return self._page(start, stop)[::step] if step > 0 else [self[index] for index in range(start, stop, step)]
         if not -self._count <= at < self._count:
             raise IndexError(at)
         return self._page(at % self._count, at % self._count + 1)[0]
 
     def __iter__(self) -> Iterator[Doomed]:
-        for start in range(0, self._count, _AT_ONCE):
-            yield from self._page(start, start + _AT_ONCE)
+        for start in range(0, self._count, _PAGE):
+            yield from self._page(start, start + _PAGE)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ExpiredSet | tuple):
@@ -60,11 +65,12 @@ class ExpiredSet(Sequence[Doomed]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _counted(self, one: ExpiredVersion) -> tuple[int, str, str]:
-        row, why = one.doomed.row, one.doomed.why
+    def _counted(self, version: ExpiredVersion) -> tuple[int, str, str]:
+        """Add a version to the totals, and return its row of the table."""
+        row, why = version.doomed.row, version.doomed.why
         at = self._count
         self._count += 1
-        self.bytes += one.bytes
+        self.bytes += version.bytes
         self.expired += why == "expired"
         return at, why, json.dumps((*values(row)[1], row.latest))
 
@@ -73,12 +79,12 @@ class ExpiredSet(Sequence[Doomed]):
         return [Doomed(version_of(json.loads(row)), why) for row, why in found]
 
 
-def _shared(mine: Iterable[Doomed], shown: Iterable[Doomed]) -> Iterator[Doomed]:
-    """Yield what is in both; both are in order."""
+def _intersection(mine: Iterable[Doomed], shown: Iterable[Doomed]) -> Iterator[Doomed]:
+    """Yield the versions of `mine` that `shown` has too; both are sorted by `order`."""
     others = iter(shown)
     other = next(others, None)
-    for one in mine:
-        while other is not None and order(other.row) < order(one.row):
+    for doomed in mine:
+        while other is not None and order(other.row) < order(doomed.row):
             other = next(others, None)
-        if other is not None and order(other.row) == order(one.row):
-            yield one
+        if other is not None and order(other.row) == order(doomed.row):
+            yield doomed

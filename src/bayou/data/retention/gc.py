@@ -1,4 +1,8 @@
-"""Collection: what may go is told first, and exactly that goes (F120). No write ever deletes anything (F117)."""
+"""Garbage collection of versions: plan what may be deleted, then delete exactly that.
+
+`plan_gc` changes nothing, so a command can show the plan and ask; `run_gc` deletes only what the plan names (F120).
+No write deletes a version (F117).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,15 @@ from bayou.data.retention.rules import ExpiredVersion, RetentionEvaluator, Runs,
 if TYPE_CHECKING:
     from bayou.data.records import Records
 
-_AT_ONCE = 5000
-"""Versions whose rows are held at once while they are deleted."""
+_BATCH = 5000
+"""Versions whose rows are in memory at once while they are deleted."""
 
 
 class GcPlan(Struct, frozen=True):
-    """The versions that go (or went), the bytes that this frees, and what stays because nobody can tell."""
+    """The versions to delete (or that were deleted), and the bytes that this frees.
+
+    `warnings` name the versions that stay because their retention cannot be evaluated (V5).
+    """
 
     doomed: ExpiredSet
     bytes: int
@@ -29,41 +36,44 @@ class GcPlan(Struct, frozen=True):
 
     @property
     def expired(self) -> int:
-        """How many go because their lifetime is over; the others are surplus."""
+        """The number of versions whose lifetime is over; the others are surplus."""
         return self.doomed.expired
 
     def within(self, shown: GcPlan) -> GcPlan:
-        """Return the part of this plan that somebody was shown before; its bytes are told once it is run."""
+        """Return the part of this plan that `shown` has too; its `bytes` are 0 until it is run."""
         return GcPlan(self.doomed.within(shown.doomed), 0, self.warnings)
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
-    """Tell what may go at a time. Changes nothing, and sends nothing."""
+    """Return the versions that may be deleted at the time `now`. Changes nothing, and sends nothing."""
     return consistent_read(records.context, lambda: _plan(records, now))
 
 
 def run_gc(records: Records, plan: GcPlan) -> GcPlan:
-    """Delete what a plan names, and nothing else; return what went: less than planned where somebody was faster.
+    """Delete the versions that a plan names, and no others; return what was deleted.
 
-    What is killed half-way has deleted a part of the plan, each version of it whole; the next run goes on.
+    That is less than planned where another process has deleted some of them since. A run that is killed has deleted a
+    part of the plan, each version of it whole; the next run deletes the rest.
     """
-    gone = ExpiredSet(_removed(records, plan.doomed))
-    return GcPlan(gone, gone.bytes, plan.warnings)
+    deleted = ExpiredSet(_delete(records, plan.doomed))
+    return GcPlan(deleted, deleted.bytes, plan.warnings)
 
 
 def _plan(records: Records, now: datetime) -> GcPlan:
     catalog = records.catalog
     catalog.refresh()
-    gone = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
-    court = RetentionEvaluator(now, gone, records.tree.root, records.repo.config.repo_id)
+    gone_runs = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
+    evaluator = RetentionEvaluator(now, gone_runs, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
-    judged = judge_all(records, court, warnings.append)
+    judged = judge_all(records, evaluator, warnings.append)
     bad = [bad.why for bad in catalog.bad()]
     return GcPlan(judged.doom, judged.doom.bytes, (*warnings, *judged.unclear, *bad))
 
 
-def _removed(records: Records, doomed: ExpiredSet) -> Iterator[ExpiredVersion]:
-    for start in range(0, len(doomed), _AT_ONCE):
-        batch = doomed[start : start + _AT_ONCE]
-        freed = {one.row.directory: one.bytes for one in remove(records, [one.row for one in batch])}
-        yield from (ExpiredVersion(one, freed[one.row.directory]) for one in batch if one.row.directory in freed)
+def _delete(records: Records, versions: ExpiredSet) -> Iterator[ExpiredVersion]:
+    for start in range(0, len(versions), _BATCH):
+        batch = versions[start : start + _BATCH]
+        freed = {version.row.directory: version.bytes for version in remove(records, [doomed.row for doomed in batch])}
+        for doomed in batch:
+            if doomed.row.directory in freed:
+                yield ExpiredVersion(doomed, freed[doomed.row.directory])

@@ -1,4 +1,9 @@
-"""Which versions of all items may go: one job judges and weighs them, a range of items of the catalog in each part."""
+"""Evaluate the retention of a whole datastore, as one job over the catalog.
+
+Each part of the job is a range of items. A worker opens the catalog read-only, applies the rules of
+`RetentionEvaluator` to the items of its part, and returns a row for each version that may be deleted or that cannot be
+evaluated. The driver sorts the rows into an `ExpiredSet`.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +30,18 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
 
 MOST_UNCLEAR = 1000
-"""Versions that are named since they cannot be judged; of more, only the number is told."""
+"""Versions that warnings name because they cannot be evaluated; of more, a warning has only the number."""
 
 _ATTEMPTS = 3
 _VERSIONS_PER_PART = 5000
-"""Fewer are not worth a part."""
+"""A part has at least so many, if there are any more: starting a part costs more than evaluating fewer."""
 
 
 class Line(NamedTuple):
-    """A row: a version that may go (`row` is JSON), why, and what that frees; or why one cannot be judged.
+    """A row of the job: a version that may be deleted (`row` is JSON), the reason, and the bytes that this frees.
 
-    `part` and `at` say where it stands in the order of items and numbers.
+    For a version that cannot be evaluated only `unclear` is set, a sentence that says why. `part` and `at` give the
+    row's position in the order of items and version numbers.
     """
 
     part: int
@@ -47,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Items(Struct, frozen=True):
-    """A part: the items from `first` to `last`, both included, each as type, model and name."""
+    """A part of the job: the items from `first` to `last`, both included, each as type, model and name."""
 
     number: int
     first: tuple[str, str, str]
@@ -55,63 +61,63 @@ class Items(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """The versions that may go, and sentences about those that cannot be judged."""
+    """The versions that may be deleted, and a sentence about each that cannot be evaluated."""
 
     doom: ExpiredSet
     unclear: Sequence[str]
 
     @classmethod
     def of(cls, rulings: Iterable[Ruling]) -> Judged:
-        """Keep what was ruled as it comes, in order of item and number."""
+        """Collect rulings, which come in order of item and number."""
         unclear: list[str] = []
         more = 0
 
-        def sentenced() -> Iterator[ExpiredVersion]:
+        def expired() -> Iterator[ExpiredVersion]:
             nonlocal more
-            for one in rulings:
-                if isinstance(one, ExpiredVersion):
-                    yield one
+            for ruling in rulings:
+                if isinstance(ruling, ExpiredVersion):
+                    yield ruling
                 elif len(unclear) < MOST_UNCLEAR:
-                    unclear.append(one)
+                    unclear.append(ruling)
                 else:
                     more += 1
 
-        doom = ExpiredSet(sentenced())
-        return cls(doom, [*unclear, f"and {more:,} more that nobody can judge"] if more else unclear)
+        doom = ExpiredSet(expired())
+        return cls(doom, [*unclear, f"and {more:,} more that cannot be judged"] if more else unclear)
 
 
 class RetentionJob:
-    """Judges the items of a catalog, which workers read as a file. An `engine.job.Job`.
+    """Evaluates the items of a catalog, which workers read as a file. An `engine.job.Job`.
 
-    An item is judged in one part and by one reading of its rows: all of its versions decide on each.
+    All versions of an item are in one part and read by one query: which of them are surplus depends on all of them.
     """
 
     row = Line
     stage = Stage("judging versions")
 
-    def __init__(self, catalog: Path, court: RetentionEvaluator, needs: Needs) -> None:
+    def __init__(self, catalog: Path, evaluator: RetentionEvaluator, needs: Needs) -> None:
         self.needs = needs
         self._catalog = catalog
-        self._court = court
+        self._evaluator = evaluator
 
     def __reduce__(self) -> tuple[Any, tuple[Path, RetentionEvaluator, Needs]]:
-        return type(self), (self._catalog, self._court, Needs())
+        return type(self), (self._catalog, self._evaluator, Needs())
 
     def parts(self, wanted: int) -> Sequence[Items]:
         parts: list[Items] = []
         with read_only(self._catalog) as db:
-            most = held = max(_VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
+            most = in_part = max(_VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
             for item, count in find.count_by_item(db):
-                if held + count > most:
+                if in_part + count > most:
                     parts.append(Items(len(parts), item, item))
-                    held = 0
+                    in_part = 0
                 parts[-1] = Items(parts[-1].number, parts[-1].first, item)
-                held += count
+                in_part += count
         return parts
 
     def run(self, part: Items) -> Iterator[Line]:
         with read_only(self._catalog) as db:
-            rulings = self._court.judge(versions_between(db, part.first, part.last))
+            rulings = self._evaluator.judge(versions_between(db, part.first, part.last))
             yield from (line_of(ruling, part.number, at) for at, ruling in enumerate(rulings))
 
     def fold(self, rows: Iterable[Line]) -> Judged:
@@ -120,21 +126,22 @@ class RetentionJob:
             return Judged.of(ruling_of(Line(*row)) for row in spool)
 
 
-def judge_all(records: Records, court: RetentionEvaluator, warn: Callable[[str], None]) -> Judged:
-    """Judge every version of a datastore.
+def judge_all(records: Records, evaluator: RetentionEvaluator, warn: Callable[[str], None]) -> Judged:
+    """Evaluate every version of a datastore.
 
-    What a job has judged counts only if the catalog was not written meanwhile: of a part of its rows, as a catalog has
-    that is being made anew, an item is judged wrongly (V5).
+    A job's result counts only if no process wrote the catalog meanwhile: during a rebuild the catalog has some versions
+    of an item and not others, and the rules would call the wrong ones surplus (V5). After a few attempts this process
+    evaluates the versions by itself.
     """
     catalog = records.catalog
     for _ in range(_ATTEMPTS):
         before = catalog.mark()
-        if before is None:  # in the memory of this process, where no worker reads it
+        if before is None:  # the catalog is in the memory of this process, where no worker can read it
             break
         warnings: list[str] = []
         judged = records.engine.run(
             records.repo,
-            RetentionJob(catalog.path, court, needs_of(records.repo)),
+            RetentionJob(catalog.path, evaluator, needs_of(records.repo)),
             what="what may go was found",
             count=catalog.count_versions(),
             warn=warnings.append,
@@ -143,11 +150,11 @@ def judge_all(records: Records, court: RetentionEvaluator, warn: Callable[[str],
             for warning in warnings:
                 warn(warning)
             return judged
-    return Judged.of(court.judge(sorted(catalog.select(Where()), key=order)))
+    return Judged.of(evaluator.judge(sorted(catalog.select(Where()), key=order)))
 
 
 def line_of(ruling: Ruling, part: int, at: int) -> Line:
-    """Return a ruling as it crosses."""
+    """Encode a ruling as a row that a worker sends to the driver."""
     if isinstance(ruling, str):
         return Line(part, at, unclear=ruling)
     row = ruling.doomed.row
@@ -155,7 +162,7 @@ def line_of(ruling: Ruling, part: int, at: int) -> Line:
 
 
 def ruling_of(line: Line) -> Ruling:
-    """Return the ruling that crossed."""
+    """Decode a row into the ruling; the inverse of `line_of`."""
     if line.unclear is not None:
         return line.unclear
     row = version_of(json.loads(line.row or ""))

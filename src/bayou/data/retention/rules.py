@@ -1,13 +1,14 @@
-"""What may go: a pure function of rows, a time, and what is known of runs.
+"""The rules of retention: which versions of an item may be deleted, what that frees, and how they are deleted.
 
-A version has the `lifetime` that it was written with, and goes when that is over. Among those that stay, the newest
-one's `keep` says how many of an item's versions are kept, or for how long; the newest itself is never surplus.
+A version *expires* when the `lifetime` that it was written with is over. Of the versions that stay, the newest has the
+`keep` that counts: it says how many of the item's versions are kept, or for how long. Older ones beyond that are
+*surplus*; the newest is never surplus. A version whose rules cannot be read stays, and a warning names it (V5, F121).
 
-Which workflow runs are known to be gone. Absence here is no evidence: the record may be in the store (F119).
+`judge` is a pure function of catalog rows, a time and the set of workflow runs that are gone. A lifetime of `run` ends
+with the record of the version's workflow run. That the record is not on this machine is no evidence: it may be in the
+store, so `Runs` answers only when this machine knows everything that the store has (F119).
 
-Deleting versions of many items: weighed before, then deleted in batches.
-
-One item at a time: which versions may go, and what that frees. A pure function of its rows and of the tree.
+`RetentionEvaluator` adds the bytes that each deletion frees; workers call it. `remove` deletes versions in batches.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ RunIsGone = Callable[[VersionRow], bool]
 
 
 class Doomed(Struct, frozen=True):
-    """A version that may go, and the reason: its lifetime is over, or there are enough newer ones."""
+    """A version that may be deleted, and the reason: its lifetime is over, or there are enough newer versions."""
 
     row: VersionRow
     why: Why
 
 
 class Verdict(Struct, frozen=True):
-    """What may go, and what cannot be judged and therefore stays (V5)."""
+    """The versions that may be deleted, and sentences about those that cannot be evaluated and so stay (V5)."""
 
     doomed: tuple[Doomed, ...]
     unclear: tuple[str, ...]
 
 
 def judge(rows: Iterable[VersionRow], now: datetime, run_is_gone: RunIsGone) -> Verdict:
-    """Tell which versions may go. A row whose time, lifetime or keep cannot be read stays, and is named (F121)."""
+    """Evaluate versions. One whose time, lifetime or keep cannot be read stays, and `unclear` names it (F121)."""
     doomed: list[Doomed] = []
     unclear: list[str] = []
     live = sorted((row for row in rows if not row.deleted), key=lambda row: (row.item, row.version))
@@ -121,39 +122,39 @@ _SUFFIX = ".yaml"
 
 
 class GoneRuns(Struct, frozen=True):
-    """Runs that are known to have no record any more. It can be pickled.
+    """The workflow runs that are known to have no record any more. It can be pickled.
 
-    In a datastore that is a directory (`directory`), which may be somebody else's disk that is not there just now, a
-    version that can be seen shows that the rest can be seen too.
+    `directory` is set where the datastore is a directory. That may be on a volume that is not mounted just now, where
+    every record seems to be gone; a version whose metadata is visible proves that it is mounted.
     """
 
     ids: frozenset[str] = frozenset()
     directory: Path | None = None
 
     def __call__(self, row: VersionRow) -> bool:
-        """Say whether the run of a version is known to be gone; no, if nobody can tell (V5)."""
+        """Return whether the run of a version is known to be gone; False where that is unknown (V5)."""
         if row.run not in self.ids:
             return False
         return self.directory is None or Worktree(self.directory, NoJournal()).exists(row.metadata_path)
 
 
 class Runs:
-    """The runs that have a record, here or in the store."""
+    """The workflow runs that have a record, on this machine or in the store."""
 
     def __init__(self, repo: Repo, tree: Worktree) -> None:
         self._repo = repo
         self._tree = tree
 
     def gone(self, named: Collection[str]) -> GoneRuns:
-        """Return those of some runs that are known to be gone: none, if this machine cannot tell."""
-        known = self._look() if named else None
+        """Return which of the `named` runs are known to be gone: none, if this machine does not know all runs."""
+        known = self._read_ids() if named else None
         if known is None:
             return GoneRuns()
         directory = None if self._repo.config.datastore.url is not None else self._tree.root
         return GoneRuns(frozenset(named) - known, directory)
 
-    def _look(self) -> set[str] | None:
-        """Return the ids of all runs; None if this machine does not know of all that the store has."""
+    def _read_ids(self) -> set[str] | None:
+        """Return the ids of all runs; None if this machine does not know all that the store has."""
         here = {
             path.rpartition("/")[2]
             for workflow in self._tree.names(_ROOT)
@@ -163,12 +164,12 @@ class Runs:
         return None if there is None else {name.removesuffix(_SUFFIX) for name in here | there}
 
     def _in_store(self) -> set[str] | None:
-        place = self._repo.config.datastore
-        assert place.url is not None
+        datastore = self._repo.config.datastore
+        assert datastore.url is not None
         with Database(self._repo.state / "sync.db") as database:
             nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
-            base = SyncBase(database, remote_url(place.url, place.namespace), place.namespace, nodes)
-            # V3: base has an ETag only while it is all that a head of the store says; a pull of one model leaves none.
+            base = SyncBase(database, remote_url(datastore.url, datastore.namespace), datastore.namespace, nodes)
+            # V3: base has an ETag only while it equals the tree of a head of the store; a pull of one model clears it.
             if base.remote.etag is None or base.dirty():
                 return None
             try:
@@ -178,7 +179,7 @@ class Runs:
 
 
 _BATCH = 500
-"""Versions of one change set: made durable together, and no more than these go twice if a kill comes between."""
+"""Versions of one change set: they become durable together, and after a kill at most these are deleted again."""
 
 
 class FreedVersion(Struct, frozen=True):
@@ -189,42 +190,42 @@ class FreedVersion(Struct, frozen=True):
 
 
 def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[FreedVersion]:
-    """Return those of the versions that are still there, with what deleting all of them would free."""
+    """Return the versions that still exist, each with the bytes that deleting it frees if all of them are deleted."""
     context = records.context
     found: list[FreedVersion] = []
     for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
-        some = list(versions)
-        known = Versions.of(context, VersionPath(some[0].type, some[0].model_id, some[0].name, 0))
-        found += weigh_item(context.tree, context.repo.config.repo_id, known, some)
+        of_item = list(versions)
+        known = Versions.of(context, VersionPath(of_item[0].type, of_item[0].model_id, of_item[0].name, 0))
+        found += weigh_item(context.tree, context.repo.config.repo_id, known, of_item)
     return found
 
 
 def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
-    """Delete these versions as far as they are still there; return what went. Each goes whole, or not at all."""
-    gone: list[FreedVersion] = []
+    """Delete the versions that still exist, each whole or not at all; return those that were deleted."""
+    deleted: list[FreedVersion] = []
     doomed = sorted(rows, key=order)
     for start in range(0, len(doomed), _BATCH):
         batch = bytes_freed(records, doomed[start : start + _BATCH])
-        records.data.delete_many(one.row for one in batch)
-        gone += batch
-    return gone
+        records.data.delete_many(version.row for version in batch)
+        deleted += batch
+    return deleted
 
 
 def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
-    """Return what versions are sorted by: item by item, and in each by number."""
+    """Return the sort key of versions: the item, then the version number."""
     return row.item, row.version
 
 
 def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[FreedVersion]:
-    """Yield those versions of an item that are still there, with what deleting them would free.
+    """Yield the versions of an item that still exist, each with the bytes that deleting it frees.
 
-    The bytes of every file count, metadata too, less the mark that stays of an item's highest version. Content that
-    is not on this machine counts as well: it is freed in the store.
+    All files count, metadata too, less the tombstone that replaces an item's highest version. Content that is not on
+    this machine counts as well: it is freed in the store.
     """
     highest = max(known.found, default=0)
     for row in rows:
         found = known.found.get(row.version)
-        # One that cannot be read by now, or that somebody else has deleted, is not what was judged (F121).
+        # A version that has become unreadable, or that another process has deleted, is not what was evaluated (F121).
         if found is None or found.deleted:
             continue
         freed = _size(tree, row)
@@ -234,26 +235,26 @@ def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[Ver
 
 
 def _size(tree: Worktree, row: VersionRow) -> int:
-    """Return the size of all files of a version; of those that are not here, what their row says."""
-    place = VersionPath(row.type, row.model_id, row.name, row.version)
+    """Return the size of all files of a version; for files that are not on this machine, the size in the row."""
+    version = VersionPath(row.type, row.model_id, row.name, row.version)
     elsewhere = {RAW: row.size, METADATA: len(metadata_of(row).to_bytes())}
-    here = {name: tree.stat(f"{place.directory}/{name}") for name in tree.names(place.directory)}
+    here = {name: tree.stat(f"{version.directory}/{name}") for name in tree.names(version.directory)}
     return sum((elsewhere | {name: found.size for name, found in here.items() if found is not None}).values())
 
 
 class ExpiredVersion(Struct, frozen=True):
-    """A version that may go and that is still there, and the bytes that this frees."""
+    """A version that may be deleted and that still exists, and the bytes that this frees."""
 
     doomed: Doomed
     bytes: int
 
 
 Ruling = ExpiredVersion | str
-"""What becomes of a version; a text says why that cannot be told, and so why it stays."""
+"""The result for a version: it may be deleted, or a sentence why it cannot be evaluated and so stays."""
 
 
 class RetentionEvaluator(Struct, frozen=True):
-    """Judges by a time, by the runs that are gone, and by what lies in the tree. It can be pickled."""
+    """Evaluates versions at a time `now`, given the runs that are `gone` and the tree. It can be pickled."""
 
     now: datetime
     gone: GoneRuns
@@ -261,7 +262,7 @@ class RetentionEvaluator(Struct, frozen=True):
     repo_id: str
 
     def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
-        """Judge the versions of many items, deleted ones among them, which come in order of item and number."""
+        """Yield the rulings on the versions of many items. `rows` are in `order`, and include deleted versions."""
         tree = Worktree(self.root, NoJournal())
         for _, versions in groupby(rows, key=lambda row: row.item):
             yield from self._item(tree, list(versions))
@@ -271,7 +272,7 @@ class RetentionEvaluator(Struct, frozen=True):
         if verdict.doomed:
             first = rows[0]
             known = Versions.in_tree(tree, VersionPath(first.type, first.model_id, first.name, 0), rows)
-            doomed = {one.row.version: one for one in verdict.doomed}
-            for one in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
-                yield ExpiredVersion(doomed[one.row.version], one.bytes)
+            doomed = {version.row.version: version for version in verdict.doomed}
+            for freed in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
+                yield ExpiredVersion(doomed[freed.row.version], freed.bytes)
         yield from verdict.unclear

@@ -1,1 +1,1 @@
-"""Replication: what makes one store a copy of another. `bayou.maintenance.replicate` puts it together."""
+"""The steps of a replication, which makes one store a copy of another; `bayou.maintenance.replicate` calls them."""

@@ -1,10 +1,11 @@
-"""Copy one object from store to store: in bounded memory, and under its entry's hash or not at all.
+"""Copy objects from store to store in bounded memory. An object that does not have its entry's hash is not copied.
 
-What a replica has of a path against what its source has, and which key a copy gets.
+`Pair` compares the entries of a path in the source and in the target, and says what to do about it.
 
-A copy's key stands for one content and one age of the target (its count of collections): whoever copies it, again or at
-the same time, writes the same bytes to the same key (V11), and what lies there is proof that it was copied. After a
-collection every key is another, so a late DELETE hits nothing that anybody still needs.
+The key of a copy is derived from its content and from the target's *age*: the id of the store and its number of garbage
+collections. Two processes that copy an object, at the same time or one after the other, so write the same bytes to the
+same key (V11), and an object at that key proves that it was copied. Each garbage collection changes the age and so the
+keys of later copies: a DELETE of an earlier collection that arrives late removes nothing that is in use.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from bayou.objectstore.store import Store
 from bayou.sync.report import Failure
 
 _IDENTITY = slice(10, 20)
-"""The characters of a copy's push id that stand for the content; those before are a time, those after an age."""
+"""The characters of a copy's push id that are derived from the content; a time precedes them, the age follows."""
 
 _TIME_BITS, _IDENTITY_BITS, _AGE_BITS = 48, 50, 30
 
 
 class Pair(Struct, frozen=True):
-    """The entries of one path, in the source and in the target; None where there is none."""
+    """The entries of one path in the source and in the target; None where a store has no such path."""
 
     path: str
     source: Entry | None
@@ -40,7 +41,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def action(self) -> Literal["copy", "record", "delete", "keep"]:
-        """What makes the target what the source is."""
+        """What makes the target equal to the source: `record` changes only the entry, and not the object."""
         if self.source is None:
             return "delete" if self.target is not None else "keep"
         if self.target is None or not is_copy(self.target, self.source):
@@ -56,27 +57,27 @@ class Pair(Struct, frozen=True):
 
 
 def is_copy(there: Entry, source: Entry) -> bool:
-    """Say whether a target's entry has the content of the source's."""
+    """Return whether a target's entry has the content of the source's entry."""
     if there.size != source.size:
         return False
     if source.sha256 is not None:
         return there.sha256 == source.sha256
-    # Nobody has read the source's object yet: only the key of a copy says which object it was made of.
+    # The source was discovered by a listing, without hashes: only the key of a copy says from which object it was made.
     known = _identity(source)
     return known is not None and there.push is not None and there.push[_IDENTITY] == ulid_of(known)[_IDENTITY]
 
 
 def copy_push(source: Entry, store: str, collections: int) -> str:
-    """Return the push id of a copy of this entry in the store of that id, after so many collections."""
+    """Return the push id of a copy of an entry, in the store with the id `store` after so many `collections`."""
     known = _identity(source)
     if known is None:
-        return ulid()  # the object may change, and nothing would tell: no key can stand for its content
+        return ulid()  # the object may change without a trace, so no key can be derived from its content
     age = _number(f"{store} {collections}".encode(), _AGE_BITS)
     return ulid_of(known | age)
 
 
 def _identity(source: Entry) -> int | None:
-    """Return the part of a push id that stands for an entry's content; None if nothing tells it from another."""
+    """Return the bits of a push id that are derived from an entry's content; None if nothing identifies the content."""
     if source.sha256 is not None:
         content = b"sha256\0" + source.sha256
     elif source.etag is not None or source.version is not None:
@@ -92,7 +93,9 @@ def _number(data: bytes, bits: int) -> int:
 
 
 _LANES = ((1 << 20, None), (THRESHOLD, 8), (None, 2))
-"""Up to what size how many objects are copied at once (None: as the store allows): some 200 MB at most."""
+"""Sizes, and how many objects up to that size are copied at once (None: as many as the store allows).
+
+Together that takes some 200 MB of memory at most."""
 
 _SPAN = 8 << 20
 _AHEAD = 4
@@ -100,9 +103,9 @@ _AHEAD = 4
 
 
 class Age(Struct, frozen=True):
-    """The target as one run found it: its store's id and count of collections, on which the keys of copies depend.
+    """The store id and the number of garbage collections of the target, from which the keys of copies are derived.
 
-    `doubt`: an earlier run may have copied some of this already, so each key is looked at before anything is sent.
+    `doubt`: an earlier run may have copied some objects already, so a HEAD request checks each key before a copy.
     """
 
     store: str
@@ -111,7 +114,7 @@ class Age(Struct, frozen=True):
 
 
 class Copied(Struct, frozen=True):
-    """An entry for the target whose object is there; `sent`: by us, and just now."""
+    """An entry for the target, whose object is in the target; `sent`: this run copied it."""
 
     entry: Entry
     sent: bool
@@ -126,7 +129,7 @@ class _Unreadable(BayouError):
 def copy_all(
     source: Store, target: Store, entries: Sequence[Entry], age: Age
 ) -> Iterator[tuple[Entry, Copied | Failure]]:
-    """Yield each entry with what came of it, the small ones first; many at once, but never much memory."""
+    """Copy many objects at once, in bounded memory; yield each entry with its result, small objects first."""
     for entry in entries:
         why = entry.refusal()
         if why is not None:
@@ -134,34 +137,34 @@ def copy_all(
     entries = [entry for entry in entries if entry.refusal() is None]
     least = -1
     for most, threads in _LANES:
-        some = [entry for entry in entries if least < entry.size and (most is None or entry.size <= most)]
+        lane = [entry for entry in entries if least < entry.size and (most is None or entry.size <= most)]
         yield from zip(
-            some, target.map(lambda entry: copy(source, target, entry, age), some, threads=threads), strict=True
+            lane, target.map(lambda entry: copy(source, target, entry, age), lane, threads=threads), strict=True
         )
         least = most if most is not None else least
 
 
 def copy(source: Store, target: Store, entry: Entry, age: Age) -> Copied | Failure:
-    """Have the object of an entry of the source in the target, and return the target's entry.
+    """Copy the object of an entry of the source to the target, and return the target's entry.
 
-    What is wrong with this one object is a `Failure`; what is wrong with a store is raised. A task may run this twice.
+    A fault of this object is returned as a `Failure`; a fault of a store is raised. A task may run this twice.
     """
     push = copy_push(entry, age.store, age.collections)
     there = replace(entry, push=push, etag=None, version=None)
     if age.doubt and entry.sha256 is not None:
-        found = _lies_there(target, there)
+        found = _find_copy(target, there)
         if found is not None:
             return Copied(found, sent=False)
     try:
         if entry.size <= THRESHOLD:
             return _small(source, target, entry, there)
         return _large(source, target, entry, there)
-    except (_Unreadable, Rejected) as error:  # rejected: a name that the target cannot have
+    except (_Unreadable, Rejected) as error:  # `Rejected`: the target does not allow the name
         return Failure(entry.path, error.code, error.message)
 
 
-def _lies_there(target: Store, there: Entry) -> Entry | None:
-    """Return the entry of an object that an earlier run has copied; its key stands for its content."""
+def _find_copy(target: Store, there: Entry) -> Entry | None:
+    """Return the entry of a copy that an earlier run made, or None; its key identifies its content."""
     try:
         meta = target.head(there.key)
     except NotFound:
@@ -170,17 +173,17 @@ def _lies_there(target: Store, there: Entry) -> Entry | None:
 
 
 def _small(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
-    came = BytesIO()
+    received = BytesIO()
     with _reading(entry):
-        digest = source.download(entry.key, came, entry.size, if_match=_condition(entry)).sha256
-    _prove(entry, digest)
-    stored = target.put(there.key, came.getbuffer())
+        digest = source.download(entry.key, received, entry.size, if_match=_condition(entry)).sha256
+    _check_hash(entry, digest)
+    stored = target.put(there.key, received.getbuffer())
     return Copied(replace(there, sha256=digest, etag=stored.etag, version=stored.version), sent=True)
 
 
 def _large(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
     digest = entry.sha256
-    if digest is None:  # the hash is promised before the first byte is sent, so it takes a reading of its own
+    if digest is None:  # an upload needs the hash before its first byte, so the object is read once more for it
         with _reading(entry):
             digest = source.download(entry.key, NullSink(), entry.size, if_match=_condition(entry)).sha256
     remote = RemoteFile(source, entry)
@@ -192,7 +195,7 @@ def _large(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
 
 
 class RemoteFile:
-    """An object of a store, to be read from its start as a file is: one part at a time, all of one version (V2)."""
+    """An object of a store as a file to read from its start; all parts are of one version of the object (V2)."""
 
     def __init__(self, store: Store, entry: Entry) -> None:
         self._store = store
@@ -222,7 +225,7 @@ class RemoteFile:
 
 @contextmanager
 def _reading(entry: Entry) -> Iterator[None]:
-    """Tell what is wrong with one object of the source from what is wrong with the target."""
+    """Turn an error about one object of the source into `_Unreadable`, so that it is not taken for the target's."""
     try:
         yield
     except NotFound:
@@ -234,11 +237,11 @@ def _reading(entry: Entry) -> Iterator[None]:
 
 
 def _condition(entry: Entry) -> str | None:
-    """A discovered object must be the one that was listed; one that Bayou wrote has a key of its own."""
+    """Return the ETag that a discovered object must still have; None for an object that Bayou wrote."""
     return entry.etag if entry.push is None else None
 
 
-def _prove(entry: Entry, digest: bytes) -> None:
+def _check_hash(entry: Entry, digest: bytes) -> None:
     if entry.sha256 is not None and digest != entry.sha256:
         raise _other_bytes(entry)
 

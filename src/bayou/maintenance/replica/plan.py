@@ -1,4 +1,8 @@
-"""What has to happen to a target so that it is a copy of the source: pairs that differ, in order of path."""
+"""Plan a replication: the pairs of entries in which source and target differ, in path order.
+
+If the target is a whole copy of an earlier commit of the source, the plan reads only what the source has changed since;
+otherwise it compares the whole trees. A small plan is kept in memory; a large one is computed again when it is read.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,23 @@ from bayou.maintenance.replica.target import Target, same
 from bayou.sync.plan.policy import version_dir
 
 WINDOW = 20_000
-"""Pairs that are held at once."""
+"""Pairs that are in memory at once."""
 
-_LOOKED_UP = 1000
+_LOOKUP_BATCH = 1000
 
 
 class Counts(Struct):
-    """How much a plan comes to."""
+    """How many pairs of a plan have which action, and the bytes to copy."""
 
     copies: int = 0
     bytes: int = 0
     changed: int = 0
-    """Of the copies, how many replace another content."""
+    """The copies that replace another content."""
     records: int = 0
     deletes: int = 0
 
     def add(self, pair: Pair) -> bool:
-        """Count a pair; return whether anything has to be done about it."""
+        """Count a pair; return whether the target has to change."""
         action = pair.action
         if action == "copy" and pair.source is not None:
             self.copies += 1
@@ -49,12 +53,12 @@ class Counts(Struct):
 
     @property
     def tally(self) -> Tally:
-        """What a log says of a commit that does all of it."""
+        """The log's tally of a commit that carries out the whole plan."""
         return Tally(self.copies - self.changed, self.changed + self.records, self.deletes, self.bytes)
 
 
 class Plan(Struct):
-    """The pairs that something has to be done about. Read as often as needed: few are held, many are found out anew."""
+    """The pairs in which the target has to change; `pairs` can be read more than once."""
 
     counts: Counts
     _again: Callable[[], Iterator[Pair]]
@@ -65,20 +69,17 @@ class Plan(Struct):
 
 
 def plan(source: IndexTree, target: Target) -> Plan:
-    """Compare source and target.
-
-    After a whole replication only what the source has changed since is looked at; else everything.
-    """
+    """Compare source and target; after a whole replication, only what the source has changed since."""
     if target.replica.whole and target.untouched:
         try:
             return _plan(lambda: _since(source, target))
         except (NodeMissing, NodeDamaged):
-            pass  # what the source was then has been collected: the entries themselves still tell
+            pass  # the source has collected the nodes of the replicated commit: compare the whole trees
     return _plan(lambda: _everything(source, target))
 
 
 def windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Yield pairs as many at a time as are held at once, and never part of a version without the rest."""
+    """Divide pairs into windows that fit into memory; a version directory is never divided."""
     window: list[Pair] = []
     for pair in pairs:
         if len(window) >= WINDOW and (
@@ -106,15 +107,15 @@ def _plan(pairs: Callable[[], Iterator[Pair]]) -> Plan:
 
 
 def _since(source: IndexTree, target: Target) -> Iterator[Pair]:
-    """Yield the paths that the source has changed since it was replicated."""
+    """Yield the pairs of paths that the source has changed since it was replicated."""
     if same(source.root, target.replica.root):
         return
     changes = diff(IndexTree(source.source, target.replica.root), source)
-    for some in batched(changes, _LOOKED_UP):
-        there = find_many(target.tree, [change.path for change in some])
-        yield from (Pair(change.path, change.new, there.get(change.path)) for change in some)
+    for batch in batched(changes, _LOOKUP_BATCH):
+        there = find_many(target.tree, [change.path for change in batch])
+        yield from (Pair(change.path, change.new, there.get(change.path)) for change in batch)
 
 
 def _everything(source: IndexTree, target: Target) -> Iterator[Pair]:
-    """Yield every path of either side: no entry of one is equal to the other's, which has a key of its own."""
+    """Yield the pairs of all paths: entries of the two stores are never equal, since a copy has its own key."""
     return (Pair(change.path, change.new, change.old) for change in diff(target.tree, source))

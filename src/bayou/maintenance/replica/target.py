@@ -1,4 +1,9 @@
-"""The store that becomes a replica: whether it may, how it begins, and whether somebody else has written to it."""
+"""The target of a replication: whether the store may become a replica, its first head, and changes by other writers.
+
+A store may become a replica if it has no payload and no index, or an index without entries. A replica keeps its first
+source. A target is refused (`ReplicaRefused`), and nothing is written, if the replication would overwrite data that did
+not come from the source, or if the source's history lacks the commit that was replicated last.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from bayou.objectstore.store import Store
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
 _NAMED = 3
-_FEW = 100_000
+_MOST_FOREIGN = 100_000
 """Objects of other systems that may lie beside a new replica."""
 
 
@@ -47,27 +52,27 @@ class Target(Struct, frozen=True):
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has changed the index since it was replicated."""
+        """Whether the index is as the last replication left it."""
         return same(self.root, self.replica.into)
 
 
-def same(one: Root | None, two: Root | None) -> bool:
-    """Say whether two roots, of one store or of two, name the same entries."""
-    return (one and one.digest) == (two and two.digest)
+def same(a: Root | None, b: Root | None) -> bool:
+    """Return whether two roots, of one store or of two, have the same entries."""
+    return (a and a.digest) == (b and b.digest)
 
 
 def look(store: Store, source: Head, source_store: Store) -> Target:
-    """Read the target's head, and make sure that it is a replica of the source, or nobody's. Nothing is written."""
+    """Read the target's head, and check that the store is a replica of the source or may become one; write nothing."""
     try:
         seen = read_head(store)
     except NotFound:
         try:
             _check_empty(store)
-        except AlreadyExists:  # while it was listed somebody has begun another replication, or a datastore
+        except AlreadyExists:  # during the listing another process created a head
             return look(store, source, source_store)
         return Target(store, None, Replica(source.store))
     if seen is None:
-        raise BadAnswer(f"{store.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     head = seen.head
     if head.store == source.store:
         raise ReplicaRefused(f"{store.url} is the very store that shall be copied", hint=_ELSEWHERE)
@@ -88,7 +93,10 @@ def look(store: Store, source: Head, source_store: Store) -> Target:
 
 
 def begin(target: Target, by: str) -> Target:
-    """Give a target without a head its first one, which says whose replica it is: before anything is uploaded."""
+    """Create the head of a target that has none, before anything is uploaded; it names the source.
+
+    Raises `Overtaken` if another process has created a head meanwhile.
+    """
     if target.seen is not None:
         return target
     store = target.store
@@ -103,13 +111,13 @@ def begin(target: Target, by: str) -> Target:
 
 
 class Overtaken(Exception):
-    """Somebody else has changed the target meanwhile: look at it anew."""
+    """Another process has changed the target meanwhile: read it again."""
 
 
 def check_others(target: Target) -> None:
-    """Make sure that what others did to a replica loses nothing when it is done over.
+    """Raise `ReplicaRefused` if other writers added or changed entries of a replica: these are not overwritten.
 
-    What they added or changed is theirs, and is not written over: `ReplicaRefused`. What they deleted is copied again.
+    Entries that other writers deleted are copied again.
     """
     if target.untouched:
         return
@@ -119,26 +127,26 @@ def check_others(target: Target) -> None:
         theirs += islice((change.path for change in changes if not _harmless(change)), _NAMED + 1)
     except (NodeMissing, NodeDamaged) as error:
         raise ReplicaRefused(
-            f"somebody has written to the replica {target.store.url}, and what it had before is gone: {error.message}",
+            f"another writer has changed the replica {target.store.url}, and its former index is gone: {error.message}",
             hint=_ELSEWHERE,
         ) from error
     if theirs:
         more = " and more" if len(theirs) > _NAMED else ""
         raise ReplicaRefused(
-            f"somebody has written to the replica {target.store.url}: {', '.join(theirs[:_NAMED])}{more}",
+            f"another writer has changed the replica {target.store.url}: {', '.join(theirs[:_NAMED])}{more}",
             hint=_ELSEWHERE,
         )
 
 
 def _harmless(change: Change) -> bool:
-    """Whether what somebody did to an entry of a replica can be done over without losing a byte."""
+    """Return whether a replication can overwrite another writer's change of an entry without losing a byte."""
     if change.new is None:
         return True
     return change.old is not None and change.new.push is not None and is_copy(change.new, change.old)
 
 
 def doubtful(target: Target) -> bool:
-    """Say whether a run that copied to this target may have died: then some of its copies lie there."""
+    """Return whether a run that copied to this target may have died, so that some copies are there already."""
     try:
         target.store.head(keys.REPLICATING)
     except NotFound:
@@ -147,18 +155,19 @@ def doubtful(target: Target) -> bool:
 
 
 def mark(target: Target, by: str) -> None:
-    """Note that copies are on their way; `unmark` once they are committed. Only a hint: nothing depends on it."""
+    """Put the marker of a running copy into the target, until `unmark`. It is a hint that only saves requests."""
     target.store.put(keys.REPLICATING, json.dumps({"by": by, "at": now()}).encode())
 
 
 def unmark(target: Target) -> None:
+    """Delete the marker of a running copy, after the copies are committed."""
     target.store.delete([keys.REPLICATING])
 
 
 def _check_empty(store: Store) -> None:
-    """Refuse a store that has payload and no index: whose it is, nobody knows."""
+    """Refuse a store that has payload and no index: the owner of that data is unknown."""
     try:
-        found = discover(store, limit=_FEW)
+        found = discover(store, limit=_MOST_FOREIGN)
     except TooMany:
         raise ReplicaRefused(f"{store.url} is full of objects that are not Bayou's", hint=_ELSEWHERE) from None
     if found.entries or found.refused:
@@ -167,7 +176,7 @@ def _check_empty(store: Store) -> None:
 
 
 def _check_history(store: Store, head: Head, replica: Replica) -> None:
-    """Refuse a source whose history does not have what was replicated: a backup is no reason to delete."""
+    """Refuse a source whose history lacks the replicated commit: a restored backup is no reason to delete entries."""
     if replica.commit is None or (head.rebuilt is not None and head.rebuilt != replica.rebuilt):
         return
     if replica.commit not in _commits(store, head, replica.seq):

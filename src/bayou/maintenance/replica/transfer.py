@@ -1,6 +1,8 @@
-"""Replicate: windows of pairs, copied by a job, merged into the target's tree one by one.
+"""Carry out the plan of a replication: copy the objects, build the target's next tree, and swap its head.
 
-Publish what was copied: one compare-and-swap of the target's head (V1).
+The pairs of a plan are handled in windows. A job (`CopyJob`, on any engine) copies the objects of a window; then this
+process merges the new entries into the target's tree. At the end one compare-and-swap of the target's head publishes
+the tree (V1). If an object of a version cannot be copied, the target keeps its whole version as it was.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import Failure
 
 MOST_FAILED = 1000
-"""Failures that are named; of more, only the number is told."""
+"""Failures that the report lists; of more, it has only the number."""
 
 _LEAST_COST = 50 * REQUEST
-"""Less is not worth a part: a part by itself copies about as many objects at once."""
+"""The least cost of a part: a part copies about as many objects at once, so a smaller part would not be faster."""
 
 
 class Made(Struct):
-    """What came of the copying: the target's new root, not yet anybody's, and what was sent for it."""
+    """The result of the copying: the target's new root, which no head names yet, and what was sent for it."""
 
     root: Root | None
     copied: int = 0
@@ -50,7 +52,7 @@ class Made(Struct):
 
 
 class Outcome(NamedTuple):
-    """A row: the target's entry of an object that is there (`sent`: by us, and just now); or, with a code, why not."""
+    """A row of the job: the target's entry of a copied object (`sent`: by this run), or the `code` of a failure."""
 
     path: str
     push: str | None = None
@@ -81,7 +83,7 @@ class Outcome(NamedTuple):
 class CopyJob:
     """Copies the objects of some entries from store to store. An `engine.job.Job`.
 
-    A part runs twice at times: a copy's key stands for its content, so the second run writes the same bytes again.
+    A part may run twice: a copy's key is derived from its content, so the second run writes the same bytes again.
     """
 
     row = Outcome
@@ -104,16 +106,16 @@ class CopyJob:
         return needs_of(self._source, self._target)
 
     def parts(self, wanted: int) -> Sequence[Sequence[Entry]]:
-        """Divide the entries, in order of path, into parts of about as many bytes and requests."""
+        """Divide the entries, in path order, into parts of about equal cost in bytes and requests."""
         most = max(_LEAST_COST, sum(map(_cost, self._entries)) // wanted)
         parts: list[list[Entry]] = []
-        held = most
+        cost = most
         for entry in self._entries:
-            if held >= most:
+            if cost >= most:
                 parts.append([])
-                held = 0
+                cost = 0
             parts[-1].append(entry)
-            held += _cost(entry)
+            cost += _cost(entry)
         return parts
 
     def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
@@ -121,11 +123,11 @@ class CopyJob:
             yield Outcome.of(entry.path, result)
 
     def fold(self, rows: Iterable[Outcome]) -> list[Outcome]:
-        return list(rows)  # of one window
+        return list(rows)  # the rows of one window fit into memory
 
 
 def needs_of(source: StoreHandle, target: StoreHandle) -> Needs:
-    """Return what workers must reach: both stores, and no directory of this machine."""
+    """Return what workers need: access to both stores, and no directory of this machine."""
     return Needs((source, target), written=(target,))
 
 
@@ -137,7 +139,7 @@ class Stores(Struct, frozen=True):
 
 
 def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, age: Age, sink: StagingSink) -> Made:
-    """Copy what the plan says, window by window, and build the target's next tree in `sink`."""
+    """Copy the objects of a plan, window by window, and build the target's next tree in `sink`."""
     made = Made(target.root)
     nodes = StoreNodes(target.store)
     for window in windows(plan.pairs()):
@@ -150,24 +152,24 @@ def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, ag
 def _copy(
     executor: Executor, stores: Stores, window: Sequence[Pair], age: Age, made: Made
 ) -> Mapping[str, Entry | None]:
-    """Copy the objects of a window, and return what it changes in the target's index."""
+    """Copy the objects of a window, add the counts to `made`, and return the changes to the target's index."""
     entries = [pair.source for pair in window if pair.action == "copy" and pair.source is not None]
-    come: dict[str, Entry] = {}
+    copied: dict[str, Entry] = {}
     failed: list[Failure] = []
-    for one in executor.run(CopyJob(stores.source, stores.target, age, entries)) if entries else ():
-        result = one.result
+    for outcome in executor.run(CopyJob(stores.source, stores.target, age, entries)) if entries else ():
+        result = outcome.result
         if isinstance(result, Failure):
             failed.append(result)
         else:
-            come[one.path] = result.entry
+            copied[outcome.path] = result.entry
             made.copied += result.sent
-            made.bytes += one.size if result.sent else 0
-    failed.sort(key=lambda one: one.path)
+            made.bytes += outcome.size if result.sent else 0
+    failed.sort(key=lambda failure: failure.path)
     made.failures += len(failed)
     made.failed += failed[: MOST_FAILED - len(made.failed)]
     held = Held.of(failed)
     return {
-        pair.path: come.get(pair.path) if pair.action == "copy" else pair.settled
+        pair.path: copied.get(pair.path) if pair.action == "copy" else pair.settled
         for pair in window
         if not held.back(pair.path)
     }
@@ -178,22 +180,23 @@ def _cost(entry: Entry) -> int:
 
 
 class Held(Struct, frozen=True):
-    """What stays as the target has it, since something of it could not be copied: a version changes whole or not."""
+    """The paths and version directories that the target keeps as they are, since an object could not be copied."""
 
     paths: frozenset[str]
     units: frozenset[str]
 
     @classmethod
     def of(cls, failed: Sequence[Failure]) -> Held:
-        units = (version_dir(one.path) for one in failed)
-        return cls(frozenset(one.path for one in failed), frozenset(unit for unit in units if unit is not None))
+        units = (version_dir(failure.path) for failure in failed)
+        return cls(frozenset(failure.path for failure in failed), frozenset(unit for unit in units if unit is not None))
 
     def back(self, path: str) -> bool:
+        """Return whether the target keeps its entry of this path."""
         return path in self.paths or (bool(self.units) and version_dir(path) in self.units)
 
 
 def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
-    """Return what the new tree changes: what was planned, or, where not all of that came to be, what is different."""
+    """Return the log's tally of the new tree: that of the plan, or after failures that of a diff of the trees."""
     if not made.failures:
         return counts.tally
     added = changed = deleted = size = 0
@@ -207,9 +210,9 @@ def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
 
 
 def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by: str) -> bool:
-    """Put the new tree, of the commit `number`, in the place of exactly the head that was looked at.
+    """Publish the new tree, of the commit `number`, if the target's head is still the one that was read.
 
-    False if that is not the head any more: then nothing has changed that anybody can see (V11).
+    Returns False if it is not: then no reader sees a change (V11).
     """
     assert target.seen is not None
     head, whole = target.seen.head, made.failures == 0
@@ -238,10 +241,10 @@ def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by
 
 
 def _landed(target: Store, number: str, after: int) -> bool:
-    """Find out whether a swap without an answer came through."""
+    """Return whether a swap whose response was lost has succeeded: then its commit is in the log."""
     seen = read_head(target)
     if seen is None:
-        raise BadAnswer(f"{target.url} says that its head is not modified, and nobody asked that")
+        raise BadAnswer(f"{target.url} says that its head is not modified, although the request did not ask")
     for row in iter_log(target, seen.head):
         if row.seq <= after:
             break

@@ -1,7 +1,7 @@
-"""A sync of many paths goes through them in windows: ranges of the path order, each a small sync of its own.
+"""Windows: the key ranges in which a large sync goes through its paths, each a small sync of its own.
 
-Together they are all paths there are, so that a window also has what nobody has looked at; and no version directory
-is ever cut in two.
+The windows of a sync cover the whole key space, so each path belongs to exactly one of them, also a path that the
+comparison did not report. No version directory is divided between two windows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import version_dirs_around
 
 WINDOW = 25_000
-"""Paths that need a decision: enough that a commit costs little beside them, few enough to hold."""
+"""Paths of one window: so many that the commit costs little in comparison, and few enough for memory."""
 
 
 class Looked(Struct, frozen=True):
-    """A path that a walk or somebody's word has brought up. `kept` is what to remember of its hash, if it is new.
+    """A path that needs a decision, with its local state. `kept` is the row of its hash to save, if that is new.
 
-    `named`: not only the walk asks for it, but the journal, or a difference between base and store.
+    `named`: the journal or a difference between base and store names the path, and not the walk alone.
     """
 
     observed: Observed
@@ -34,14 +34,14 @@ class Looked(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """A range of paths, and what was looked at in it."""
+    """A range of paths, and the paths in it that need a decision."""
 
     span: KeyRange
     rows: Sequence[Looked]
 
 
 class Note(Struct, frozen=True):
-    """What a comparison met that needs no decision: the kind of something that is no payload, or a failure's code."""
+    """Something that a comparison found and that needs no decision: `what` is its kind, or the code of a failure."""
 
     path: str
     what: str
@@ -49,11 +49,11 @@ class Note(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """What a comparison of many paths came to. `counts`, and the `bytes` that move, are of single paths: what becomes
-    of versions that both sides changed is decided later.
+    """The result of a comparison of many paths.
 
-    `marks` are the journal's rows that name directories, `through` the newest row of all, as of its beginning. `rows`
-    yields every path that needs a decision, in order, and holds few of them; it may be called again.
+    `counts`, and the `bytes` to transfer, are of single paths: version directories that both sides changed are decided
+    later. `marks` are the journal's rows that name directories, and `through` is the journal's newest row when the
+    comparison began. `rows` streams the paths that need a decision, in order; it may be called again.
     """
 
     counts: Counter[Action]
@@ -65,20 +65,20 @@ class Planned(Struct, frozen=True):
 
 
 def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
-    """Divide rows, which come in order of path, into windows of about `size`; `soon`: the first has a fifth of that."""
+    """Divide rows, which are in path order, into windows of about `size`; with `soon` the first has a fifth of it."""
     whole = WINDOW if size is None else size
     wanted = max(1, whole // 5) if soon else whole
     start = ""
-    some: list[Looked] = []
+    window: list[Looked] = []
     for row in rows:
         path = row.observed.path
-        if len(some) >= wanted and not _belong_together(some[-1].observed.path, path):
-            yield Window(KeyRange(start, path), some)
-            start, some, wanted = path, [], whole
-        some.append(row)
-    yield Window(KeyRange(start, None), some)
+        if len(window) >= wanted and not _share_version_dir(window[-1].observed.path, path):
+            yield Window(KeyRange(start, path), window)
+            start, window, wanted = path, [], whole
+        window.append(row)
+    yield Window(KeyRange(start, None), window)
 
 
-def _belong_together(path: str, following: str) -> bool:
-    """Whether there is a version directory around both, be it that of neither: a version may lie inside another."""
+def _share_version_dir(path: str, following: str) -> bool:
+    """Return whether any version directory contains both, also an outer one: versions may be nested."""
     return not set(version_dirs_around(path)).isdisjoint(version_dirs_around(following))
