@@ -20,10 +20,10 @@ CODES = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"
 
 RUN = """
 import signal, sys, time
-import bayou.maintenance
+import bayou.sync.service
 from bayou.cli import main
 
-# Whoever started the tests may have told us to ignore it.
+# The process that started the tests may ignore SIGINT, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def sync(repo, options, *, timeout, progress, connection):

@@ -22,7 +22,6 @@ SETUPS = """
 import importlib, json
 from bayou.repo import open_repo
 from bayou.objectstore import probe
-from bayou.sync import setup
 from bayou.maintenance.setup import setup
 from bayou.sync import hydrate
 
@@ -53,12 +52,12 @@ INTO_STORE = [
     ("bayou.maintenance.setup:_copy_into", 1),
     ("bayou.objectstore.store:Store.upload", 2),
     ("bayou.sync.commit.commit:swap_head", 1),
-    ("bayou.sync.commit.publish:_finish", 1),
+    ("bayou.sync.commit.publish:_record_commit", 1),
     ("bayou.maintenance.setup:run", 1),
     ("bayou.maintenance.setup:write_datastore", 1),
 ]
 INTO_DIRECTORY = [
-    ("bayou.worktree.atomic_write:AtomicFile.place", 2),
+    ("bayou.worktree.atomic_write:AtomicFile.rename", 2),
     ("bayou.maintenance.setup:copy", 1),
     ("bayou.maintenance.setup:write_datastore", 1),
     ("bayou.worktree.tree:Worktree.delete", 2),
@@ -125,7 +124,7 @@ def whole(team: Team, clone: Clone, name: str) -> bool:
         (from_local_to_directory, INTO_DIRECTORY),
         (
             from_directory_to_store,
-            [("bayou.worktree.atomic_write:AtomicFile.place", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]],
+            [("bayou.worktree.atomic_write:AtomicFile.rename", 2), *INTO_STORE[2:4], *INTO_STORE[-2:]],
         ),
         (from_store_to_directory, [("bayou.maintenance.setup:complete", 1), *INTO_DIRECTORY]),
         (from_store_to_store, [("bayou.maintenance.setup:hydrate", 1), *INTO_STORE[2:4], *INTO_STORE[-2:]]),

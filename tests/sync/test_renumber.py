@@ -333,11 +333,11 @@ sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
 STEPS = [
     ("bayou.worktree.staged_directory", "StagedDirectory", "write", 1),
     ("bayou.worktree.staged_directory", "StagedDirectory", "sync", 1),
-    ("bayou.worktree.staged_directory", "StagedDirectory", "place", 1),
+    ("bayou.worktree.staged_directory", "StagedDirectory", "install", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "copy", 1),
     ("bayou.sync.transfer.pull", "", "record_intents", 1),
-    ("bayou.worktree.staging", "StagingArea", "place", 1),
-    ("bayou.worktree.staging", "StagingArea", "place", 2),
+    ("bayou.worktree.staging", "StagingArea", "install", 1),
+    ("bayou.worktree.staging", "StagingArea", "install", 2),
     ("bayou.sync.transfer.apply", "", "pull", 1),
     ("bayou.sync.conflicts.renumber", "Renumbering", "finish", 1),
 ]

@@ -152,7 +152,7 @@ def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
         b.delete("files/deleted")
         b.sync()
 
-    meanwhile(monkeypatch, verify_module, "mend", commit_elsewhere)
+    meanwhile(monkeypatch, verify_module, "repair_entries", commit_elsewhere)
     first = api.verify(a.repo, deep=True, repair=True)
     assert first.repaired == 0
     second = api.verify(a.repo, deep=True, repair=True)
@@ -161,7 +161,7 @@ def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
     c = team.clone("c")
     assert c.sync().missing == ["files/gone"]
     assert c.files == {X: b"1", "files/fresh": b"f", "files/missing": b"newer", "files/found": b"ours"}
-    # The entry of what is missing stays, so that nobody deletes a good copy; and whoever has one can mend it.
+    # The entry of what is missing stays, so that no client deletes a good copy, and a client that has one can repair it.
     assert b.files == {**c.files, "files/gone": b"g"}
     assert api.verify(b.repo, deep=True, repair=True).repaired == 1
     c.sync()
@@ -240,7 +240,7 @@ def test_t9_what_a_dead_pull_put_in_place_is_no_change_of_ours(
 ) -> None:
     b.write_all({X: b"21", "files/new": b"new"})
     b.sync()
-    name = "place" if moment == "before the rename" else "sync_directories"
+    name = "install" if moment == "before the rename" else "sync_directories"
     with monkeypatch.context() as patch:
         patch.setattr(StagingArea, name, lambda *_: (_ for _ in ()).throw(Crash))
         killed(a.pull)

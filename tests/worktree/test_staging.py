@@ -24,6 +24,7 @@ Files = Callable[[], dict[str, bytes]]
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()  # a repo has it as soon as its database is open
     return tmp_path / "state" / "incoming"
 
 

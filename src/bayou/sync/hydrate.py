@@ -57,9 +57,10 @@ def _open_full(
 
 def _require_complete(report: SyncReport) -> SyncReport:
     if report.failed or report.missing:
-        names = [*report.missing, *(failure.path for failure in report.failed)]
+        causes = [f"{path}, which the store does not have" for path in report.missing]
+        causes += [f"{failure.path} ({failure.message})" for failure in report.failed]
         raise SyncError(
-            f"{len(names)} files could not be fetched, as {names[0]}",
+            f"{len(causes)} files could not be fetched, as {causes[0]}",
             hint="bayou datastore verify shows what is damaged",
         )
     return report
