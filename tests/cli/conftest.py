@@ -15,11 +15,11 @@ import pytest
 from tests import api as api_functions
 from tests.sync.conftest import proxy, s3_env, s3_team, team, wire  # noqa: F401
 
-import bayou.maintenance
+import bayou.sync.service
 from bayou.cli import run
 from bayou.repo import Repo, init_repo
 
-SOURCE = Path(bayou.maintenance.__file__).resolve().parents[2]
+SOURCE = Path(bayou.sync.service.__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

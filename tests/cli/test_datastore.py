@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.index.log import LogRow
 from bayou.objectstore.transport import Requests
 from bayou.sync.report import (

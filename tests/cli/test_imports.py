@@ -30,7 +30,7 @@ LIGHT = {"click", "msgspec", "typing_extensions"}
 
 SYNC = """
 import sys
-import bayou.maintenance
+import bayou.sync.service
 from bayou.cli import main
 from bayou.sync.report import SyncReport
 

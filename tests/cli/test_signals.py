@@ -289,7 +289,7 @@ def child(at):
         wait_for_result(called)
         event.wait(0.001)
         event.set()
-        pool.retire()
+        pool.close()
         sys.settrace(None)
         if sent.came < at:
             return "never"

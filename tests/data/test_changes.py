@@ -14,10 +14,9 @@ from bayou.data.changes import (
     ChangeSet,
     apply_changeset,
     exclusive_change,
-    finish_pending_changesets,
-    pending_changesets,
 )
 from bayou.data.records import Records
+from bayou.data.sync_hooks import finish_pending_changesets, pending_changesets
 from bayou.repo import Repo, open_repo
 from tests.data.models import MODEL, visible
 from tests.sync.children import run_to_death

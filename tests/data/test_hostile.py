@@ -15,9 +15,9 @@ import pytest
 from bayou.core import limits
 from bayou.core.errors import RecordDamaged, RecordError
 from bayou.data import document
-from bayou.data.allocate import renumber
 from bayou.data.catalog.derive import derive
 from bayou.data.records import Records
+from bayou.data.sync_hooks import renumber
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
 from tests.data.catalog.scene import VPC, brief, catalog_of, listed, metadata, output_file, run_file, write

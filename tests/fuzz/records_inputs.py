@@ -29,7 +29,6 @@ from bayou.core import limits
 from bayou.core.documents import Unreadable, read_json, read_yaml
 from bayou.core.errors import BayouError
 from bayou.data import document
-from bayou.data.allocate import renumber
 from bayou.data.catalog.backfill import line_of, told_by
 from bayou.data.catalog.derive import Read, derive
 from bayou.data.catalog.rows import VersionRow
@@ -41,6 +40,7 @@ from bayou.data.outputs import Output
 from bayou.data.query.expression import FIELDS
 from bayou.data.retention.rules import judge
 from bayou.data.runs import Run
+from bayou.data.sync_hooks import renumber
 from bayou.models.definition import load_definition
 from bayou.models.expressions import check, inputs_used
 from bayou.models.types.validation import unusable

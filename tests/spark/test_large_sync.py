@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, ConflictRefused, JavaMissing, MassDelete, SparkLost
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.index.entry import Entry
 from bayou.index.head import read_head, swap_head
 from bayou.objectstore.transport import RequestCounter, Verb

@@ -44,7 +44,7 @@ ROUNDS = """
 from bayou.repo import open_repo
 from bayou.sync.service import sync
 from bayou.sync.status import status
-from bayou.sync import run, status
+from bayou.sync import run
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.repo import init_repo
 from bayou.sync.report import SyncReport
 from bayou.sync.service import Datastore
@@ -319,7 +319,7 @@ def test_a_sync_that_dies_at_any_request_neither_loses_nor_doubles_a_version(
 KILLED = """
 import importlib
 from bayou.repo import open_repo
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.repo import init_repo
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions

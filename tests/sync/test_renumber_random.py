@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.service import Datastore
 from bayou_testing.faulty import Crash, Fault, crash, lost_answer

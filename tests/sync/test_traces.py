@@ -161,7 +161,7 @@ def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
     c = team.clone("c")
     assert c.sync().missing == ["files/gone"]
     assert c.files == {X: b"1", "files/fresh": b"f", "files/missing": b"newer", "files/found": b"ours"}
-    # The entry of what is missing stays, so that no client deletes a good copy, and a client that has one can repair it.
+    # The entry of what is missing stays, so no client deletes a good copy, and one that has a copy can repair it.
     assert b.files == {**c.files, "files/gone": b"g"}
     assert api.verify(b.repo, deep=True, repair=True).repaired == 1
     c.sync()

@@ -7,7 +7,6 @@ no default fills a gap. The caller turns `Malformed` into its own error, which n
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -132,4 +131,6 @@ def _path(where: str, name: str) -> str:
 
 def dump_json(value: object) -> bytes:
     """Return a document as compact JSON, in the order of its fields."""
+    import json  # noqa: PLC0415  (every command loads this module, few write documents)
+
     return json.dumps(value, separators=(",", ":")).encode()

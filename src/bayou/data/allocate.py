@@ -1,16 +1,12 @@
-"""Version numbers: how a new version gets one, and how a version gets another in a conflict.
+"""Version numbers: how a new version gets one.
 
 A writer stages a version in a directory beside its item, and gives it its number by one rename, onto nothing or an
 empty directory. A writer that loses the race for a number, to this machine or to another that shares the directory,
 takes the next. So nothing is ever replaced, no half version is ever visible, and a writer that dies uses up no number.
-
-`renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11). Every sync
-loads this module, so it imports little.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 
 from msgspec.structs import replace
@@ -21,8 +17,6 @@ from bayou.data.context import DataContext
 from bayou.data.layout import METADATA, RAW, VersionPath
 from bayou.data.metadata import Metadata
 from bayou.worktree.staged_directory import StagedDirectory
-
-_VERSION_LINE = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
 
 
 def next_number(context: DataContext, item: VersionPath) -> int:
@@ -73,14 +67,3 @@ def allocate_version(context: DataContext, assembly: StagedDirectory, metadata: 
         metadata = replace(metadata, version=number, id=item_id(context, item))
         write_metadata(assembly, metadata)
     return metadata
-
-
-def renumber(metadata: bytes, version: int) -> bytes | None:
-    """Return a `metadata.yaml` with another version number; None if the file has not exactly one line for it.
-
-    None also for a number that is too high for a version (V25).
-    """
-    if version > limits.VERSION_MAX:
-        return None
-    renumbered, found = _VERSION_LINE.subn(b"version: %d" % version, metadata)
-    return renumbered if found == 1 else None

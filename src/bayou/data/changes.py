@@ -29,10 +29,11 @@ from bayou.data.allocate import allocate_version
 from bayou.data.context import DataContext
 from bayou.data.layout import METADATA, version_path
 from bayou.data.metadata import Metadata
+from bayou.data.sync_hooks import changes_directory, pending_changesets
 from bayou.repo import Repo
 
 if TYPE_CHECKING:
-    from bayou.state.connection import Connection
+    pass
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ def apply_changeset(context: DataContext, changeset: ChangeSet) -> list[Metadata
 
     If this fails before the first step, nothing stays of the change set; after that, the next process finishes it.
     """
-    file = _directory(context.repo) / f"{ulid()}.json"
+    file = changes_directory(context.repo) / f"{ulid()}.json"
     steps = _Steps(context, changeset)
     try:
         _write_file(file, _datastore(context.repo), changeset)
@@ -123,32 +124,10 @@ def consistent_read(context: DataContext, read: Callable[[], T]) -> T:
         return read()
 
 
-def pending_changesets(repo: Repo) -> list[Path]:
-    """Return the files of change sets that are not finished, the oldest first."""
-    directory = _directory(repo)
-    try:
-        return [directory / name for name in sorted(os.listdir(directory)) if name.endswith(".json")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StateError(
-            f"cannot read {directory.name}: {error.strerror}", hint="check that this user may read .bayou/state"
-        ) from None
-
-
 def finish_pending(context: DataContext) -> None:
     """Finish the change sets of dead processes when records are opened, unless another process does that now."""
     if pending_changesets(context.repo):
         with _finished(context, 0.0):
-            pass
-
-
-def finish_pending_changesets(repo: Repo, connection: Connection | None = None) -> None:
-    """Finish the change sets of dead processes before a sync, so that it pushes no half of a change."""
-    if pending_changesets(repo):
-        from bayou.data.records import Records  # noqa: PLC0415  (hardly ever needed)
-
-        with Records(repo, connection=connection):
             pass
 
 
@@ -251,14 +230,10 @@ def _lock(repo: Repo) -> FileLock:
     return FileLock(repo.state / "changes.lock")
 
 
-def _directory(repo: Repo) -> Path:
-    return repo.state / "changes"
-
-
 def _directory_mtime(repo: Repo) -> int | None:
     """Return a number that changes whenever a change set is written or removed."""
     try:
-        return os.stat(_directory(repo)).st_mtime_ns
+        return os.stat(changes_directory(repo)).st_mtime_ns
     except OSError:
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import functools
-import hashlib
 import json
 import mimetypes
 from collections.abc import Iterable, Iterator
@@ -43,6 +42,8 @@ def chunks(content: Content) -> Iterator[bytes]:
 
 def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
     """Copy content to `target`, if it is given, and return its size, hash and first bytes."""
+    import hashlib  # noqa: PLC0415  (a list reads no content)
+
     digest, size, head = hashlib.sha256(), 0, bytearray()
     for chunk in chunks(content):
         digest.update(chunk)

@@ -8,7 +8,6 @@ content that is not here, and verifies its SHA-256 at its end.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -383,6 +382,8 @@ class _VerifyingReader(io.RawIOBase):
         self._size = metadata.size
         self._sha256 = metadata.sha256
         self._streaming = metadata.streaming
+        import hashlib  # noqa: PLC0415  (a list reads no content)
+
         self._digest = hashlib.sha256()
 
     def readable(self) -> bool:

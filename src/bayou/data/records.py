@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bayou.core.errors import BayouError
-from bayou.data.allocate import renumber
 from bayou.data.catalog import Catalog
 from bayou.data.changes import finish_pending
 from bayou.data.context import DataContext
 from bayou.data.engine import CatalogEngine
 from bayou.data.items import DataRepository
+from bayou.data.sync_hooks import renumber
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.state.journal import Guard

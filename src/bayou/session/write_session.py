@@ -14,9 +14,8 @@ from msgspec import Struct
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError
 from bayou.core.progress import NoProgress, Progress
-from bayou.data.allocate import renumber
-from bayou.data.changes import finish_pending_changesets
 from bayou.data.engine import CatalogEngine, Choice
+from bayou.data.sync_hooks import finish_pending_changesets, renumber
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected

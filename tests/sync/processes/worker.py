@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bayou.core.errors import StoreError
-from bayou.data.allocate import renumber
+from bayou.data.sync_hooks import renumber
 from bayou.repo import open_repo
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore

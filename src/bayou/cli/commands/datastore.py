@@ -56,8 +56,7 @@ def setup(
     """
     named = parameters.named_once("--option", options)
     repo = common.open_repo()
-    from bayou.data.allocate import renumber  # noqa: PLC0415
-    from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
+    from bayou.data.sync_hooks import finish_pending_changesets, renumber  # noqa: PLC0415
     from bayou.maintenance.setup import setup  # noqa: PLC0415
 
     finish_pending_changesets(repo)
@@ -126,8 +125,7 @@ def sync(
     if push and pull:
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
-    from bayou.data.allocate import renumber  # noqa: PLC0415
-    from bayou.data.changes import finish_pending_changesets  # noqa: PLC0415
+    from bayou.data.sync_hooks import finish_pending_changesets, renumber  # noqa: PLC0415
     from bayou.sync.report import SyncOptions  # noqa: PLC0415
     from bayou.sync.service import sync  # noqa: PLC0415
 

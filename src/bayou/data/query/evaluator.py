@@ -15,7 +15,6 @@ import json
 import os
 import pickle
 import select
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -174,6 +173,8 @@ class _Child:
         here = str(Path(__file__).resolve().parents[3])
         bounds = [limits.EXPRESSION_MEMORY, limits.EXPRESSION_SECONDS, limits.EXPRESSION_ANSWER]
         # Without site and without variables: it starts fast, and has nothing that an expression could read.
+        import subprocess  # noqa: PLC0415  (only an expression that may be costly has a process)
+
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", evaluator_child.__file__, json.dumps([here, *sys.path]), json.dumps(bounds)],
             stdin=subprocess.PIPE,

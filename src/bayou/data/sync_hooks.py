@@ -1,0 +1,59 @@
+"""What every sync uses of data, in a module that imports little: a sync with nothing to do must start quickly.
+
+`finish_pending_changesets` finishes what killed processes began (`data.changes`), before a sync looks at the tree.
+`renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayou.core import limits
+from bayou.core.errors import StateError
+from bayou.repo import Repo
+
+if TYPE_CHECKING:
+    from bayou.state.connection import Connection
+
+_VERSION_LINE = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
+
+
+def finish_pending_changesets(repo: Repo, connection: Connection | None = None) -> None:
+    """Finish the change sets of dead processes before a sync, so that it pushes no half of a change."""
+    if pending_changesets(repo):
+        from bayou.data.records import Records  # noqa: PLC0415  (hardly ever needed)
+
+        with Records(repo, connection=connection):
+            pass
+
+
+def pending_changesets(repo: Repo) -> list[Path]:
+    """Return the files of change sets that are not finished, the oldest first."""
+    directory = changes_directory(repo)
+    try:
+        return [directory / name for name in sorted(os.listdir(directory)) if name.endswith(".json")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StateError(
+            f"cannot read {directory.name}: {error.strerror}", hint="check that this user may read .bayou/state"
+        ) from None
+
+
+def changes_directory(repo: Repo) -> Path:
+    """Return the directory of change sets that are not finished."""
+    return repo.state / "changes"
+
+
+def renumber(metadata: bytes, version: int) -> bytes | None:
+    """Return a `metadata.yaml` with another version number; None if the file has not exactly one line for it.
+
+    None also for a number that is too high for a version (V25).
+    """
+    if version > limits.VERSION_MAX:
+        return None
+    renumbered, found = _VERSION_LINE.subn(b"version: %d" % version, metadata)
+    return renumbered if found == 1 else None
