@@ -25,7 +25,7 @@ from tests.sync.conftest import Clone, Team
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-class FailsAtFirst(_Run, frozen=True):
+class FailsAtFirst(_Run):
     """The kernel of a job, but half of the tasks fail once, after they have done their work."""
 
     def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:

@@ -327,5 +327,5 @@ def test_17_3_a_job_that_fails_logs_no_credential(warm: SparkServer, monkeypatch
         spark.range(1).mapInArrow(fail, "id long").collect()
 
     said = str(caught.value) + warm.files.log.read_text()
-    assert "it fails on Recipe" in said
+    assert "it fails on StoreSpec" in said
     assert IN_KERNEL not in said

@@ -20,7 +20,6 @@ from msgspec import Struct, field
 
 from bayou.cli.output import Output, parse_duration
 from bayou.core import limits
-from bayou.core.documents import Unreadable, read_at_most, read_yaml
 from bayou.core.errors import NotConfirmed
 from bayou.core.text import visible
 
@@ -284,6 +283,8 @@ def read_input_file(file: Path | None) -> dict[str, Any]:
     """Return the inputs in a YAML or JSON file; none without a file."""
     if file is None:
         return {}
+    from bayou.core.documents import Unreadable, read_at_most, read_yaml  # noqa: PLC0415  (`--help` reads none)
+
     try:
         with file.open("rb") as opened:
             found = read_yaml(read_at_most(opened, limits.DEFINITION_BYTES), limits.DEFINITION_BYTES)

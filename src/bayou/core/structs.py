@@ -16,7 +16,6 @@ from msgspec import Meta, Struct, ValidationError
 from msgspec import convert as _convert
 
 from bayou.core import limits
-from bayou.core.documents import Unreadable, read_json
 
 Identifier = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 """An id that may become part of a key."""
@@ -70,6 +69,8 @@ class Malformed(ValueError):
 
 def parse(data: bytes, most: int) -> dict[str, Any]:
     """Return the fields of a JSON object of at most `most` bytes (V25)."""
+    from bayou.core.documents import Unreadable, read_json  # noqa: PLC0415  (every command loads this module)
+
     try:
         return check_object(read_json(data, most))
     except Unreadable as error:

@@ -20,7 +20,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow
-from msgspec import Struct
 
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
@@ -102,15 +101,16 @@ class LeafRow(NamedTuple):
     data: bytes | None
 
 
-class Leaves(Struct, frozen=True):
+class Leaves:
     """A kernel: from batches of `FOUND`, sorted by path and then by descending size, to rows of `PIECES`.
 
     Without a `recipe` the rows carry the leaves to the driver, and the task stores nothing.
     """
 
-    commit: str
-    recipe: StoreSpec | None = None
-    shape: ChunkParams = SHAPE
+    def __init__(self, commit: str, recipe: StoreSpec | None = None, shape: ChunkParams = SHAPE) -> None:
+        self.commit = commit
+        self.recipe = recipe
+        self.shape = shape
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         sink = _Carried(self.commit) if self.recipe is None else StoreSink(store_of(self.recipe), self.commit)

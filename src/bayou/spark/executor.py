@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from msgspec import Struct
 
 from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
@@ -106,10 +105,11 @@ class SparkExecutor:
             yield from decode(row, batch)
 
 
-class _Run(Struct, frozen=True):
+class _Run:
     """A kernel: from a part to batches of its rows. Spark may run it twice for a part."""
 
-    job: Job[Any, Any, Any]
+    def __init__(self, job: Job[Any, Any, Any]) -> None:
+        self.job = job
 
     def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
         schema, rows = schema_of(self.job.row), self.job.run(part)
