@@ -38,7 +38,7 @@ def without_spark() -> Iterator[None]:
         for source in (index_entries, sync_inputs):
             patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
         patch.setattr("bayou.spark.executor.log_of", lambda _: None)
-        patch.setattr("bayou.sync.bulk_pass._moving", moving)
+        patch.setattr("bayou.sync.bulk_pass._spark_mover", moving)
         yield
 
 
