@@ -108,8 +108,10 @@ def test_17_8_resealed_mutants_in_sync_verify_and_repair(team: Team, pair: tuple
 
 
 @pytest.mark.soak
-def test_17_8_resealed_mutants_in_sync_verify_and_repair_for_long(team: Team, pair: tuple[Clone, Clone]) -> None:
-    start = random.randrange(1 << 40)
+def test_17_8_resealed_mutants_in_sync_verify_and_repair_for_long(
+    team: Team, pair: tuple[Clone, Clone], rng: random.Random
+) -> None:
+    start = rng.randrange(1 << 40)
     resealed_nodes(team, pair, range(start, start + 5_000))
 
 

@@ -7,10 +7,8 @@ waiting thread polls: it abandons a request by no longer waiting for it.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -44,21 +42,11 @@ def run_cancellable(call: Callable[[], R], check_cancelled: Callable[[], object]
     return _run_pooled(call, lambda future: wait_for_result(future, check_cancelled=check_cancelled))
 
 
-def call_with_timeout(seconds: float, call: Callable[[], R]) -> R:
-    """Run a call on another thread; abandon it and raise `TimeoutError` if it takes longer than `seconds`."""
-    pool = ThreadPool(1)
-    future = pool.submit(call)
-    pool.close()
-    return wait_for_result(future, time.monotonic() + seconds)
-
-
-def wait_for_result(
-    future: Future[R], until: float = math.inf, check_cancelled: Callable[[], object] | None = None
-) -> R:
+def wait_for_result(future: Future[R], check_cancelled: Callable[[], object] | None = None) -> R:
     """Return the result of a future or raise its exception; a signal ends the wait.
 
     The wait is a sequence of short sleeps: a signal that arrives just before Python blocks would otherwise stay pending
-    until the call is done. Raise `TimeoutError` at the moment `until` of the monotonic clock.
+    until the call is done.
     """
     while True:
         try:
@@ -66,8 +54,6 @@ def wait_for_result(
         except TimeoutError:
             if future.done():
                 return future.result()
-            if time.monotonic() > until:
-                raise
             if check_cancelled is not None:
                 check_cancelled()
 

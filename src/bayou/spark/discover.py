@@ -23,6 +23,7 @@ import pyarrow
 
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
+from bayou.engine.handle import store_of
 from bayou.engine.parts import Part, divide, groups, objects
 from bayou.index import node_store
 from bayou.index.build import FLUSH_EVERY, SHAPE, ChunkParams, Piece, chunk_partition, join_partitions
@@ -63,7 +64,6 @@ from bayou.spark.arrow import (
 )
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline
-from bayou.spark.shared_fs import store_of
 from bayou.spark.sources.source import load
 
 if TYPE_CHECKING:

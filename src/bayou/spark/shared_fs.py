@@ -20,7 +20,6 @@ import pyarrow
 from msgspec import Struct
 
 from bayou.core.errors import SparkNotShared, TreeError
-from bayou.engine.handle import store_of
 from bayou.objectstore.url import parse_url
 from bayou.spark.arrow import INT, TEXT, batch, batches, ddl, rows
 from bayou.spark.server.identity import is_local
@@ -194,6 +193,3 @@ def _number(path: Path) -> int:
         return path.lstat().st_ino
     except OSError:
         return 0
-
-
-__all__ = ["store_of"]
