@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bayou.maintenance.compact import compact
+from bayou.maintenance.export import export
 from bayou.maintenance.gc import collect
 from bayou.maintenance.replicate import replicate
 from bayou.maintenance.setup import setup
@@ -13,8 +15,10 @@ from bayou.sync.status import log, status
 
 __all__ = [
     "collect",
+    "compact",
     "conflicts",
     "drop_conflict",
+    "export",
     "hydrate",
     "log",
     "replicate",

@@ -107,6 +107,12 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def loose_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Push every file as an object of its own."""
+    monkeypatch.setenv("BAYOU_PACK_BELOW", "0")
+
+
+@pytest.fixture
 def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probe stores without writers that race for a key: tests/objectstore proves that they do, and it takes seconds."""
     monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)

@@ -153,7 +153,7 @@ def test_what_is_put_offline_waits_and_keeps_its_number_if_it_can(people, team: 
 def test_f100_what_was_put_is_told_also_if_it_cannot_be_pushed(people, team: Team, wire: Wire):
     ann, bob = people(team)
     ann.does("data", "put", "web", "report", "-", typed=b"one")
-    wire.cut(Fault(verb="put", key=r"^data/", error=lambda: AccessDenied("403: you may not write")))
+    wire.cut(Fault(verb="put", key=r"^\.bayou/packs/", error=lambda: AccessDenied("403: you may not write")))
 
     ran = ann.run("data", "put", "web", "report", "-", "--json", typed=b"two")
 

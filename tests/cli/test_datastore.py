@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.data.sync_hooks import renumber
 from bayou.index.log import LogRow
@@ -13,11 +14,13 @@ from bayou.objectstore.transport import Requests
 from bayou.sync.report import (
     CollectReport,
     CommitId,
+    CompactReport,
     Conflict,
     Failure,
     IndexStatus,
     KeptCopy,
     Moved,
+    PackStatus,
     PlannedAction,
     Refusal,
     SetupReport,
@@ -290,6 +293,15 @@ def test_a_status_is_told_exactly_as_documented(api, repo, command):
     assert ran.code == 0
 
 
+def test_a_status_tells_of_packs_if_they_were_counted(api, repo, command):
+    api.answer("status", replace(STATUS, packs=PackStatus(12, 3, 90_000_000, 1200)))
+
+    ran = command("datastore", "status", "--packs", "--json")
+
+    assert ran.document["packs"] == {"count": 12, "small": 3, "bytes": 90_000_000, "dead_bytes": 1200}
+    assert api.calls == [("status", (repo,), {"packs": True, "timeout": None})]
+
+
 def test_a_status_of_a_store_that_cannot_be_reached_has_no_index_and_exits_with_1(api, repo, command):
     api.answer("status", Status("s3://b", None, False, None, "refused", None, False, None, 2, True, "lazy", "/t"))
 
@@ -354,6 +366,7 @@ def test_a_log_is_told_exactly_as_documented(api, repo, command):
                 "commit": "c7",
                 "at": "2030-01-02T03:04:05.678Z",
                 "by": "ada@host",
+                "kind": "push",
                 "added": 1,
                 "changed": 2,
                 "deleted": 3,
@@ -380,6 +393,62 @@ def test_a_gc_is_told_exactly_as_documented(api, repo, command, args, grace):
     told = api.calls[0][2]
     assert told.pop("progress") is not None
     assert told == {"dry_run": False, "grace_s": grace, "timeout": None, "engine": "auto"}
+
+
+COMPACTED = CompactReport(
+    12, 2, 2001, 1, 50_000, 60_000, 3, [Failure("data/f", "bad_content", "other bytes")], 1, ["look"]
+)
+TOLD = {
+    "dry_run": False,
+    "packs_before": 12,
+    "packs_after": 2,
+    "files": 2001,
+    "objects": 1,
+    "bytes": 50_000,
+    "freed_by_gc": 60_000,
+    "skipped": 3,
+    "failures": 1,
+    "failed": [{"path": "data/f", "code": "bad_content", "message": "other bytes"}],
+    "warnings": ["look"],
+}
+
+
+@pytest.mark.parametrize("args", [[], ["--dry-run"], ["--engine", "spark", "--timeout", "5m"]])
+def test_a_compaction_is_told_exactly_as_documented(api, repo, command, args):
+    api.answer("compact", COMPACTED)
+
+    ran = command("datastore", "compact", "--json", *args)
+
+    assert (ran.document, ran.code) == (TOLD, 1)
+    told = api.calls[0][2]
+    assert told.pop("progress") is not None
+    assert told == {
+        "dry_run": "--dry-run" in args,
+        "timeout": 300.0 if args[2:] else None,
+        "engine": "spark" if args[2:] else "auto",
+    }
+
+
+def test_a_compaction_without_failures_exits_with_0_and_leaves_out_what_has_no_value(api, repo, command):
+    api.answer("compact", CompactReport(3, 3))
+
+    ran = command("datastore", "compact", "--json")
+
+    assert ran.code == 0
+    assert ran.document.keys() == TOLD.keys() - {"failed", "warnings"}
+
+
+def test_gc_compacts_first_if_asked(api, repo, command):
+    api.answer("compact", COMPACTED)
+    api.answer("collect", CollectReport(1, 2, 3, 4, 500, packs_deleted=1))
+
+    ran = command("datastore", "gc", "--compact", "--grace", "90", "--json")
+
+    assert [name for name, *_ in api.calls] == ["compact", "collect"]
+    assert [told["grace_s"] for *_, told in api.calls] == [90.0, 90.0]
+    assert ran.document["compact"] == TOLD
+    assert ran.document["packs_deleted"] == 1
+    assert ran.code == 1
 
 
 @pytest.mark.parametrize(("args", "target"), [([], None), (["data/x"], "data/x")])

@@ -132,6 +132,7 @@ COMMANDS = [
     ("datastore", "log"),
     ("datastore", "verify"),
     ("datastore", "gc", "--dry-run"),
+    ("datastore", "compact", "--dry-run"),
     ("datastore", "conflicts"),
     ("datastore", "conflicts", "show", f"data/aws/{NAME}"),
     ("datastore", "conflicts", "take", HOSTILE),
@@ -139,6 +140,8 @@ COMMANDS = [
     ("datastore", "lock", "release", HOSTILE, "--nonce", HOSTILE),
     ("datastore", "setup", HOSTILE),
     ("datastore", "hydrate", HOSTILE),
+    ("datastore", "cat", HOSTILE),
+    ("datastore", "export", "exported", "--prefix", HOSTILE),
     ("datastore", HOSTILE),
     (HOSTILE,),
 ]

@@ -127,7 +127,7 @@ def test_completion_knows_commands_and_flags(processes):
         ran = processes.run(_BAYOU_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
         return set(re.findall(r"^plain,(\S+)$", ran.out, re.MULTILINE))
 
-    datastore = {"setup", "status", "sync", "verify", "log", "gc", "hydrate", "conflicts", "lock"}
+    datastore = {"setup", "status", "sync", "verify", "log", "gc", "compact", "hydrate", "conflicts", "lock"}
     data = {"put", "append", "get", "list", "versions", "query", "rename", "delete", "gc", "prune"}
     assert datastore <= completed("bayou datastore ")
     assert data <= completed("bayou data ")

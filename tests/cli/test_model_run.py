@@ -200,7 +200,7 @@ def test_f100_the_result_is_shown_when_the_push_fails_and_the_next_push_carries_
     ann: Person, team: Team, wire: Wire, command
 ):
     ann.does("model", "run", "m", "execute")
-    wire.cut(Fault(verb="put", key=r"^data/", error=lambda: AccessDenied("403: you may not write")))
+    wire.cut(Fault(verb="put", key=r"^\.bayou/packs/", error=lambda: AccessDenied("403: you may not write")))
 
     ran = ann.run("model", "run", "m", "execute", "--json")
     told = ann.run("model", "run", "m", "execute")

@@ -23,9 +23,13 @@ NEEDS_THE_STORE = [
     ("datastore", "verify", "--forget", "data/x"),
     ("datastore", "gc"),
     ("datastore", "gc", "--dry-run"),
+    ("datastore", "compact"),
+    ("datastore", "compact", "--dry-run"),
     ("datastore", "log"),
     ("datastore", "hydrate"),
     ("datastore", "hydrate", "data"),
+    ("datastore", "export", "{}/exported"),
+    ("datastore", "cat", "--locate", "data/x"),
     ("datastore", "lock", "status"),
     ("datastore", "lock", "release", "store", "--nonce", "n"),
     ("datastore", "replicate", "file://{}/other"),
@@ -107,6 +111,7 @@ def test_no_command_sends_a_request(clone: Clone, team: Team, wire: Wire, comman
     assert not (team.root / "directory").exists()
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_forget_and_repair_offline_leave_a_damaged_store_alone(clone: Clone, team: Team, command, monkeypatch):
     """The entry whose object is lost would be given up, by a commit."""
     lost = next(file for file in (team.root / "store" / "data").rglob("*") if file.is_file() and "raw" in str(file))

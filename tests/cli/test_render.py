@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayou.cli.output import Line, Table
 from bayou.cli.render import datastore as render_datastore
@@ -15,11 +16,13 @@ from bayou.objectstore.transport import Requests
 from bayou.sync.report import (
     CollectReport,
     CommitId,
+    CompactReport,
     Conflict,
     Failure,
     IndexStatus,
     KeptCopy,
     Moved,
+    PackStatus,
     PlannedAction,
     Refusal,
     SetupReport,
@@ -205,6 +208,64 @@ def test_a_collection_tells_what_it_freed():
     assert lines(render_maintenance.collect_text(CollectReport(0, 3, 0, 0, 5, dry_run=True))) == [
         "would delete 3 leftovers; that frees 5 B"
     ]
+    assert lines(render_maintenance.collect_text(CollectReport(2, 1, 0, 0, 5, packs_deleted=2))) == [
+        "deleted 2 objects and 1 leftover, among them 2 packs; that freed 5 B"
+    ]
+
+
+def test_a_compaction_tells_what_it_moved_and_what_gc_can_free():
+    report = CompactReport(12, 2, 2001, 1, 50_000, 60_000)
+    assert lines(render_maintenance.compact_text(report, verbose=False)) == [
+        "moved 2,001 files (50 KB), 1 object of their own among them, into new packs: 12 packs before, 2 after"
+    ]
+    assert lines(render_maintenance.compact_text(report, verbose=False), "hint") == [
+        "`bayou datastore gc` can free 60 KB, after its grace"
+    ]
+    dry = CompactReport(1, 1, 1, 0, 5, 7, dry_run=True)
+    assert lines(render_maintenance.compact_text(dry, verbose=False)) == [
+        "would move 1 file (5 B) into new packs: 1 pack before, 1 after"
+    ]
+    assert lines(render_maintenance.compact_text(CompactReport(3, 3), verbose=False)) == [
+        "nothing to compact (3 packs)"
+    ]
+
+
+def test_a_compaction_names_what_it_could_not_move():
+    report = CompactReport(3, 3, failed=[Failure("data/f", "bad_content", "other bytes")], failures=2, skipped=1)
+    assert lines(render_maintenance.compact_text(report, verbose=False), "error") == [
+        "data/f: other bytes",
+        "and 1 more could not be moved",
+    ]
+    assert lines(render_maintenance.compact_text(report, verbose=False)) == [
+        "1 file changed meanwhile, and stayed where it was"
+    ]
+
+
+def test_a_status_tells_of_packs_and_names_the_command_that_joins_them():
+    report = Status(
+        "s3://b",
+        None,
+        True,
+        12,
+        "in sync",
+        None,
+        True,
+        15,
+        0,
+        False,
+        "full",
+        "/t",
+        PackStatus(240, 230, 2_000_000, 900),
+    )
+    assert "packs: 240 (2.0 MB), 230 of them small, 900 B in them of files that were deleted or replaced" in lines(
+        render_datastore.status_text(report)
+    )
+    assert lines(render_datastore.status_text(report), "hint") == [
+        "join small packs and remove what was deleted with `bayou datastore compact`"
+    ]
+    few = replace(report, packs=PackStatus(3, 2, 2_000_000, 0))
+    assert "packs: 3 (2.0 MB), 2 of them small" in lines(render_datastore.status_text(few))
+    assert lines(render_datastore.status_text(few), "hint") == []
 
 
 def test_a_hydration_tells_what_came():
@@ -218,9 +279,9 @@ def test_a_log_is_a_table():
     (table,) = render_datastore.log_text([row])
 
     assert isinstance(table, Table)
-    assert table.headings == ("commit", "when", "by", "added", "changed", "deleted", "size")
+    assert table.headings == ("commit", "when", "by", "kind", "added", "changed", "deleted", "size")
     seq, when, *rest = table.rows[0]
-    assert (seq, rest) == ("7", ["ada@host", "1,000", "2", "3", "400 B"])
+    assert (seq, rest) == ("7", ["ada@host", "push", "1,000", "2", "3", "400 B"])
     assert re.fullmatch(r"20(29|30)-\d\d-\d\d \d\d:\d\d:\d\d", when)
     assert lines(render_datastore.log_text([])) == ["no commits yet"]
 

@@ -36,6 +36,8 @@ skip_signature = true
 timeout = 60
 concurrency = 8
 point_limit = 50
+pack_below = "64KiB"
+pack_size = "4 MiB"
 [spark]
 remote = "sc://host:15002"
 """
@@ -66,7 +68,7 @@ def test_a_file_says_everything(file):
             exclude=("logs/**",),
             options={"endpoint": "http://127.0.0.1:8333", "skip_signature": "true"},
         ),
-        SyncConfig(timeout=60.0, concurrency=8, point_limit=50),
+        SyncConfig(timeout=60.0, concurrency=8, point_limit=50, pack_below=64 << 10, pack_size=4 << 20),
         SparkConfig(remote="sc://host:15002"),
     )
 
@@ -75,7 +77,9 @@ def test_what_a_file_does_not_say_has_a_default(file):
     config = load(file, f'repo_id = "{REPO_ID}"\n')
 
     assert config == Config(REPO_ID)
-    assert config.sync == SyncConfig(timeout=300.0, concurrency=64, point_limit=None)
+    assert config.sync == SyncConfig(
+        timeout=300.0, concurrency=64, point_limit=None, pack_below=256 << 10, pack_size=8 << 20
+    )
     assert config.datastore == DatastoreConfig(None, None, None, "full", (), {})
 
 
@@ -88,15 +92,26 @@ def test_the_environment_is_stronger_than_the_file(file):
         BAYOU_SYNC_TIMEOUT="2.5",
         BAYOU_CONCURRENCY="3",
         BAYOU_POINT_LIMIT="7",
+        BAYOU_PACK_BELOW="0",
+        BAYOU_PACK_SIZE="1MiB",
     )
 
     assert config.datastore.namespace == "other"
     assert config.datastore.hydrate == "full"
-    assert config.sync == SyncConfig(2.5, 3, 7)
+    assert config.sync == SyncConfig(2.5, 3, 7, 0, 1 << 20)
 
 
 def test_an_empty_variable_is_as_good_as_none(file):
-    names = ("DATASTORE", "NAMESPACE", "HYDRATE", "SYNC_TIMEOUT", "CONCURRENCY", "POINT_LIMIT")
+    names = (
+        "DATASTORE",
+        "NAMESPACE",
+        "HYDRATE",
+        "SYNC_TIMEOUT",
+        "CONCURRENCY",
+        "POINT_LIMIT",
+        "PACK_BELOW",
+        "PACK_SIZE",
+    )
 
     assert load(file, WHOLE, **{f"BAYOU_{name}": "" for name in names}) == load(file, WHOLE)
 
@@ -176,6 +191,15 @@ def test_an_unknown_key_that_resembles_none_lists_those_that_are_known(file):
         ("sync", "concurrency = 1.5", "sync.concurrency"),
         ("sync", "concurrency = 100000", "sync.concurrency"),
         ("sync", "point_limit = -1", "sync.point_limit"),
+        ("sync", "pack_below = -1", "sync.pack_below"),
+        ("sync", "pack_below = 1.5", "sync.pack_below"),
+        ("sync", "pack_below = true", "sync.pack_below"),
+        ("sync", 'pack_below = "some"', "sync.pack_below"),
+        ("sync", 'pack_below = ""', "sync.pack_below"),
+        ("sync", 'pack_below = "17MiB"', "sync.pack_below"),
+        ("sync", "pack_size = 0", "sync.pack_size"),
+        ("sync", 'pack_size = "1KiB"', "sync.pack_size"),
+        ("sync", 'pack_size = "1GiB"', "sync.pack_size"),
         ("spark", "master = 3", "spark.master"),
     ],
 )
@@ -194,6 +218,11 @@ def test_a_value_of_the_wrong_kind_is_an_error_that_names_its_key(file, where, l
         ("BAYOU_SYNC_TIMEOUT", "inf"),
         ("BAYOU_CONCURRENCY", "2.5"),
         ("BAYOU_POINT_LIMIT", "0"),
+        ("BAYOU_PACK_BELOW", "-1"),
+        ("BAYOU_PACK_BELOW", "1.5MB"),
+        ("BAYOU_PACK_BELOW", "64KiBs"),
+        ("BAYOU_PACK_SIZE", "0"),
+        ("BAYOU_PACK_SIZE", "٣MB"),
         ("BAYOU_HYDRATE", "eager"),
         ("BAYOU_DATASTORE", "s3://"),
     ],
@@ -201,6 +230,36 @@ def test_a_value_of_the_wrong_kind_is_an_error_that_names_its_key(file, where, l
 def test_a_bad_variable_is_named(file, name, value):
     with pytest.raises(ConfigInvalid, match=name):
         load(file, WHOLE, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("0", 0),
+        ('"0"', 0),
+        ("1000", 1000),
+        ('"1000"', 1000),
+        ('"1000B"', 1000),
+        ('"64KB"', 64_000),
+        ('"64k"', 64_000),
+        ('"64KiB"', 65_536),
+        ('"64 KiB"', 65_536),
+        ('" 1mib "', 1 << 20),
+        ('"2M"', 2_000_000),
+        ('"16MiB"', 16 << 20),
+    ],
+)
+def test_a_number_of_bytes_is_a_number_or_has_a_unit(file, value, size):
+    assert load(file, section("sync", f"pack_below = {value}")).sync.pack_below == size
+
+
+def test_a_bad_number_of_bytes_is_told_how_to_write_one_and_which_are_possible(file):
+    with pytest.raises(ConfigInvalid) as caught:
+        load(file, section("sync", 'pack_below = "many"'))
+    assert "256KiB" in (caught.value.hint or "")
+
+    with pytest.raises(ConfigInvalid, match="from 65536 to 67108864 bytes"):
+        load(file, section("sync", "pack_size = 1"))
 
 
 @pytest.mark.parametrize("text", ["", 'repo_id = "mine"\n', "repo_id = 3\n"])

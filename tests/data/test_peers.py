@@ -231,6 +231,7 @@ WRITES: dict[tuple[type, str], Case] = {
 READS: dict[tuple[type, str], Callable[[Records], object]] = {
     (DataRepository, "get"): lambda records: records.data.get(MODEL, "x"),
     (DataRepository, "read"): lambda records: records.data.read(records.data.get(MODEL, "x")),
+    (DataRepository, "fetch"): lambda records: records.data.fetch(["data/t/m/x/1/raw"]),
     (DataRepository, "open"): lambda records: records.data.open(records.data.get(MODEL, "x")).close(),
     (DataRepository, "path"): lambda records: records.data.path(records.data.get(MODEL, "x")),
     (DataRepository, "find"): lambda records: records.data.find(model=MODEL),

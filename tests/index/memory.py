@@ -8,9 +8,10 @@ from typing import Any
 
 from bayou.core.errors import AlreadyExists, NodeMissing, NotFound, PreconditionFailed, StoreError
 from bayou.index.node import Node, Ref, name, verify
+from bayou.index.node_store import NodeFile, NodeFiles
 from bayou.index.tree import IndexTree
 from bayou.objectstore.keys import Key
-from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
 
 
 class MemoryStore:
@@ -51,7 +52,7 @@ class MemoryStore:
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages in no useful order; `failing` is looked up by the page's number."""
-        metas = [found.meta for key, found in self.objects.items() if under is None or key.startswith(f"{under}/")]
+        metas = self._below(under)
         if self.without_last_slash:
             metas = [
                 ObjectMeta(meta.key.rstrip("/"), meta.size, meta.etag, meta.version, meta.modified) for meta in metas
@@ -61,6 +62,14 @@ class MemoryStore:
             yield metas[start : start + self.page_size]
         if not metas:
             self._sent("list", "0")
+
+    def level(self, under: Key | None = None) -> Level:
+        """Return what lies directly in a directory; `failing` is looked up by the directory."""
+        self._sent("level", under or "")
+        start = 0 if under is None else len(under) + 1
+        below = self._below(under)
+        directories = {meta.key[: end + 1] for meta in below if (end := meta.key.find("/", start)) >= 0}
+        return Level(sorted(directories), [meta for meta in below if "/" not in meta.key[start:]])
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], /, *, threads: int | None = None
@@ -75,6 +84,14 @@ class MemoryStore:
         """Change an object's bytes behind everybody's back."""
         found = self.objects[key]
         self.objects[key] = Fetched(found.meta, change(bytes(found.data)), {})
+
+    def _below(self, under: str | None) -> Sequence[ObjectMeta]:
+        """Return the objects below a directory; without its own marker, if listings drop the last `/` of a key."""
+        return [
+            found.meta
+            for key, found in self.objects.items()
+            if under is None or (key.startswith(f"{under}/") and not (self.without_last_slash and key == f"{under}/"))
+        ]
 
     def _find(self, key: str) -> Fetched:
         if key not in self.objects:
@@ -136,3 +153,13 @@ class MemoryNodes:
 
     def tree(self, root: Any) -> IndexTree:
         return IndexTree(self, root)
+
+
+class MemoryFiles(NodeFiles):
+    """The files of nodes in memory, with the bytes that would be stored."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {}
+
+    def write(self, files: Sequence[NodeFile], *, durable: bool) -> None:
+        self.found.update((file.name, file.data) for file in files)

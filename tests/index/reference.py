@@ -12,6 +12,7 @@ from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 
 PUSH = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
+PACK = "01J8XG4Q6V5T3N2M1K0H9G8F7F-4096"
 
 SHAPES = [
     ChunkParams(),
@@ -44,7 +45,16 @@ paths = st.one_of(
     st.integers(0, 120).map(lambda number: f"data/{number:03}"),
     st.text("ab/é\U0001f600", min_size=1, max_size=4).map("data/".__add__),
 )
-entries = st.builds(entry, paths, st.integers(0, 3))
+
+
+def packed(path: str, size: int = 1, offset: int = 40) -> Entry:
+    """Return the entry of a file in a pack."""
+    return entry(path, size, etag=None, pack=PACK, offset=offset, stored=size, method=0)
+
+
+entries = st.builds(entry, paths, st.integers(0, 3)) | st.builds(
+    packed, paths, st.integers(0, 3), st.integers(30, 4000)
+)
 shapes = st.sampled_from(SHAPES)
 
 
@@ -59,7 +69,7 @@ def field(value: str | bytes | int | None) -> bytes:
 
 
 def digest(level: int, rows: Iterable[tuple[str | bytes | int | None, ...]]) -> bytes:
-    hashed = hashlib.sha256(b"bayou-node-1" + bytes([level]))
+    hashed = hashlib.sha256(b"bayou-node-2" + bytes([level]))
     for row in rows:
         for value in row:
             hashed.update(field(value))
@@ -67,7 +77,8 @@ def digest(level: int, rows: Iterable[tuple[str | bytes | int | None, ...]]) -> 
 
 
 def entry_row(entry: Entry) -> tuple[str | bytes | int | None, ...]:
-    return (entry.path, entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
+    content = (entry.path, entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
+    return (*content, entry.at, entry.pack, entry.offset, entry.stored, entry.method)
 
 
 def is_boundary(level: int, key: str, mod: int) -> bool:

@@ -62,7 +62,7 @@ def test_one_wrong_field_hides_no_other():
     assert read(data) == read(DATA)
 
 
-@given(st.binary(max_size=300), st.integers(len(b'{"format":1,'), len(DATA)), st.integers(0, 40))
+@given(st.binary(max_size=300), st.integers(len(b'{"format":2,"features":["packs"],'), len(DATA)), st.integers(0, 40))
 def test_no_damage_is_too_much(noise, at, length):
     parts = read(DATA[:at] + noise.replace(b"format", b"") + DATA[at + length :])
 
@@ -80,4 +80,11 @@ def test_a_root_that_could_lead_elsewhere_is_none(node):
 @pytest.mark.parametrize("keep", [20, 200, None])
 def test_another_format_is_refused_however_little_is_left(keep):
     with pytest.raises(UnknownFormat, match="99"):
-        read(DATA.replace(b'"format":1', b'"format":99')[:keep])
+        read(DATA.replace(b'"format":2', b'"format":99')[:keep])
+
+
+@pytest.mark.parametrize("keep", [50, 200, None])
+def test_an_unknown_feature_is_refused_however_little_is_left(keep):
+    """V10: what such a store holds cannot be rebuilt by a client that does not know the feature."""
+    with pytest.raises(UnknownFormat, match="mirrors"):
+        read(DATA.replace(b'"features":["packs"', b'"features":["packs","mirrors"')[:keep])

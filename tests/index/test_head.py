@@ -43,7 +43,8 @@ AT = "2026-03-01T12:00:00.000Z"
 
 
 def commit_id(number: int) -> str:
-    return f"{number:08x}-0000-4000-8000-000000000000"
+    """Return an id as long as the client's own."""
+    return f"{number:026X}"
 
 
 def root(number: int) -> Root:
@@ -80,10 +81,11 @@ def parse(document: object) -> Head:
 
 
 def test_a_head_has_the_fields_of_the_design():
-    head, _ = following(first(), trash=root(9), gc=Gc(3, AT))
+    head, _ = following(first(), trash=root(9), gc=Gc(3, AT), kind="gc")
 
     assert document(head) == {
-        "format": 1,
+        "format": 2,
+        "features": ["packs"],
         "store": STORE,
         "seq": 2,
         "commit": commit_id(2),
@@ -105,6 +107,7 @@ def test_a_head_has_the_fields_of_the_design():
                 "commit": commit_id(1),
                 "at": AT,
                 "by": "ada@build-7",
+                "kind": "push",
                 "root": f"2-{1:064x}",
                 "added": 3,
                 "changed": 0,
@@ -116,6 +119,7 @@ def test_a_head_has_the_fields_of_the_design():
                 "commit": commit_id(2),
                 "at": "2023-11-14T22:13:20.002Z",
                 "by": "ada@build-7",
+                "kind": "gc",
                 "root": f"2-{2:064x}",
                 "added": 1,
                 "changed": 2,
@@ -302,7 +306,7 @@ def test_no_head_and_no_answer_are_different_things():
         read_head(store)
 
 
-@pytest.mark.parametrize("number", [99, 0, -1, 2])
+@pytest.mark.parametrize("number", [99, 0, -1, 3])
 @pytest.mark.parametrize("rest", [{}, {"log": "elsewhere", "seq": None}, "as it is"])
 def test_another_format_is_refused_by_name_before_anything_else_is_read(number, rest):
     """F006 (V10)."""
@@ -316,6 +320,32 @@ def test_another_format_is_refused_by_name_before_anything_else_is_read(number, 
 
     assert "newer Bayou" in caught.value.hint
     assert store.objects == before
+
+
+def test_the_format_before_packs_is_refused_with_the_way_out():
+    """V10: no version with it was released, so there is no newer Bayou to install."""
+    with pytest.raises(UnknownFormat, match="format 1, which was never released") as caught:
+        parse({**document(first()), "format": 1})
+
+    assert "bayou datastore setup" in caught.value.hint
+
+
+@pytest.mark.parametrize("rest", [{}, {"log": "elsewhere", "seq": None}, "as it is"])
+def test_an_unknown_feature_is_refused_by_name_before_anything_else_is_read(rest):
+    """V10: what a newer client writes may look corrupt here, and must not be rebuilt."""
+    rest = document(first()) if rest == "as it is" else rest
+
+    with pytest.raises(UnknownFormat, match="uses mirrors, which") as caught:
+        parse({**rest, "format": 2, "features": ["packs", "mirrors"]})
+
+    assert "newer Bayou" in caught.value.hint
+
+
+def test_the_next_head_names_what_this_client_needs():
+    """A store whose first client knew no packs names them with the first commit of a client that may write some."""
+    old = parse({**document(first()), "features": []})
+
+    assert (old.features, following(old)[0].features) == ((), ("packs",))
 
 
 GOOD = document(following(first(), trash=root(9), gc=Gc(1, AT))[0])
@@ -346,6 +376,7 @@ def test_a_missing_field_is_named(field):
 
 
 WRONG: dict[str, list[Any]] = {
+    "features": [None, "packs", {}, [1], [None]],
     "store": [None, 1, "", "a/b", "x" * 65],
     "seq": [None, "2", 2.0, True, -1, 2**63, 3],
     "commit": [None, "../x", commit_id(1)],

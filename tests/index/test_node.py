@@ -11,29 +11,47 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import NodeDamaged
 from bayou.index.node import Child, Pointer, Root, branch, child_of, is_name, leaf, name, root_of, verify
-from tests.index.reference import PUSH, digest, entries, entry, entry_row
+from tests.index.reference import PACK, PUSH, digest, entries, entry, entry_row
 
 FULL = entry("data/t/m/n/1/raw", 5, sha256=bytes(range(32)), etag='"abc"', version="17", modified=1_700_000_000_123)
+MOVED = entry("data/t/m/n/2/raw", 6, sha256=bytes(32), etag=None, modified=1, at="0" * 26)
+PACKED = entry(
+    "data/t/m/n/3/raw", 7, sha256=bytes(32), etag=None, modified=1, pack=PACK, offset=300, stored=6, method=8
+)
 BARE = entry("files/ü", 0, push=None, sha256=None, etag=None, version=None, modified=-1)
 
 
 def test_the_digest_of_a_leaf_is_over_these_very_bytes():
     expected = hashlib.sha256(
-        b"bayou-node-1\x00"
+        b"bayou-node-2\x00"
         b"\x00\x00\x00\x10data/t/m/n/1/raw"
         b"\x00\x00\x00\x1a" + PUSH.encode() + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x05"
         b"\x00\x00\x00\x20" + bytes(range(32)) + b'\x00\x00\x00\x05"abc"'
         b"\x00\x00\x00\x0217"
-        b"\x00\x00\x00\x08\x00\x00\x01\x8b\xcf\xe5\x68\x7b"
+        b"\x00\x00\x00\x08\x00\x00\x01\x8b\xcf\xe5\x68\x7b" + b"\xff\xff\xff\xff" * 5 + b""
+        b"\x00\x00\x00\x10data/t/m/n/2/raw"
+        b"\x00\x00\x00\x1a" + PUSH.encode() + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x06"
+        b"\x00\x00\x00\x20" + bytes(32) + b"\xff\xff\xff\xff" * 2 + b""
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01"
+        b"\x00\x00\x00\x1a" + b"0" * 26 + b"\xff\xff\xff\xff" * 4 + b""
+        b"\x00\x00\x00\x10data/t/m/n/3/raw"
+        b"\x00\x00\x00\x1a" + PUSH.encode() + b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x07"
+        b"\x00\x00\x00\x20" + bytes(32) + b"\xff\xff\xff\xff" * 2 + b""
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01"
+        b"\xff\xff\xff\xff"
+        b"\x00\x00\x00\x1f" + PACK.encode() + b""
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x01\x2c"
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x06"
+        b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x08"
         b"\x00\x00\x00\x08files/\xc3\xbc"
         b"\xff\xff\xff\xff"
         b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"
         b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
-        b"\x00\x00\x00\x08\xff\xff\xff\xff\xff\xff\xff\xff"
+        b"\x00\x00\x00\x08\xff\xff\xff\xff\xff\xff\xff\xff" + b"\xff\xff\xff\xff" * 5
     )
 
-    assert leaf([FULL, BARE]).digest == expected.digest()
-    assert expected.hexdigest() == "c376e96338e499fca00ea0778059efa439871d4cba3d8461fcb44569695b90ab"
+    assert leaf([FULL, MOVED, PACKED, BARE]).digest == expected.digest()
+    assert expected.hexdigest() == "75cea878a77832d9bc337255516789d05096ac56b06f4062d8fd877ad9a73610"
 
 
 def test_the_digest_of_a_branch_is_over_these_very_bytes():
@@ -42,7 +60,7 @@ def test_the_digest_of_a_branch_is_over_these_very_bytes():
         Child("data/c", "data/é", name(b"\x02" * 32, "c2"), b"\x02" * 32, 1, 0),
     ]
     expected = hashlib.sha256(
-        b"bayou-node-1\x03"
+        b"bayou-node-2\x03"
         b"\x00\x00\x00\x06data/a\x00\x00\x00\x06data/b\x00\x00\x00\x20"
         + b"\x01"
         * 32
@@ -53,7 +71,7 @@ def test_the_digest_of_a_branch_is_over_these_very_bytes():
     )
 
     assert branch(3, rows).digest == expected.digest()
-    assert expected.hexdigest() == "916d9408f435a1c4d3258f80acdf9aebbd2b401362805b0e19f0922e8d28a2a4"
+    assert expected.hexdigest() == "a898eaf45b933d8185d45c452ca0f0a3d6e75defb1131d5197e69e51ff6a2c2f"
 
 
 @given(st.lists(entries, min_size=1))

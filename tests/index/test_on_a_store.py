@@ -7,7 +7,7 @@ import pytest
 from bayou.core.errors import NotFound, PreconditionFailed
 from bayou.index.build import build
 from bayou.index.check import check
-from bayou.index.discovery import discover, publish
+from bayou.index.discovery import publish
 from bayou.index.head import advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
@@ -16,6 +16,7 @@ from bayou.index.tree import Change, IndexTree, diff, scan
 from bayou.objectstore import keys
 from bayou.objectstore.open import open_store
 from tests.index.reference import entry, some
+from tests.sync.reference_discovery import find
 
 AT = "2026-03-01T12:00:00.000Z"
 
@@ -32,7 +33,7 @@ def test_a_store_is_discovered_published_and_committed_to(store, tmp_path):
     with pytest.raises(NotFound):
         read_head(store)
 
-    found = discover(store)
+    found = find(store)
     root = build(found.entries, StoreSink(store, "c1"))
     seen = publish(store, root, store_id="s1", commit="c1", at=AT, by="ada")
     old = IndexTree(StoreNodes(store, NodeFiles(tmp_path / "cache")), seen.head.root)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bayou.core.errors import NodeDamaged
 from bayou.index.node import Child, Node, Pointer, branch, child_of, leaf, name
 from bayou.index.node_store import decode, encode
-from tests.index.reference import digest, entries, entry, some
+from tests.index.reference import PACK, digest, entries, entry, packed, some
 
 
 def ref(node: Node) -> Child:
@@ -41,6 +41,11 @@ def leaf_table(rows, **columns) -> pa.Table:
         "etag": pa.array([row.etag for row in rows], pa.string()),
         "version": pa.array([row.version for row in rows], pa.string()),
         "modified": pa.array([row.modified * 1000 for row in rows], pa.timestamp("us", "UTC")),
+        "at": pa.array([row.at for row in rows], pa.string()),
+        "pack": pa.array([row.pack for row in rows], pa.string()),
+        "offset": pa.array([row.offset for row in rows], pa.int64()),
+        "stored": pa.array([row.stored for row in rows], pa.int64()),
+        "method": pa.array([row.method for row in rows], pa.int32()),
     }
     return pa.table({**plain, **columns})
 
@@ -59,6 +64,11 @@ full = st.builds(
     etag=st.none() | st.text(st.characters(exclude_categories=["Cs"])),
     version=st.none() | st.text("0123456789"),
     modified=st.integers(-(2**53), 2**53),
+    at=st.none() | st.just("01J8XG4Q6V5T3N2M1K0H9G8F7E"),
+    pack=st.none() | st.just(PACK),
+    offset=st.none() | st.integers(0, 2**63 - 1),
+    stored=st.none() | st.integers(0, 2**63 - 1),
+    method=st.none() | st.integers(-128, 127),
 )
 
 
@@ -91,6 +101,11 @@ def test_another_engine_reads_the_types_of_the_design():
         "etag": text,
         "version": text,
         "modified": pa.timestamp("ms", "UTC"),
+        "at": text,
+        "pack": text,
+        "offset": number,
+        "stored": number,
+        "method": pa.int8(),
     }
     assert table.column("sha256").to_pylist() == [rows[0].sha256, None]
     assert above.schema.names == ["first", "last", "node", "digest", "entries", "bytes"]
@@ -107,7 +122,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_the_same_rows_from_another_writer_are_the_same_node(options):
-    rows = [*some(40), entry("files/x", 0, push=None, sha256=None, etag=None, modified=0)]
+    rows = [*some(40), packed("data/u", 3), entry("files/x", 0, push=None, sha256=None, etag=None, modified=0)]
     node = leaf(rows)
 
     assert decode(written_elsewhere(leaf_table(rows), **options), 0, ref(node)) == node
@@ -125,6 +140,10 @@ def test_other_widths_orders_and_encodings_of_columns_are_the_same_node():
         etag=pa.array([None] * 5, pa.string_view()),
         version=pa.array([None] * 5, pa.string()).dictionary_encode(),
         modified=pa.array([row.modified * 1_000_000 for row in rows], pa.timestamp("ns")),
+        at=pa.nulls(5),
+        pack=pa.array([None] * 5, pa.large_string()),
+        offset=pa.nulls(5, pa.uint32()),
+        method=pa.nulls(5, pa.uint8()),
     )
     views = leaf_table(rows, sha256=pa.array([row.sha256 for row in rows], pa.binary_view()))
 
@@ -238,6 +257,8 @@ BAD_LEAVES = {
     "time is a number": leaf_table(TWO, modified=[1, 2]),
     "path is bytes": leaf_table(TWO, path=[b"data/a", b"data/b"]),
     "hash is text": leaf_table(TWO, sha256=["x" * 32, "y" * 32]),
+    "offset is text": leaf_table(TWO, offset=["1", "1"]),
+    "pack is a number": leaf_table(TWO, pack=[1, 2]),
     "a column too many": leaf_table(TWO, more=[1, 2]),
     "a column too few": leaf_table(TWO).drop_columns(["etag"]),
 }

@@ -1,12 +1,12 @@
 """The protocol under one scheduler: clocks that differ and drift, answers that get lost, writes that come late.
 
 What is shown, for every interleaving that is played:
-P1  at no moment of real time do two processes hold the same lease and both pass `check()`, as long as clocks run at
+L1  at no moment of real time do two processes hold the same lease and both pass `check()`, as long as clocks run at
     rates that differ by less than a tenth and nobody releases by hand;
-P2  once a release has been acknowledged, no write that was under way makes the lease held by the same one again;
-P3  at no moment does a holder of `store` whose wait for the others is over pass `check()` while a writer of a model,
+L2  once a release has been acknowledged, no write that was under way makes the lease held by the same one again;
+L3  at no moment does a holder of `store` whose wait for the others is over pass `check()` while a writer of a model,
     whose look at `store` is over, passes it too;
-P4  when things calm down, everybody who lives gets what it waits for, also after those who died.
+L4  when things calm down, everybody who lives gets what it waits for, also after those who died.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER = model_key("t", "m2")
 
 
 def one_holder(w: World) -> None:
-    """P1."""
+    """L1."""
     passing = sorted((actor.lease.key, actor.name) for actor in w.actors if actor.passes and actor.lease)
     for key, holders in groupby(passing, key=lambda pair: pair[0]):
         names = [name for _, name in holders]
@@ -45,7 +45,7 @@ def one_holder(w: World) -> None:
 
 
 def store_alone(w: World) -> None:
-    """P1 and P3."""
+    """L1 and L3."""
     one_holder(w)
     keys = {actor.lease.key for actor in w.actors if actor.passes and actor.lease}
     if STORE in keys and len(keys) > 1:
@@ -53,7 +53,7 @@ def store_alone(w: World) -> None:
 
 
 def contend(seed: int) -> None:
-    """Three to five contenders for one lease; P1, P2 and P4."""
+    """Three to five contenders for one lease; L1, L2 and L4."""
     w = World(seed)
     try:
         for number in range(w.rng.randint(3, 5)):
@@ -66,7 +66,7 @@ def contend(seed: int) -> None:
 
 
 def exclude_each_other(seed: int) -> None:
-    """Writers of two models, and two who want the whole store; P1 to P4."""
+    """Writers of two models, and two who want the whole store; L1 to L4."""
     w = World(seed)
     try:
         for number in range(3):
@@ -81,7 +81,7 @@ def exclude_each_other(seed: int) -> None:
 
 
 def release_by_hand(seed: int) -> None:
-    """As `contend`, with somebody who releases what others hold: only P2 and P4 remain."""
+    """As `contend`, with somebody who releases what others hold: only L2 and L4 remain."""
     w = World(seed)
     try:
         for number in range(3):

@@ -10,7 +10,7 @@ from bayou.index.discovery import nested_store
 from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, leaves, scan
-from bayou.maintenance.gc_jobs import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal
+from bayou.maintenance.gc_jobs import Garbage, GcRoots, entry_refused, is_garbage, is_inside, is_internal, is_pack
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
@@ -30,6 +30,10 @@ def _keys(source: StoreNodes, refs: Sequence[Ref]) -> Iterator[str]:
     for node in source.map(partial(try_load, source, 0), refs):
         if isinstance(node, Leaf):
             yield from (entry.key for entry in node.rows)
+
+
+def _is_payload(key: str) -> bool:
+    return not is_internal(key) or is_pack(key)
 
 
 class SweepReference:
@@ -52,12 +56,14 @@ class SweepReference:
         named: set[str] = {entry.key for leaf in leaves(source, kept.current) for entry in leaf.rows}
         named.update(_keys(source, kept.recent))
         once = set(_keys(source, kept.earlier))
-        payload = [meta for meta in self._listed if not is_internal(meta.key) and not is_inside(meta.key, self._others)]
+        payload = [meta for meta in self._listed if _is_payload(meta.key) and not is_inside(meta.key, self._others)]
         objects = [meta for meta in payload if is_garbage(meta, before, kept=meta.key in named)]
-        nodes = internal_garbage((meta for meta in self._listed if is_internal(meta.key)), kept, before)
+        nodes = internal_garbage((meta for meta in self._listed if not _is_payload(meta.key)), kept, before)
         self.doomed = [*objects, *nodes]
         old = sum(meta.key in once for meta in objects)
         size = sum(meta.size for meta in self.doomed)
         rows = [(entry, entry_refused(entry, self._others)) for entry in scan(trash)]
         left = [entry for entry, bad in rows if not bad and entry.key not in named]
-        return Garbage(old, len(objects) - old, len(nodes), size, left, [entry.path for entry, bad in rows if bad])
+        packs = sum(is_pack(meta.key) for meta in objects)
+        bad_rows = [entry.path for entry, bad in rows if bad]
+        return Garbage(old, len(objects) - old, len(nodes), size, left, bad_rows, packs)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from bayou.index.check import survey
-from bayou.index.discovery import IN_THE_WAY, directories, entry_of, list_payload, trash_refusal
+from bayou.index.discovery import IN_THE_WAY, directories, entry_of, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import KeyRanges
@@ -17,6 +17,7 @@ from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.verify_rules import (
     CHANGED,
     LEFTOVER,
+    MISPLACED,
     MISSING,
     MOST_NAMED,
     READ,
@@ -25,46 +26,61 @@ from bayou.maintenance.verify_rules import (
     UNINDEXED,
     WELL,
     Compared,
+    PackListing,
     Rules,
     Unsafe,
     is_nameless,
     read_back,
+    read_members,
     repair_batches,
 )
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.sync.report import Refusal
+from tests.sync.reference_discovery import list_payload
 
 
 def compare(store: Store, head: Head, *, deep: bool) -> Compared:
     """Compare an index with its store."""
     # The index first: what is committed while we list has its object before its entry (V11).
     index, trash = (survey(StoreNodes(store), root) for root in (head.root, head.trash))
-    rules = Rules(KeyRanges(damage.span for damage in index.damage), deep)
+    packs = PackListing.of(store)
+    rules = Rules(KeyRanges(damage.span for damage in index.damage), deep, packs)
     refused: list[Refusal] = []
     entries: dict[str, Entry] = {}
+    packed: list[Entry] = []
     unsafe: list[Unsafe] = []
+    found: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in index.rows:
         why = entry.refusal()
-        if why is None:
+        if why is None and entry.pack is not None:
+            packed.append(entry)
+        elif why is None:
             entries[entry.key] = entry
         else:
             unsafe.append(Unsafe(entry.path, why, nameless=is_nameless(entry)))
+            if not is_nameless(entry) and (entry.pack or entry.at or entry.offset) and entry.push is not None:
+                found[MISPLACED].append(entry)
     unsafe += [Unsafe(row.path, why, trash=True) for row in trash.rows if (why := trash_refusal(row)) is not None]
     listing = list_payload(store)
     refused += [Refusal(one.key, one.reason) for one in listing.refused]
     listed = {meta.key: meta for meta in listing.objects}
-    found: defaultdict[str, list[Entry]] = defaultdict(list)
     for key, entry in entries.items():
         found[rules.entry(entry, listed.get(key))].append(entry)
+    for entry in packed:
+        found[rules.entry(entry, None)].append(entry)
     for finding, entry in rules.by_name(store, found.pop(MISSING, ())):
         found[finding].append(entry)
-    for finding, entry in read_back(store, found.pop(READ, [])):
+    read = found.pop(READ, [])
+    for finding, entry in (
+        *read_back(store, [entry for entry in read if entry.pack is None]),
+        *read_members(store, [entry for entry in read if entry.pack is not None]),
+    ):
         found[finding].append(entry)
     trashed: set[str] = {entry.key for entry in trash.rows if trash_refusal(entry) is None}
     strays = Counter[str]()
     plain = (key for key in listed if keys.parse_payload(key).push is None)
-    crowded = directories([*(entry.path for entry in entries.values()), *plain])
+    crowded = directories([*(entry.path for entry in (*entries.values(), *packed)), *plain])
     for key, meta in listed.items():
         finding = rules.stray(meta, trashed=key in trashed) if key not in entries else WELL
         strays[finding] += 1
@@ -72,15 +88,16 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
             refused.append(Refusal(key, IN_THE_WAY))
         elif finding == UNINDEXED:
             found[UNINDEXED].append(entry_of(meta))
+    named = {entry.pack for entry in index.rows}
     names = {finding: sorted(entry.path for entry in found[finding]) for finding in (MISSING, CHANGED, UNINDEXED)}
     return Compared(
-        checked=len(entries),
+        checked=len(entries) + len(packed),
         missing=names[MISSING][:MOST_NAMED],
         changed=names[CHANGED][:MOST_NAMED],
         unindexed=names[UNINDEXED][:MOST_NAMED],
         refused=sorted(refused, key=attrgetter("path", "reason"))[:MOST_NAMED],
         unsafe=sorted(unsafe, key=attrgetter("path", "reason")),
-        leftovers=strays[LEFTOVER],
+        leftovers=strays[LEFTOVER] + (0 if index.damage else len((packs.whole | packs.other) - named)),
         trash=strays[TRASH],
         damaged=[damage.error.message for damage in (*index.damage, *trash.damage)]
         + read_log_pages(store, head.older, head.log[0].seq)[1],

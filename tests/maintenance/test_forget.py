@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ def test_a_clone_that_lost_its_state_forgets_an_entry_beside_another_content(tea
     b.pull()
     b.lose_state()
     b.lay(META, "changed by hand")
-    assert forget(b, RAW).warnings == []
+    (warning,) = forget(b, RAW).warnings
+    assert warning.startswith(f"{RAW} was forgotten, and the file of this tree is kept")
     assert RAW not in indexed(team)
 
 
@@ -60,7 +62,7 @@ def test_a_clone_that_is_behind_forgets_an_entry_of_a_version_that_has_changed(t
     b.pull()
     writer.write(META, b"changed in the store")
     writer.push()
-    assert forget(b, RAW).warnings == []
+    assert len(forget(b, RAW).warnings) == 1
     b.sync()
     assert b.files == indexed(team) == {META: b"changed in the store", NEXT: FILES[NEXT], "files/x": FILES["files/x"]}
 
@@ -71,6 +73,15 @@ def test_what_was_forgotten_is_settled_and_other_changes_are_pushed(team: Team, 
     assert (writer.status().journal_paths, writer.status().in_sync) == (0, True)
     assert indexed(team).keys() == {META, NEXT, "files/x", "files/y"}
     assert not (writer.repo.tree_root / RAW).exists()
+
+
+def test_the_good_file_of_a_forgotten_entry_is_kept_aside_and_the_log_says_forget(team: Team, writer: Clone) -> None:
+    report = forget(writer, RAW)
+    (kept,) = api.conflicts(writer.repo)
+    assert (kept.path, Path(kept.copy).read_bytes()) == (RAW, FILES[RAW])
+    assert kept.copy in report.warnings[0]
+    (row,) = (row for row in api.log(writer.repo, 10) if row.deleted)
+    assert (row.kind, row.deleted) == ("forget", 1)
 
 
 def test_an_entry_that_a_peer_replaces_meanwhile_is_kept(

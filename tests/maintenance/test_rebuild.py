@@ -8,8 +8,8 @@ import pytest
 
 import bayou.index.merge as merge_module
 import bayou.maintenance.rebuild as rebuild_module
-from bayou.index.discovery import list_payload
 from bayou.objectstore import keys
+from bayou.sync.plan.discovery_job import list_payload
 from bayou_testing.faulty import Crash, Fault, crash
 from tests import api
 from tests.maintenance.damages import FILES, SOME, find_node, lose, ready, repair, small_nodes, verify

@@ -147,32 +147,69 @@ def test_a_lost_head_is_an_error_until_somebody_rebuilds_it(team: Team, ready: t
     assert c.pull().pulled.files == len(entries)
 
 
-@pytest.mark.parametrize("left", ["nodes", "nothing"])
+@pytest.mark.parametrize("left", ["nodes", "packs", "objects"])
 def test_a_lost_head_can_be_rebuilt_by_a_newcomer_who_knows_nothing(
-    team: Team, ready: tuple[Clone, Clone], left: str
+    team: Team, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = ready
+    if left == "objects":
+        monkeypatch.setenv("BAYOU_PACK_BELOW", "0")
+    a, b = team.clone("a"), team.clone("b")
+    a.write_all(FILES)
+    a.sync()
+    b.sync()
     store, expected = team.store(), entries_of(team.store())
     store.put(keys.payload("files/plain", None), b"was there before")
-    doomed = [key for key in objects(team) if key == keys.HEAD or (left == "nothing" and key.startswith(".bayou"))]
+    doomed = [
+        key for key in objects(team) if key.startswith(".bayou") and f"/{left}/" not in key and "/packs/" not in key
+    ]
     store.delete([keys.as_listed(key) for key in doomed])
+    c = team.clone("c")
+    c.write("files/of c", "1")
+    for attempt in (c.pull, c.push, lambda: verify(c)):
+        with pytest.raises(HeadLost):
+            attempt()
 
-    report = repair(team.clone("c"))
+    report = repair(c)
 
     assert report.ok
     assert any("it is not known whether they were committed" in warning for warning in report.warnings)
+    assert report.attested == (sorted(FILES) if left == "packs" else [])
     found = entries_of(store)
     assert found.keys() == {*FILES, "files/plain"}
-    if left == "nodes":
-        assert found.items() >= expected.items(), "leaves tell the hashes"
-    else:
+    if left == "objects":
         assert all(row.sha256 is None for row in found.values())
+    else:
+        assert found.items() >= expected.items(), "leaves tell the hashes, and so do packs"
     for clone in (a, b):
         with pytest.raises(StoreSwapped, match="another store"):
             clone.pull()
         assert clone.files == FILES, "nobody could tell the old id, so peers are asked first"
     assert verify(a, deep=True, repair=True).repaired == sum(row.sha256 is None for row in found.values())
     assert all(row.sha256 is not None for row in entries_of(store).values()), "a deep repair records hashes"
+
+
+def test_p9_pages_of_a_log_alone_show_that_there_was_a_head_and_a_repair_makes_one(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayou.index.head.PAGE_ROWS", 2)
+    a = team.clone("a")
+    for number in range(6):
+        a.write(SOME, f"{number}")
+        a.sync()
+    store = team.store()
+    store.delete([keys.as_listed(key) for key in objects(team) if not key.startswith(f"{keys.LOGS}/")])
+    store.put(keys.payload("files/plain", None), b"was there before")
+    c = team.clone("c")
+    for attempt in (c.pull, c.push, lambda: verify(c)):
+        with pytest.raises(HeadLost, match=str(keys.LOGS)):
+            attempt()
+    with pytest.raises(NotFound):
+        store.head(keys.HEAD)
+
+    assert repair(c).ok
+
+    assert entries_of(store).keys() == {"files/plain"}
+    assert c.pull().pulled.files == 1
 
 
 def test_a_store_that_never_had_a_head_is_not_rebuilt(team: Team) -> None:

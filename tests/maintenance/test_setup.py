@@ -60,6 +60,7 @@ def test_configuration_switches_when_everything_is_in_place(
     assert wire.seen == []  # nothing is asked of the store after the switch
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_the_store_is_proved_then_gets_its_head_and_then_objects(team: Team, wire: Wire) -> None:
     set_up(newcomer(team, "a", TEXTS), team)
     writes = [one.key for one in wire.seen if one.verb in ("put", "delete")]
@@ -114,6 +115,7 @@ def test_what_an_old_cache_still_holds_never_beats_the_directory_that_was_in_use
     assert a.sync().untracked == ["files/deleted long ago"]
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_a_migration_from_a_directory_that_fails_leaves_no_copies(team: Team, wire: Wire) -> None:
     a = on_directory(team, "a")
     config = a.repo.file.read_text()
@@ -227,6 +229,7 @@ def test_a_store_that_was_emptied_is_joined_anew_and_filled(team: Team) -> None:
     assert a.sync().engine == "fast"
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_a_store_with_a_missing_object_can_be_joined_and_says_so(team: Team) -> None:
     other = team.clone("other")
     other.write_all(FILES)

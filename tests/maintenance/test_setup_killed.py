@@ -50,7 +50,7 @@ INTO_STORE = [
     ("bayou.maintenance.setup:probe", 1),
     ("bayou.index.discovery:create_head", 1),
     ("bayou.maintenance.setup:_copy_into", 1),
-    ("bayou.objectstore.store:Store.upload", 2),
+    ("bayou.packs.write:PackWriter.drain", 1),
     ("bayou.sync.commit.commit:swap_head", 1),
     ("bayou.sync.commit.publish:_record_commit", 1),
     ("bayou.maintenance.setup:run", 1),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,9 +27,13 @@ from bayou.objectstore import Create, Match, Store, keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.transport import Fetched, Stored
 from bayou.objectstore.url import parse_url
 from bayou_testing.contract import payload
 from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 QUICK = RetryPolicy(base_s=0.001, cap_s=0.005)
 
@@ -210,3 +216,56 @@ def test_map_goes_on_by_itself_as_far_as_it_may(store: Store, ahead: int) -> Non
 def test_views_share_counts(store: Store) -> None:
     store.within(Deadline.after(5)).put(payload("data/a"), b"123")
     assert (store.requests.put, store.requests.bytes_out) == (1, 3)
+
+
+class Patient(FaultyTransport):
+    """Takes note of the limit that each request has."""
+
+    limits: list[float]
+
+    def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
+        self.limits.append(timeout)
+        return super().read(key, span, timeout=timeout)
+
+    def get(self, key: str, *, timeout: float, **more: Any) -> Fetched | None:
+        self.limits.append(timeout)
+        return super().get(key, timeout=timeout, **more)
+
+    def put(self, key: str, data: Buffer, *, timeout: float, **more: Any) -> Stored:
+        self.limits.append(timeout)
+        return super().put(key, data, timeout=timeout, **more)
+
+
+SLOW_LINK = RetryPolicy(request_timeout_s=10, least_rate=1000, call_deadline_s=500)
+
+
+@pytest.fixture
+def patient() -> Patient:
+    transport = Patient(open_transport(parse_url(f"memory://{ulid()}"), {}))
+    transport.limits = []
+    return transport
+
+
+def test_the_limit_of_a_request_grows_with_the_bytes_that_it_moves(patient: Patient) -> None:
+    """A pack of 8 MB on a slow link is no stall (V12)."""
+    store = Store(patient, KeyScope.of("p", None), policy=SLOW_LINK)
+    key, data = payload("data/a"), bytes(50_000)
+    store.put(key, b"")
+    store.put(key, data)
+    store.read_range(key, 1000, 21_000)
+    store.read(key, len(data), sha256(data).digest())
+    store.get(key, span=(0, 30_000))
+    store.get(key)
+    assert patient.limits == pytest.approx([10, 60, 30, 60, 40, 10], abs=0.5)
+
+
+def test_the_limit_of_a_request_never_goes_beyond_the_callers_deadline(patient: Patient) -> None:
+    store = Store(patient, KeyScope.of("p", None), policy=SLOW_LINK).within(Deadline.after(20))
+    store.put(payload("data/a"), bytes(50_000))
+    assert patient.limits == pytest.approx([20], abs=0.5)
+
+
+def test_a_request_of_a_shorter_limit_keeps_it_and_the_time_for_its_bytes(patient: Patient) -> None:
+    store = Store(patient, KeyScope.of("p", None), policy=SLOW_LINK).with_request_timeout(2)
+    store.put(payload("data/a"), bytes(5_000))
+    assert patient.limits == pytest.approx([7], abs=0.5)

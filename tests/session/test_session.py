@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -190,13 +191,14 @@ def test_v17_the_error_of_the_body_stays_first_and_that_of_the_push_is_said_with
 
 
 def test_f101_files_that_could_not_be_pushed_are_in_the_report(a: Clone, wire: Wire) -> None:
-    wire.cut(Fault(verb="put", key=r"/raw$", error=refused))
+    wire.cut(Fault(verb="put", key=r"/packs/", error=refused))
 
     with saving(a) as session:
         pass
 
     assert session.pushed is not None
-    assert (session.pushed.exit_code, [one.code for one in session.pushed.failed]) == (1, ["access_denied"])
+    assert (session.pushed.exit_code, [one.code for one in session.pushed.failed]) == (1, 2 * ["access_denied"])
+    assert [Path(one.path).name for one in session.pushed.failed] == ["metadata.yaml", "raw"], "both were in the pack"
 
 
 def test_f086_a_pull_that_fails_is_the_only_error_and_nothing_is_pushed(a: Clone, wire: Wire) -> None:

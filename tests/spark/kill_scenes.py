@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any, Protocol
 
@@ -19,11 +20,18 @@ from tests.data.retention.conftest import put, versions
 from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team
 
-FILES = {f"files/d{at % 20}/{at}": b"%d " % at * 400 for at in range(260)}
-"""As many as make a transfer of two tasks, in as many directories as are listed each by itself."""
+FILES = {f"files/d{at % 20}/{at}": Random(at).randbytes(1400) for at in range(260)}
+"""As many as make several of the smallest packs, in as many directories as are listed each by itself."""
 
 MANY_FILES = {f"files/d{at % 20}/{at}": b"%d" % at for at in range(1500)}
-"""As many as make a transfer of two tasks, each of several hundred files."""
+"""As many as make a transfer of two tasks, each of several hundred objects."""
+
+MANY_PACKS = {f"files/d{at % 20}/{at:04}": Random(at).randbytes(3000) for at in range(600)}
+"""As many as make some thirty of the smallest packs."""
+
+SMALL_PACKS = {"BAYOU_PACK_SIZE": "64KiB"}
+OBJECTS = {"BAYOU_PACK_BELOW": "0"}
+PACKS_KEY = r"/\.bayou/packs/"
 
 ITEMS = [f"item {at}" for at in range(12)]
 
@@ -141,23 +149,38 @@ def some_files(files: Mapping[str, bytes]) -> Callable[[Clone], None]:
     return check
 
 
-def pushed(team: Team, files: Mapping[str, bytes]) -> Clone:
+def pushed(team: Team, files: Mapping[str, bytes], sync: str = 'pack_size = "64KiB"') -> Clone:
     clone = team.clone("writer")
+    with open(clone.repo.file, "a") as file:
+        file.write(f"[sync]\n{sync}\n")
+    clone.reopen()
     clone.write_all(dict(files))
     clone.push(engine="point")
     return clone
 
 
 def push(team: Team, proxy: HttpProxy) -> Scene:
-    return push_of(FILES, 60, team, proxy)
+    """A push that waits with its third pack."""
+    return push_of(FILES, {"path": PACKS_KEY, "nth": 3}, SMALL_PACKS, team, proxy)
+
+
+def push_objects(team: Team, proxy: HttpProxy) -> Scene:
+    return push_of(FILES, {"path": "/files/", "nth": 60}, OBJECTS, team, proxy)
 
 
 def large_push(team: Team, proxy: HttpProxy) -> Scene:
     """A push that waits when most is sent, in one task of two; the other sends its half and ends."""
-    return push_of(MANY_FILES, 1400, team, proxy)
+    return push_of(MANY_FILES, {"path": "/files/", "nth": 1400}, OBJECTS, team, proxy)
 
 
-def push_of(files: dict[str, bytes], nth: int, team: Team, proxy: HttpProxy) -> Scene:
+def large_push_of_packs(team: Team, proxy: HttpProxy) -> Scene:
+    """A push that waits with a pack when most packs are sent."""
+    return push_of(MANY_PACKS, {"path": PACKS_KEY, "nth": 20}, SMALL_PACKS, team, proxy)
+
+
+def push_of(
+    files: dict[str, bytes], waits: Mapping[str, Any], environ: Mapping[str, str], team: Team, proxy: HttpProxy
+) -> Scene:
     clone = team.clone("here")
     clone.write_all(files)
 
@@ -169,14 +192,25 @@ def push_of(files: dict[str, bytes], nth: int, team: Team, proxy: HttpProxy) -> 
         team,
         clone.repo.root,
         ("datastore", "sync", "--push", "--engine", "spark"),
-        AtRequest(proxy, {"method": "PUT", "path": "/files/", "nth": nth}),
+        AtRequest(proxy, {"method": "PUT", **waits}),
         kept=some_files(files),
         done=done,
+        environ=environ,
     )
 
 
 def pull(team: Team, proxy: HttpProxy) -> Scene:
+    """A pull that waits with its third pack."""
     pushed(team, FILES)
+    return pull_of({"path": PACKS_KEY, "nth": 3}, team, proxy)
+
+
+def pull_objects(team: Team, proxy: HttpProxy) -> Scene:
+    pushed(team, FILES, "pack_below = 0")
+    return pull_of({"path": "/files/", "nth": 60}, team, proxy)
+
+
+def pull_of(waits: Mapping[str, Any], team: Team, proxy: HttpProxy) -> Scene:
     clone = team.clone("here")
 
     def done(fresh: Clone) -> None:
@@ -187,7 +221,7 @@ def pull(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("datastore", "sync", "--pull", "--engine", "spark"),
-        AtRequest(proxy, {"method": "GET", "path": "/files/", "nth": 60}),
+        AtRequest(proxy, {"method": "GET", **waits}),
         kept=same_files(FILES),
         done=done,
     )
@@ -199,7 +233,7 @@ def verify(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("datastore", "verify", "--deep", "--engine", "spark"),
-        AtRequest(proxy, {"method": "GET", "path": "/files/", "nth": 60}),
+        AtRequest(proxy, {"method": "GET", "path": PACKS_KEY, "nth": 3}),
         kept=same_files(FILES),
         done=same_files(FILES),
     )
@@ -217,7 +251,9 @@ def collect(team: Team, proxy: HttpProxy) -> Scene:
 
     def done(fresh: Clone) -> None:
         assert fresh.files == files
-        assert team.payload_keys() == {entry.key for entry in entries_of(team.store()).values()}
+        stored = team.keys()
+        objects = {key for key in stored if not key.startswith(".bayou/") or key.startswith(".bayou/packs/")}
+        assert objects == {entry.key for entry in entries_of(team.store()).values()}
 
     return Scene(
         team,
@@ -267,7 +303,7 @@ def replicate(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("datastore", "replicate", url, "--option", f"endpoint={proxy.url}", "--engine", "spark"),
-        AtRequest(proxy, {"method": "PUT", "path": "-copy/files/", "nth": 60}),
+        AtRequest(proxy, {"method": "PUT", "path": r"-copy/(files|\.bayou/packs)/"}),
         kept=same_files(FILES),
         done=done,
     )
@@ -335,7 +371,9 @@ def clean(clone: Clone) -> bool:
 JOBS: dict[str, Callable[[Team, HttpProxy], Scene]] = {
     "discover": discover,
     "push": push,
+    "push_objects": push_objects,
     "pull": pull,
+    "pull_objects": pull_objects,
     "verify": verify,
     "collect": collect,
     "backfill": backfill,

@@ -47,16 +47,16 @@ def lay(store: Store, path: str, content: bytes) -> None:
 
 
 def make_mess(team: Team) -> Mess:
-    """Discover objects, push files, change and delete some, and then break what can break."""
+    """Discover objects, push files as objects of their own, change and delete some, and then break what can break."""
     store = team.store()
     for path, content in FOUND.items():
         lay(store, path, content)
     clone = team.clone("a")
     with open(clone.repo.file, "a") as config:
-        config.write("[sync]\npoint_limit = 20\n")
+        config.write("[sync]\npoint_limit = 20\npack_below = 0\n")
+    clone.reopen()
     clone.write_all({**FILES, "files/nested/x": b"in a directory"})
     clone.sync(engine="point")
-    clone.reopen()
     clone.write_all(dict.fromkeys([*FILES][:5], b"newer"))
     clone.delete(*[*FILES][5:9], *[*FOUND][:3])
     clone.sync(engine="point")

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from bayou.index.head import read_head
@@ -18,16 +19,34 @@ from tests.sync.conftest import Clone, Team
 
 Here = Literal["same", "write", "rewrite", "delete", "lose", "edit", "touch", "undone"]
 There = Literal["same", "write", "rewrite", "delete"]
+Weight = Literal["light", "empty", "middling", "heavy"]
+
+_BYTES: dict[Weight, int] = {"light": 0, "empty": 0, "middling": 30_000, "heavy": 50_000}
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What happens to one path: whether both knew it, and what each side has done to it since."""
+    """What happens to one path: whether both knew it, what each side has done to it since, and how large it is."""
 
     path: str
     known: bool
     here: Here
     there: There
+    weight: Weight = "light"
+
+    def content(self, text: str) -> bytes:
+        """Return what the path has where this is said of it: only what both knew from the start may be empty."""
+        if self.weight == "empty" and text.startswith("known"):
+            return b""
+        size = _BYTES[self.weight]
+        if len(self.path) % 2:
+            return text.encode() + (text.encode() * size)[:size]  # a pack deflates it
+        return text.encode() + Random(f"{self.path} {text}").randbytes(size)
+
+    @property
+    def first(self) -> bytes:
+        """What both knew."""
+        return self.content(f"known {self.path}")
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,7 @@ class Scene:
         (root / "store").mkdir(parents=True)
         team = Team(root, (root / "store").as_uri(), {})
         here, there = team.clone("here"), team.clone("there")
-        there.write_all(
-            {one.path: b"known " + one.path.encode() for one in self.fates if one.known} or {"files/_": b""}
-        )
+        there.write_all({one.path: one.first for one in self.fates if one.known} or {"files/_": b""})
         there.push(engine="point")
         here.pull(engine="point")
         for one in self.fates:
@@ -65,9 +82,9 @@ class Scene:
 def _there(clone: Clone, one: Fate) -> None:
     match one.there:
         case "write":
-            clone.write(one.path, "one")
+            clone.write(one.path, one.content("one"))
         case "rewrite":
-            clone.write(one.path, "two of the others")
+            clone.write(one.path, one.content("two of the others"))
         case "delete" if one.known:
             clone.delete(one.path)
 
@@ -76,27 +93,27 @@ def _here(clone: Clone, one: Fate) -> None:
     file = clone.repo.tree_root / one.path
     match one.here:
         case "write":
-            clone.write(one.path, "one")
+            clone.write(one.path, one.content("one"))
         case "rewrite":
-            clone.write(one.path, "two of ours")
+            clone.write(one.path, one.content("two of ours"))
         case "delete" if one.known:
             clone.delete(one.path)
         case "undone" if one.known:
-            _delete_half(clone, one.path)
+            _delete_half(clone, one)
         case "lose":
             file.unlink(missing_ok=True)
         case "edit":
-            clone.lay(one.path, "by hand")
+            clone.lay(one.path, one.content("by hand"))
         case "touch" if file.exists():
             file.touch()
 
 
-def _delete_half(clone: Clone, path: str) -> None:
+def _delete_half(clone: Clone, one: Fate) -> None:
     """Leave what a process leaves that died before it carried out a delete."""
-    clone.delete(path)
-    clone.lay(path, "known " + path)
+    clone.delete(one.path)
+    clone.lay(one.path, one.first)
     with sqlite3.connect(clone.repo.state / "sync.db") as db:
-        db.execute("UPDATE journal SET state = 'abandoned' WHERE path = ? AND kind = 'delete'", (path,))
+        db.execute("UPDATE journal SET state = 'abandoned' WHERE path = ? AND kind = 'delete'", (one.path,))
 
 
 def _configure(clone: Clone, *, lazy: bool, exclude: tuple[str, ...]) -> None:

@@ -120,6 +120,7 @@ def test_v20_spark_and_this_process_make_the_same_catalog(warm, repo: Repo) -> N
         catalog.refresh()
         catalog.change(put=[version_row(gone.location.metadata, gone)])
     shutil.move(here / VPC.type / VPC.id / "item 3", repo.root / "away")
+    age(repo)
     kept = database(repo).read_bytes()
     for damage in (remove, make_older):
         found = []

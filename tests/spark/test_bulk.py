@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from bayou.config import DatastoreConfig, SparkConfig
+from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing
+from bayou.engine.handle import StoreHandle
+from bayou.engine.local import LocalExecutor
+from bayou.engine.select import Engines, Selector
 from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import scan
-from bayou.objectstore import Store, open_store
+from bayou.objectstore import Store
+from bayou.objectstore.spec import StoreSpec
 from bayou.repo import init_repo, open_repo
+from bayou.spark.executor import SparkExecutor
 from bayou.spark.session import interrupt_at_deadline
-from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
+from bayou.sync.plan.discovery_job import Discovery
 from tests import api
 
 
@@ -36,9 +41,26 @@ def warnings() -> list[str]:
 
 
 @pytest.fixture
-def bulk(bucket, warnings) -> Bulk:
-    place = DatastoreConfig(url=bucket.as_uri())
-    return Bulk(place, SparkConfig(), 50, 8, Deadline.after(100), warnings.append)
+def engines(warnings) -> Engines:
+    return Engines(SparkConfig(), Selector(override=50, cores=2), Deadline.after(100), warnings.append)
+
+
+@pytest.fixture
+def handle(bucket) -> StoreHandle:
+    recipe = StoreSpec.of(bucket.as_uri(), None, {}, 8)
+    return StoreHandle(recipe.open(), lambda: recipe)
+
+
+@pytest.fixture
+def only_on_spark(monkeypatch) -> None:
+    """Let this process begin the listing, as one part, and do nothing else of it."""
+    real = LocalExecutor.run
+
+    def run(self, job):
+        assert len(job.parts(100)) == 1
+        return real(self, job)
+
+    monkeypatch.setattr(LocalExecutor, "run", run)
 
 
 def paths(found: remote_snapshot.RemoteSnapshot) -> list[str]:
@@ -50,11 +72,10 @@ def everything(store: Store) -> list[str]:
 
 
 @pytest.mark.spark
-def test_a_long_listing_becomes_a_head_by_way_of_spark(warm, bucket, bulk, warnings, tmp_path, monkeypatch):
-    store = open_store(bucket.as_uri())
-    monkeypatch.setattr(remote_snapshot, "build", None)  # this process builds nothing by itself
+def test_a_long_listing_becomes_a_head_by_way_of_spark(warm, handle, engines, only_on_spark, warnings, tmp_path):
+    store = handle.open()
 
-    made = remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)
+    made = remote_snapshot.create_index(handle, engines, NodeFiles(tmp_path / "cache"), "ada")
 
     assert (paths(made), made.discovered, [one.key for one in made.refused]) == (everything(store), True, ["data/~x"])
     assert read_head(store).head == made.head
@@ -62,39 +83,35 @@ def test_a_long_listing_becomes_a_head_by_way_of_spark(warm, bucket, bulk, warni
 
 
 @pytest.mark.spark
-def test_v15_a_pull_keeps_what_spark_found_to_itself(warm, bucket, bulk, tmp_path, monkeypatch):
-    store = open_store(bucket.as_uri())
+def test_v15_a_pull_keeps_what_spark_found_to_itself(warm, bucket, handle, engines, only_on_spark, tmp_path):
     cache = NodeFiles(tmp_path / "cache")
     before = sorted(bucket.rglob("*"))
-    monkeypatch.setattr(remote_snapshot, "build", None)
 
-    found = remote_snapshot.discover_snapshot(store, LocalNodes(cache, "c1"), cache, bulk)
+    found = remote_snapshot.discover_snapshot(handle, engines, LocalNodes(cache, "c1"), cache)
 
-    assert (paths(found), found.seen) == (everything(store), None)
+    assert (paths(found), found.seen) == (everything(handle.open()), None)
     assert sorted(bucket.rglob("*")) == before
 
 
-def test_a_short_listing_starts_no_spark(bucket, bulk, tmp_path, monkeypatch):
+def test_a_short_listing_starts_no_spark(bucket, handle, engines, tmp_path, monkeypatch):
     monkeypatch.setattr("bayou.spark.session.open_session", None)
     for file in list(bucket.rglob("raw"))[:20]:
         file.unlink()
-    store = open_store(bucket.as_uri())
 
-    assert paths(remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(
-        store
-    )
+    made = remote_snapshot.create_index(handle, engines, NodeFiles(tmp_path / "cache"), "ada")
+
+    assert paths(made) == everything(handle.open())
 
 
-def test_without_java_this_process_does_it_alone_and_says_so(bucket, bulk, warnings, tmp_path, monkeypatch):
+def test_without_java_this_process_does_it_alone_and_says_so(handle, engines, warnings, tmp_path, monkeypatch):
     def missing(*_: object, **__: object) -> None:
         raise JavaMissing("there is no Java")
 
     monkeypatch.setattr("bayou.spark.session.open_session", missing)
-    store = open_store(bucket.as_uri())
 
-    assert paths(remote_snapshot.create_index(store, NodeFiles(tmp_path / "cache"), "ada", bulk=bulk)) == everything(
-        store
-    )
+    made = remote_snapshot.create_index(handle, engines, NodeFiles(tmp_path / "cache"), "ada")
+
+    assert paths(made) == everything(handle.open())
     assert warnings == ["the store was listed by this process alone, since Spark could not: there is no Java"]
 
 
@@ -104,14 +121,21 @@ def test_setup_discovers_a_large_store_on_spark(warm, bucket, tmp_path, monkeypa
     with open(root / "bayou.toml", "a") as file:
         file.write("[sync]\npoint_limit = 50\n")
     used = []
-    real = Bulk.discover
-    monkeypatch.setattr(Bulk, "discover", lambda *args, **kwargs: used.append(real(*args, **kwargs)) or used[-1])
+    real = SparkExecutor.run
+
+    def run(self, job):
+        found = real(self, job)
+        assert isinstance(found, Discovery)
+        used.append(len(list(found.entries())))
+        return found
+
+    monkeypatch.setattr(SparkExecutor, "run", run)
 
     report = api.setup(
         open_repo(root), bucket.as_uri(), namespace=None, options={}, lazy=False, skip_migration=False, timeout=100
     )
 
-    assert used[0].root.entries == 60
+    assert used == [60]
     assert (report.discovered, report.pulled, report.pushed) == (True, 60, 0)
     assert sorted(path.read_bytes() for path in open_repo(root).tree_root.rglob("raw")) == sorted(
         path.read_bytes() for path in bucket.rglob("raw")

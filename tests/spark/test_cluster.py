@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from bayou.config import DatastoreConfig, SparkConfig
+from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkNotShared
 from bayou.core.ids import ulid
-from bayou.index.head import read_head
-from bayou.index.node_store import NodeFiles, StoreNodes
-from bayou.index.tree import IndexTree, scan
-from bayou.objectstore import Store, keys, open_store
+from bayou.engine.handle import StoreHandle
+from bayou.engine.select import Engines, Selector
+from bayou.index.node_store import NodeFiles
+from bayou.index.tree import scan
+from bayou.objectstore import keys, open_store
+from bayou.objectstore.spec import StoreSpec
 from bayou.spark.server.control import SparkServer
 from bayou.spark.session import spark_session
 from bayou.spark.shared_fs import require_shared
 from bayou.spark.warm import stop
-from bayou.sync.bulk import Bulk
 from bayou.sync.plan import remote_snapshot
 from tests import api
+from tests.maintenance.replicas import contents_of
 from tests.spark.cluster import Cluster, can_be_apart, cluster
 from tests.spark.test_server_ports import GIVEN, Stranger, open_blocks, spark_ports
 from tests.sync.conftest import Clone, Team
@@ -38,17 +40,6 @@ def spark_cluster(classes: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with cluster(tmp_path_factory.mktemp("cluster"), hidden) as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(made.conf))
         yield made
-
-
-def contents(store: Store) -> dict[str, bytes]:
-    seen = read_head(store)
-    assert seen is not None
-    found = {}
-    for entry in scan(IndexTree(StoreNodes(store), seen.head.root)):
-        fetched = store.get(entry.key)
-        assert fetched is not None
-        found[entry.path] = bytes(fetched.data)
-    return found
 
 
 def on(cluster: Cluster, clone: Clone) -> Clone:
@@ -73,20 +64,20 @@ def test_a_job_that_needs_the_tree_says_so_before_it_starts(spark_cluster: Clust
     (tmp_path / "store" / "files" / "a").write_bytes(b"a")
     alone = Team(tmp_path, (tmp_path / "store").as_uri(), {})
     warnings: list[str] = []
-    bulk = Bulk(
-        DatastoreConfig(url=alone.url),
-        SparkConfig(master=spark_cluster.url),
-        0,
-        8,
-        Deadline.after(300),
-        warnings.append,
-    )
+    store, engines = on_cluster(spark_cluster, alone, Selector(override=0), warnings)
     # A store that is a directory which only we see is not taken for an empty one: this process lists it.
-    made = remote_snapshot.create_index(alone.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
+    made = remote_snapshot.create_index(store, engines, NodeFiles(tmp_path / "cache"), "ada", proved=True)
 
     assert [entry.path for entry in scan(made.tree)] == ["files/a"]
     assert len(warnings) == 1
     assert "do not see the store" in warnings[0]
+
+
+def on_cluster(made: Cluster, team: Team, rule: Selector, warnings: list[str]) -> tuple[StoreHandle, Engines]:
+    """Return the store of a team, and how jobs run on the cluster by this rule."""
+    recipe = StoreSpec.of(team.url, None, team.options, 8)
+    engines = Engines(SparkConfig(master=made.url), rule, Deadline.after(500), warnings.append)
+    return StoreHandle(recipe.open(), lambda: recipe), engines
 
 
 @pytest.mark.soak
@@ -117,10 +108,9 @@ def test_jobs_from_store_to_store_run_where_no_directory_is_shared(spark_cluster
         s3_team.store().put(keys.payload(path, None), data)
     alice = on(spark_cluster, s3_team.clone("alice"))
     warnings: list[str] = []
-    place = DatastoreConfig(url=s3_team.url, options=s3_team.options)
-    bulk = Bulk(place, SparkConfig(master=spark_cluster.url), 0, 8, Deadline.after(500), warnings.append, must=True)
+    store, engines = on_cluster(spark_cluster, s3_team, Selector("spark"), warnings)
 
-    found = remote_snapshot.create_index(s3_team.store(), NodeFiles(tmp_path / "cache"), "ada", proved=True, bulk=bulk)
+    found = remote_snapshot.create_index(store, engines, NodeFiles(tmp_path / "cache"), "ada", proved=True)
 
     assert [entry.path for entry in scan(found.tree)] == sorted(plain)
     discovered = spark_cluster.tasks()
@@ -131,5 +121,5 @@ def test_jobs_from_store_to_store_run_where_no_directory_is_shared(spark_cluster
     report = api.replicate(alice.repo, url, options=s3_team.options, engine="spark", timeout=500)
 
     assert (report.copied, report.skipped, report.warnings, warnings) == (120, 0, [], [])
-    assert contents(open_store(url, options=s3_team.options)) == plain
+    assert contents_of(open_store(url, options=s3_team.options)) == plain
     assert all(after > before for before, after in zip(discovered, spark_cluster.tasks(), strict=True))

@@ -1,31 +1,31 @@
-"""Discovery on Spark finds what the point way finds, node for node, however Spark divides the work."""
+"""Discovery on Spark finds what one look at the whole store finds, node for node, however Spark divides the work."""
 
 from __future__ import annotations
 
 import pickle
-import random
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
+import pyarrow
 import pytest
 from msgspec.structs import replace
+from pyspark import TaskContext, cloudpickle
 
 from bayou.core.errors import HeadLost
-from bayou.engine.parts import divide
+from bayou.engine.handle import StoreHandle
 from bayou.index.build import build
-from bayou.index.discovery import IN_THE_WAY
-from bayou.index.discovery import discover as by_point
 from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from bayou.objectstore.backends.credentials import StaticCredentials
 from bayou.objectstore.spec import StoreSpec
-from bayou.spark import discover as job
-from bayou.spark import discover as judge
-from bayou.spark.arrow import ddl
-from bayou.spark.discover import JUDGED, Judge, Leaves, discover, judged
+from bayou.spark.executor import SparkExecutor, _Run, schema_of
 from bayou.spark.session import log_of
-from tests.index.memory import MemoryStore
+from bayou.spark.sources.source import read_parts
+from bayou.sync.plan.discovery_job import Discovery, DiscoveryJob, Verdict
+from tests.sync import reference_discovery as reference
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +44,14 @@ def local(directory: Path) -> LocalNodes:
     return LocalNodes(NodeFiles(directory), COMMIT)
 
 
+def job_of(recipe: StoreSpec) -> DiscoveryJob:
+    return DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=True)
+
+
+def discover(spark, recipe: StoreSpec) -> closing[Discovery]:
+    return closing(SparkExecutor(spark).run(job_of(recipe)))
+
+
 @pytest.fixture
 def store(tmp_path) -> StoreSpec:
     """A directory with payload at several depths, and with what is not payload."""
@@ -53,87 +61,52 @@ def store(tmp_path) -> StoreSpec:
     return fill(tmp_path / "store", [*plain, *others, *odd])
 
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_spark_builds_the_tree_of_the_point_way(spark, store, tmp_path, monkeypatch, carry):
-    monkeypatch.setattr(job, "_ROWS", 900)
-    opened = store.open()
-    expected = by_point(opened)
-    whole = build(expected.entries, local(tmp_path / "whole"))
+def test_spark_finds_what_one_look_at_everything_finds_and_writes_nothing(spark, store, tmp_path):
+    expected = reference.discover(store.open())
     before = {path for path in (tmp_path / "store").rglob("*") if path.is_file()}
-    sink = local(tmp_path / "nodes") if carry else StoreSink(opened, COMMIT)
 
-    found = discover(spark, opened, store, sink, carry=carry)
+    with discover(spark, store) as found:
+        root = build(found.entries(), sink := local(tmp_path / "nodes"))
 
-    assert found.root == whole
-    assert (list(found.refused), found.refusals) == (list(expected.refused), len(expected.refused))
+    assert root == build(expected.entries, local(tmp_path / "whole"))
+    assert (list(found.refused), found.refusals) == (expected.refused, len(expected.refused))
     assert found.ignored == expected.ignored
-    source = sink if isinstance(sink, LocalNodes) else StoreNodes(opened)
-    assert list(scan(IndexTree(source, found.root))) == expected.entries
-    if carry:  # V15
-        assert {path for path in (tmp_path / "store").rglob("*") if path.is_file()} == before
+    assert list(scan(IndexTree(sink, root))) == expected.entries
+    assert {path for path in (tmp_path / "store").rglob("*") if path.is_file()} == before  # V15
 
 
-def test_an_empty_store_has_an_empty_tree(spark, tmp_path):
+def test_an_empty_store_has_no_entries(spark, tmp_path):
     (tmp_path / "store").mkdir()
-    recipe = fill(tmp_path / "store", [])
 
-    assert discover(spark, recipe.open(), recipe, local(tmp_path / "nodes")).root is None
-
-
-def test_objects_of_pushes_without_a_head_are_a_lost_head(spark, tmp_path):
-    recipe = fill(tmp_path / "store", [f"data/t/~{COMMIT}/raw", "data/x"])
-
-    with pytest.raises(HeadLost, match="data/t/~"):
-        discover(spark, recipe.open(), recipe, local(tmp_path / "nodes"))
+    with discover(spark, fill(tmp_path / "store", [])) as found:
+        assert list(found.entries()) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_stores_have_the_same_tree_whatever_the_parts(spark, tmp_path, monkeypatch, seed):
-    """Objects that are the directory of others too, which only a bucket can hold."""
-    chance = random.Random(seed)
-    names = ["a", "b", "a-b", "a.b", "a0", "é", "~x", ".lock"]
-    laid = {"data/" + "/".join(chance.choices(names, k=chance.randint(1, 5))) for _ in range(600)}
-    bucket: Any = MemoryStore({key: b"x" * chance.randint(0, 3) for key in laid})
-    monkeypatch.setattr(job, "_ROWS", chance.choice([20, 100]))
-    expected = by_point(bucket)
-    table = [row for page in bucket.list() for row in Judge(bucket)(page).to_pylist()]
+@pytest.mark.parametrize("proof", [f"data/t/~{COMMIT}/raw", ".bayou/log/1.json", ".bayou/packs/1-1"])
+def test_p9_what_only_a_client_with_a_head_writes_is_a_lost_head(spark, tmp_path, proof):
+    recipe = fill(tmp_path / "store", [proof, "data/x", "files/y"])
 
-    rows = spark.createDataFrame(table, ddl(JUDGED))
-    found = job._build(bucket, rows, job._counts(rows), Leaves(COMMIT), sink := local(tmp_path / "nodes"))
-
-    assert found.root == build(expected.entries, local(tmp_path / "whole"))
-    assert list(found.refused) == list(expected.refused)
-    assert any(one.reason == IN_THE_WAY for one in found.refused)
-    assert list(scan(IndexTree(sink, found.root))) == expected.entries
+    with pytest.raises(HeadLost, match=proof):
+        discover(spark, recipe)
 
 
-def test_tasks_that_run_twice_write_the_same_tree(spark, store, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_ROWS", 1000)
-    (marks := tmp_path / "marks").mkdir()
+class FailsAtFirst(_Run):
+    """The kernel of a job, but each task fails once, after it has done its work."""
 
-    def first_attempts_fail(commit, recipe):
-        kernel = Leaves(commit, recipe)
+    def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from _Run.__call__(self, part)
+        if context.attemptNumber() == 0:
+            raise OSError("the work is done, and the driver never hears of it")
 
-        def run(batches):
-            from pyspark import TaskContext
 
-            yield from kernel(batches)
-            mark = marks / str(TaskContext.get().partitionId())
-            if not mark.exists():
-                mark.touch()
-                raise OSError("the work is done, and nobody hears of it")
+def test_tasks_that_run_twice_find_every_entry_once(spark, store, monkeypatch):
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr("bayou.spark.executor._Run", FailsAtFirst)
 
-        return run
-
-    monkeypatch.setattr(job, "Leaves", first_attempts_fail)
-    opened = store.open()
-    expected = by_point(opened)
-
-    found = discover(spark, opened, store, StoreSink(opened, COMMIT))
-
-    assert len(list(marks.iterdir())) > 1
-    assert found.root == build(expected.entries, local(tmp_path / "whole"))
-    assert list(scan(IndexTree(StoreNodes(opened), found.root))) == expected.entries
+    with discover(spark, store) as found:
+        assert list(found.entries()) == reference.discover(store.open()).entries
 
 
 def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
@@ -142,17 +115,17 @@ def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
     recipe = replace(
         fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, aws_keys=keys_of_aws
     )
+    job = job_of(recipe)
 
-    found = judged(spark, recipe, [divide(recipe.open(), 1)[0]], 1)
+    found = read_parts(spark, schema_of(Verdict), job.parts(1), _Run(job))
     found.explain(mode="extended")
-    found.mapInArrow(Leaves(COMMIT, recipe), "piece string").explain(mode="extended")
     with pytest.raises(Exception, match="nonsense"):
         found.selectExpr("nonsense").collect()
 
     assert secret.encode() in pickle.dumps(recipe)
-    assert secret not in repr(recipe) + repr(Leaves(COMMIT, recipe)) + "".join(capfd.readouterr())
+    assert secret not in repr(recipe) + repr(job) + repr(_Run(job)) + "".join(capfd.readouterr())
     assert secret not in log_of(spark).read_text()
-    assert [row["path"] for row in found.where(found["verdict"] == judge.PAYLOAD).collect()] == ["data/a"]
+    assert b"data/a" in [bytes(row["key"]) for row in found.collect()]
 
 
 @pytest.mark.s3
@@ -165,6 +138,7 @@ def test_tasks_talk_to_a_bucket_with_the_callers_credentials(spark, seaweed, tmp
     objects = [keys.payload(f"data/t/m-{at % 3}/{at}/raw", None) for at in range(40)]
     list(opened.map(lambda key: opened.put(key, b"1"), objects))
 
-    found = discover(spark, opened, recipe, StoreSink(opened, COMMIT))
+    with discover(spark, recipe) as found:
+        root = build(found.entries(), StoreSink(opened, COMMIT))
 
-    assert [entry.path for entry in scan(IndexTree(StoreNodes(opened), found.root))] == sorted(objects)
+    assert [entry.path for entry in scan(IndexTree(StoreNodes(opened), root))] == sorted(objects)

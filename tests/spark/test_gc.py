@@ -26,7 +26,8 @@ from tests.spark.messy import Mess, entries_of, head_of, make_mess
 from tests.spark.test_verify import a_team, killed_once
 from tests.sync.conftest import Team
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+# The mess is one of single objects; `test_compact` and tests/maintenance/test_gc_packs collect packs.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("loose_objects")]
 
 SOON = -5.0
 """A grace that ends in the future: clocks of stores are coarse."""

@@ -25,7 +25,8 @@ from bayou.spark.server.control import SparkServer
 from bayou_testing.proxy import HttpProxy
 from bayou_testing.seaweed import SeaweedServer
 from tests.cli.conftest import Processes, Ran
-from tests.spark.kill_scenes import JOBS, MANY_FILES, Scene, clean, large_push
+from tests.spark.kill_scenes import JOBS, MANY_FILES, MANY_PACKS, Scene, clean, large_push, large_push_of_packs
+from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team
 
 pytestmark = [
@@ -146,7 +147,7 @@ def driver_killed(job: str, team: Team, proxy: HttpProxy, processes: Processes) 
     completed(scene, processes)
 
 
-@pytest.mark.parametrize(("killed", "job"), [(driver_killed, "push")])
+@pytest.mark.parametrize(("killed", "job"), [(driver_killed, "push"), (worker_killed, "push")])
 def test_a_sync_in_which_somebody_is_killed(warm, killed, job, s3_team, proxy, processes) -> None:
     killed(job, s3_team, proxy, processes)
 
@@ -185,6 +186,53 @@ def test_v19_a_large_push_that_is_killed_has_kept_what_its_tasks_had_sent(warm, 
     assert not later & kept
     assert 0 < len(later) <= files - len(kept) <= files * 2 // 5
     scene.pause.release()
+    other = fresh(scene, "in-the-end")
+    scene.done(other)
+    assert clean(other)
+
+
+def test_v19_a_push_of_packs_that_is_killed_has_kept_those_that_arrived_and_never_names_a_late_one(
+    warm, s3_team, proxy, processes
+) -> None:
+    """A task waits for one pack: those before it are known from its report; that one arrives after the next push."""
+    scene = large_push_of_packs(s3_team, proxy)
+    files, state = len(MANY_PACKS), scene.root / ".bayou/state/sync.db"
+
+    def recorded() -> dict[str, str]:
+        with closing(sqlite3.connect(f"{state.as_uri()}?mode=ro", uri=True)) as db:
+            return dict(db.execute("SELECT path, pack FROM upload WHERE done").fetchall())
+
+    def packs() -> set[str]:
+        stored = s3_team.keys()
+        return {key.removeprefix(".bayou/packs/") for key in stored if key.startswith(".bayou/packs/")}
+
+    scene.pause.begin()
+    process = begin(processes, scene, *scene.pause.main)
+    reach(process, scene)
+    until = time.monotonic() + _PATIENCE_S
+    while len(recorded()) < files * 3 // 5:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.kill()
+    assert finish(process).code == -signal.SIGKILL
+    kept = recorded()
+    assert len(kept) < files
+    before = packs()
+    assert {f"{name}.zip" for name in kept.values()} <= before
+
+    again = finish(begin(processes, scene, "-m", "bayou"))
+
+    assert again.code == 0, again
+    entries = entries_of(s3_team.store())
+    assert {path: entries[path].pack for path in kept} == kept  # none of them was sent again
+    assert not {entries[path].pack for path in entries.keys() - kept} & set(
+        kept.values()
+    )  # P1: nor was a pack added to
+    scene.pause.release()
+    late = packs() - {f"{entry.pack}.zip" for entry in entries.values()}
+    assert late  # among them the pack that waited
+    assert {entry.pack for entry in entries_of(s3_team.store()).values()} == {entry.pack for entry in entries.values()}
     other = fresh(scene, "in-the-end")
     scene.done(other)
     assert clean(other)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -139,6 +140,12 @@ def units(count: int, size: int = 50) -> dict[str, bytes]:
     return {f"data/t/m/n{at}/1/{name}": b"%d" % at * size for at in range(count) for name in ("raw", "metadata.yaml")}
 
 
+def packed_times(team: Team) -> Counter[str]:
+    """Return how many packs of a store in a directory have each path."""
+    packs = Path(team.url.removeprefix("file://")).glob(".bayou/packs/*.zip")
+    return Counter(path for pack in packs for path in zipfile.ZipFile(pack).namelist())
+
+
 def commits(team: Team) -> int:
     seen = read_head(team.store())
     assert seen is not None
@@ -165,9 +172,9 @@ class Watched(AtOnce):
 
     told: ClassVar[list[str]]
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
+    def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> UploadResults:
         number = sum(line.startswith("sent") for line in self.told) + 1
-        sending = self._listen(number, list(super().upload(uploads, count)))
+        sending = self._listen(number, list(super().upload(uploads, count, packed)))
         next(sending)
         self.told.append(f"sent {number}")
         return sending
@@ -242,9 +249,12 @@ def test_what_the_next_window_brings_is_on_its_way_while_one_is_put_in_place(tea
     assert there.files == here.files
 
 
+@pytest.mark.parametrize("packs", [False, True])
 def test_v19_what_is_on_its_way_ends_with_a_commit_that_fails_and_is_not_sent_again(
-    team: Team, watched: list[str], monkeypatch
+    team: Team, watched: list[str], monkeypatch, packs
 ) -> None:
+    if not packs:
+        monkeypatch.setenv("BAYOU_PACK_BELOW", "0")
     here, there = team.clone("here"), team.clone("there")
     here.write_all(units(12))
     swap = swap_head
@@ -262,13 +272,15 @@ def test_v19_what_is_on_its_way_ends_with_a_commit_that_fails_and_is_not_sent_ag
 
     again = here.sync(engine="point")
     there.sync(engine="point")
-    # The second window's uploads are recorded; of the third nobody was told, so it goes to the same keys again; the
-    # fourth had not begun.
+    # The second window's uploads are recorded. Of the third nobody was told: it goes to the same keys again, or into
+    # another pack (P1). The fourth had not begun.
     assert (again.pushed.files, again.pushed.bytes) == (
         22,
         sum(len(content) for _, content in sorted(units(12).items())[-22:]),
     )
-    assert 14 < again.requests.put < 22
+    copies = [packed_times(team)[path] for path, _ in sorted(units(12).items())]
+    assert copies == ([1] * 2 + [1] * 8 + [2] * 8 + [1] * 6 if packs else [0] * 24)
+    assert again.requests.put == 3 if packs else 14 < again.requests.put < 22
     assert there.files == here.files == units(12)
 
 
@@ -311,7 +323,7 @@ def test_v17_what_tasks_ask_the_store_for_while_they_compare_is_counted_too(team
     with without_spark():
         requests = there.pull(engine="spark").requests
 
-    assert requests.get > 40
+    assert requests.get == 3  # the head, a leaf and a pack
     assert (requests.get, requests.put, requests.head, requests.list, requests.delete) == tuple(
         sent[verb] for verb in ("get", "put", "head", "list", "delete")
     )

@@ -16,14 +16,16 @@ from bayou.core.ids import ulid
 from bayou.engine.handle import RemoteHandle
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
-from bayou.maintenance.replica.copy import Age, copy_push
-from bayou.maintenance.replica.transfer import CopyJob, Held, Outcome
+from bayou.maintenance.replica.pairs import Copied, CopyRules, copy_push
+from bayou.maintenance.replica.transfer import CopyJob, Held, Outcome, Stores
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
+from bayou.packs.read import read_one
 from bayou.spark.executor import decode, encode, schema_of
 from bayou.sync.report import Failure
 
-AGE = Age("a-store", 0, doubt=False)
+RULES = CopyRules("a-store", 0, doubt=False, pack_below=0, pack_size=1 << 20)
+PACKED = replace(RULES, pack_below=1 << 20)
 
 
 @pytest.fixture
@@ -44,10 +46,11 @@ def fill(recipe: StoreSpec, content: dict[str, bytes]) -> list[Entry]:
 
 
 def copied(
-    recipes: tuple[StoreSpec, StoreSpec], entries: list[Entry], age: Age = AGE, seconds: float | None = None
+    recipes: tuple[StoreSpec, StoreSpec], entries: list[Entry], rules: CopyRules = RULES, seconds: float | None = None
 ) -> list[Outcome]:
     """Copy in a job as a worker has it, and return its rows as they arrive."""
-    job = CopyJob(RemoteHandle(recipes[0], seconds), RemoteHandle(recipes[1], seconds), age, entries)
+    stores = Stores(RemoteHandle(recipes[0], seconds), RemoteHandle(recipes[1], seconds))
+    job = CopyJob(stores, rules, entries)
     kernel = pickle.loads(pickle.dumps(job))
     found = [row for part in job.parts(4) for row in kernel.run(part)]
     return list(decode(Outcome, encode(schema_of(Outcome), found)))
@@ -60,18 +63,38 @@ def test_a_task_that_runs_twice_writes_the_same_bytes_to_the_same_keys(stores):
 
     target = open_store(stores[1].url)
     assert [row[:4] for row in once] == [row[:4] for row in twice]
-    assert {(row[0], row[1]) for row in once} == {(e.path, copy_push(e, AGE.store, 0)) for e in entries}
+    assert {(row[0], row[1]) for row in once} == {(e.path, copy_push(e, RULES.store, 0)) for e in entries}
     assert sorted(meta.size for page in target.list() for meta in page) == [1, 2, 3]
-    third = copied(stores, entries, replace(AGE, doubt=True))
+    third = copied(stores, entries, replace(RULES, doubt=True))
     assert [row.sent for row in third] == [False] * 3  # found there, and not sent
 
 
-def test_what_the_source_does_not_have_is_a_row_and_no_exception(stores):
+def test_a_task_that_runs_twice_writes_two_packs(stores):
+    """P1: each attempt has a key of its own; the rows say which pack is committed, and gc deletes the other."""
+    content = {"files/a": b"a", "files/b": b"bb", "files/empty": b"", "data/t/m/n/1/raw": b"raw" * 100}
+    entries = fill(stores[0], content)
+
+    once, twice = copied(stores, entries, PACKED), copied(stores, entries, PACKED)
+
+    target = open_store(stores[1].url)
+    packs = {keys.parse_pack(meta.key) for page in target.list() for meta in page}
+    assert packs == {row.pack for row in (*once, *twice)}
+    assert len(packs) == 2
+    for rows in (once, twice):
+        found = {row.path: row.result.entry for row in rows if isinstance(row.result, Copied)}
+        assert {path: read_one(target, entry) for path, entry in found.items()} == content
+        assert {entry.push for entry in found.values()} == {copy_push(e, RULES.store, 0) for e in entries}
+    third = copied(stores, entries, replace(PACKED, doubt=True))
+    assert all(row.sent for row in third)  # a pack is never taken up again
+
+
+@pytest.mark.parametrize("rules", [RULES, PACKED])
+def test_what_the_source_does_not_have_is_a_row_and_no_exception(stores, rules):
     entries = fill(stores[0], {"files/a": b"a", "files/b": b"b"})
     open_store(stores[0].url).delete([entries[0].key])
     wrong = replace(entries[1], sha256=b"w" * 32)
 
-    by = {row.path: row for row in copied(stores, [entries[0], wrong])}
+    by = {row.path: row for row in copied(stores, [entries[0], wrong], rules)}
 
     assert [row.code for row in by.values()] == ["unreadable", "unreadable"]
     assert "missing" in by["files/a"].message
@@ -96,11 +119,33 @@ def test_parts_are_all_entries_in_order_and_none_is_much_larger_than_its_share(f
     entries = [Entry(f"files/{at:03}", None, size, None, None, None, 0) for at, size in enumerate(found)]
 
     with patch("bayou.maintenance.replica.transfer._LEAST_COST", REQUEST):
-        parts = CopyJob(None, None, AGE, entries).parts(wanted)
+        parts = CopyJob(None, RULES, entries).parts(wanted)
 
     assert [entry for part in parts for entry in part] == entries
     share = sum(size + REQUEST for size in found) // wanted + REQUEST
     assert all(sum(entry.size + REQUEST for entry in part[:-1]) <= share for part in parts)
+
+
+packs = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0, 40_000)), max_size=60)
+
+
+@given(packs, st.integers(1, 20))
+def test_a_pack_is_read_for_one_part_and_small_files_fill_packs(found: list[tuple[str | None, int]], wanted: int):
+    entries = [
+        Entry(f"files/{at:03}", ulid(), size, b"h" * 32, None, None, 0, None, pack, *((0, size, 0) if pack else ()))
+        for at, (pack, size) in enumerate(found)
+    ]
+    rules = replace(RULES, pack_below=20_000, pack_size=65_536)
+
+    parts = CopyJob(None, rules, entries).parts(wanted)
+
+    assert sorted((entry for part in parts for entry in part), key=lambda entry: entry.path) == entries
+    small = [part for part in parts if part[0].size < 20_000]
+    assert all((entry.size < 20_000) == (part in small) for part in parts for entry in part)
+    for kind in (small, [part for part in parts if part not in small]):
+        places = [(entry.pack, number) for number, part in enumerate(kind) for entry in part if entry.pack]
+        assert len(set(places)) == len({pack for pack, _ in places})
+    assert all(sum(entry.size for entry in part) >= 65_536 for part in small[:-1])
 
 
 @pytest.mark.parametrize("seconds", [None, 1e-9])

@@ -1,9 +1,8 @@
-"""What Spark reads is what is there: a store's objects, an index's entries, a tree's files."""
+"""What Spark reads is what is there: an index's entries, a tree's files; and how a store is divided."""
 
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
-from bayou.spark.discover import listed
 from bayou.spark.sources.index_entries import entries, leaf_refs
 from bayou.spark.sources.source import files, read
 from bayou.worktree.scan import Found, scan, subtrees
@@ -110,21 +108,6 @@ def tree(tmp_path: Path) -> Path:
         (root / path).write_bytes(path.encode())
     os.symlink("x", root / "data/link")
     return root
-
-
-@pytest.mark.spark
-def test_spark_lists_the_objects_of_a_store(spark, recipe):
-    store = recipe.open()
-
-    rows = listed(spark, recipe, divide(store, 100), 3).collect()
-
-    expected = {meta.key: meta for page in store.list() for meta in page if not meta.key.startswith(".bayou/")}
-    assert {row["key"].decode(): (row["size"], row["etag"]) for row in rows} == {
-        key: (meta.size, meta.etag) for key, meta in expected.items()
-    }
-    when = datetime.fromtimestamp(expected["data/a"].modified / 1000, UTC)
-    (row,) = [row for row in rows if row["key"] == b"data/a"]
-    assert abs(row["modified"].astimezone(UTC) - when).total_seconds() < 0.001
 
 
 @pytest.mark.spark

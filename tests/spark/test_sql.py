@@ -19,6 +19,7 @@ from bayou.data.runs import Run
 from bayou.repo import init_repo
 from bayou.spark.sql.query import open_query
 from tests.data.models import MODEL, OTHER
+from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team
 from tests.test_api_docs import run_page
 from tests.trusting import trust
@@ -117,6 +118,18 @@ def test_entries_are_what_the_store_holds(ask, library):
     assert [row["same"] for row in rows if row["path"].endswith("/raw")] == [True, True, True]
 
 
+def test_entries_say_where_their_bytes_are(ask, library):
+    located = ask("SELECT path, at, pack, offset, stored, method FROM entries")
+    packs = ask("SELECT pack, count(*) AS files, sum(stored) AS bytes FROM entries GROUP BY pack ORDER BY files")
+
+    entries = entries_of(library.repo.store())
+    assert {row["path"]: (row["at"], row["pack"], row["offset"], row["stored"], row["method"]) for row in located} == {
+        path: (entry.at, entry.pack, entry.offset, entry.stored, entry.method) for path, entry in entries.items()
+    }
+    assert sum(row["files"] for row in packs) == len(entries)
+    assert all(row["pack"] is not None for row in packs)
+
+
 def test_what_there_is_can_be_asked_too(ask):
     assert {row["viewName"] for row in ask("SHOW VIEWS")} == {"data", "versions", "outputs", "runs", "entries"}
     assert {"col_name": "content", "data_type": "binary", "comment": None} in ask("DESCRIBE versions")
@@ -141,7 +154,9 @@ def test_a_query_opens_only_the_content_that_it_uses(command, tmp_path):
     assert both.error["code"] == "spark_failed"
     assert both.error["message"].startswith("the content of data/net/vpc/")
     assert both.error["message"].endswith("/gone/1/raw is missing")
-    assert both.error["hint"] == "bayou datastore verify shows what is damaged"
+    assert both.error["hint"] == (
+        "bayou datastore verify shows what is damaged; a query that names content_error gets a row for it"
+    )
 
 
 def test_lazy_content_comes_from_s3_with_the_caller_s_credentials_and_only_when_it_is_used(s3_team, proxy, command):

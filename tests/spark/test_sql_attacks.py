@@ -25,7 +25,7 @@ from bayou.spark.sql.content import ContentSource, Grant
 from bayou.spark.sql.plan_check import require_read_only, restrict_session
 from bayou.spark.sql.query import open_query, silence
 from bayou.spark.sql.read_only import Question, parse_read_only
-from bayou.spark.sql.views import VIEWS, create_views
+from bayou.spark.sql.views import VIEWS, ContentPlan, create_views
 from tests.data.models import MODEL, OTHER
 from tests.spark.sql_grammar import Grammar
 from tests.spark.test_model_sql import ask
@@ -413,7 +413,7 @@ READING = [
 
 @pytest.mark.usefixtures("warm")
 def test_queries_that_only_read_have_the_rows_and_the_order_that_spark_gives_them(shelf):
-    content = ContentSource(shelf.tree_root, base_view(shelf), Grant(refused="no store"))
+    content = ContentPlan(ContentSource(shelf.tree_root, base_view(shelf), Grant(refused="no store")))
     with spark_session(SparkConfig()) as spark:
         restrict_session(spark)
         create_views(spark, VIEWS, shelf.root / LOCAL / "catalog.db", content)

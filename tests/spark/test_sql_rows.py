@@ -14,15 +14,25 @@ import pytest
 from pyarrow import parquet as pq
 
 from bayou.cli.render import sql as render_sql
-from bayou.core.errors import ContentDamaged, QueryInvalid, RecordError, StateError, UsageError
+from bayou.core.errors import QueryInvalid, RecordError, StateError, UsageError
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import TABLES
 from bayou.data.records import Records
 from bayou.objectstore.spec import StoreSpec
+from bayou.packs.entries import Unreadable
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.spark.sql import content, parquet, views
 from bayou.spark.sql.base import BaseView, base_view
-from bayou.spark.sql.content import ContentReader, ContentSource, Grant, Wanted, grant_for, groups
+from bayou.spark.sql.content import (
+    Content,
+    ContentReader,
+    ContentSource,
+    Grant,
+    Wanted,
+    content_column,
+    grant_for,
+    groups,
+)
 from bayou.spark.sql.query import Column, _named_views, sentence, to_rows
 from bayou.spark.sql.read_only import parse_read_only
 from bayou.spark.sql.views import OUTPUT, RUN, VERSION, CatalogTable, Rows
@@ -141,9 +151,21 @@ def wanted(records: Records, name: str) -> Wanted:
     return Wanted(row.raw_path, row.size, row.sha256, row.streaming, row.deleted)
 
 
-def reader(repo: Repo) -> ContentReader:
+def source_of(repo: Repo) -> ContentSource:
     source = ContentSource(repo.tree_root, base_view(repo), grant_for(repo))
-    return ContentReader(pickle.loads(pickle.dumps(source)))
+    return pickle.loads(pickle.dumps(source))
+
+
+def read(repo: Repo, rows: list[Wanted]) -> list[Content]:
+    return [one for group in ContentReader(source_of(repo)).read(rows) for one in group]
+
+
+def asked(repo: Repo, rows: list[Wanted], *, tolerant: bool) -> list[dict[str, object]]:
+    """What Spark gets of the function behind the columns."""
+    columns = [[row.path for row in rows], [row.size for row in rows], [row.sha256 for row in rows]]
+    columns += [[row.streaming for row in rows], [row.deleted for row in rows], [None] * len(rows)]
+    function = content_column(source_of(repo), tolerant=tolerant)
+    return [row for part in function(iter([tuple(pyarrow.array(one) for one in columns)])) for row in part.to_pylist()]
 
 
 def test_content_is_proved_and_streaming_content_ends_where_its_metadata_says(repo):
@@ -156,22 +178,47 @@ def test_content_is_proved_and_streaming_content_ends_where_its_metadata_says(re
             file.write(b"half a li")  # an append that is under way
 
         gone = Wanted("data/x/y/z/1/raw", 5, None, False, True)
-        assert reader(repo).read([one, gone, log]) == [b"alpha", None, b"one\ntwo\n"]
+        assert read(repo, [one, gone, log]) == [b"alpha", None, b"one\ntwo\n"]
 
         (repo.tree_root / one.path).chmod(0o644)
         (repo.tree_root / one.path).write_bytes(b"alphb")
-        with pytest.raises(ContentDamaged, match="is not what was saved"):
-            reader(repo).read([one])
+        assert read(repo, [one, log]) == [
+            Unreadable(f"{one.path} is not what was saved: its SHA-256 is another one"),
+            b"one\ntwo\n",
+        ]
 
 
 def test_content_that_is_nowhere_is_named(repo):
-    with pytest.raises(ContentDamaged, match="the content of data/x/y/z/1/raw is missing"):
-        reader(repo).read([Wanted("data/x/y/z/1/raw", 5, None, False, False)])
+    assert read(repo, [Wanted("data/x/y/z/1/raw", 5, None, False, False)]) == [
+        Unreadable("the content of data/x/y/z/1/raw is missing")
+    ]
+
+
+def test_a_path_that_leads_out_of_the_tree_is_a_row_of_its_own(repo):
+    (found,) = read(repo, [Wanted("data/x/../../../bayou.toml", 5, None, False, False)])
+
+    assert isinstance(found, Unreadable)
 
 
 def test_content_that_is_too_large_for_a_column_is_refused_before_it_is_read(repo):
-    with pytest.raises(RecordError, match="too large for a column"):
-        reader(repo).read([Wanted("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)])
+    too_large = Wanted("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)
+
+    assert read(repo, [too_large]) == [
+        Unreadable(f"the content of data/x/y/z/1/raw is too large for a column: {content.LARGEST + 1} bytes")
+    ]
+
+
+def test_v25_content_that_cannot_be_read_ends_a_query_unless_the_query_asks_for_the_reasons(repo):
+    with Records(repo) as records:
+        records.data.save(MODEL, "a", b"alpha")
+        rows = [wanted(records, "a"), Wanted("data/x/y/z/1/raw", 5, None, False, False)]
+
+    assert asked(repo, rows, tolerant=True) == [
+        {"content": b"alpha", "error": None},
+        {"content": None, "error": "the content of data/x/y/z/1/raw is missing"},
+    ]
+    with pytest.raises(RecordError, match="the content of data/x/y/z/1/raw is missing"):
+        asked(repo, rows, tolerant=False)
 
 
 def test_lazy_content_comes_from_the_store_and_stays_there(team):
@@ -185,12 +232,12 @@ def test_lazy_content_comes_from_the_store_and_stays_there(team):
         records.catalog.refresh()
         both = [wanted(records, "a"), wanted(records, "b")]
 
-    assert reader(two.repo).read(both) == [b"alpha", b"beta"]
+    assert read(two.repo, both) == [b"alpha", b"beta"]
     assert not (two.repo.tree_root / both[0].path).exists()
 
     offline = open_repo(two.repo.root, offline=True)
     with pytest.raises(RecordError, match=r"the content of .*/raw is not here: this is offline"):
-        reader(offline).read(both)
+        read(offline, both)
 
 
 def test_content_that_cannot_be_fetched_for_want_of_credentials_says_so_only_when_it_is_needed(team):
@@ -219,12 +266,14 @@ def test_no_secret_is_shown(monkeypatch, team):
 
 def test_content_is_held_in_groups_of_bounded_size():
     large = content.GROUP_BYTES // 2 + 1
-    rows = [Wanted(str(at), size, None, False, False) for at, size in enumerate([large, large, 1, 1, 3 * large, 1])]
+    sizes = [large, large, 1, 1, 3 * large, 1]
+    rows = [(Wanted(str(at), size, None, False, False), size) for at, size in enumerate(sizes)]
 
     divided = list(groups(rows))
 
     assert [[one.path for one in group] for group in divided] == [["0"], ["1", "2", "3"], ["4"], ["5"]]
-    assert [len(group) for group in groups([Wanted("x", 0, None, False, False)] * 600)] == [256, 256, 88]
+    many = [(Wanted("x", 0, None, False, False), 0)] * 10_000
+    assert [len(group) for group in groups(many)] == [4096, 4096, 1808]
     assert list(groups([])) == []
 
 

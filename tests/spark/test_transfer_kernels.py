@@ -17,33 +17,43 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pyarrow import parquet
 
-from bayou.core.errors import CannotConnect, DeadlinePassed, DeleteFailed, NotFound, SparkFailed, TreeError, Unavailable
+from bayou.core.errors import (
+    CannotConnect,
+    DeadlinePassed,
+    DeleteFailed,
+    NotFound,
+    SparkFailed,
+    TreeError,
+    Unavailable,
+)
 from bayou.core.ids import ulid
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Requests, Stored
+from bayou.packs.write import PACK_BYTES
 from bayou.spark.arrow import entries_to_batch
+from bayou.spark.division import divide
 from bayou.spark.kernels import transfer
 from bayou.spark.kernels.plan import Kept
 from bayou.spark.kernels.transfer import (
     DownloadResults,
     Downloads,
+    QueuedUpload,
     Reports,
     TransferRow,
     UploadResults,
     Uploads,
     outcomes,
+    queued_to_batch,
     report_done,
     result_rows,
     task_error,
     to_batches,
     to_rows,
     upload_row,
-    uploads_to_batch,
 )
-from bayou.spark.transfer import divide
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
 from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload, raise_if_down
@@ -76,14 +86,18 @@ class Place:
     def staged(self) -> set[Path]:
         return {path for path in self.staging.rglob("*") if path.is_file()}
 
-    def upload(self, uploads: list[Upload]) -> list[TransferRow]:
-        return rows_of(Uploads(self.recipe, self.tree)([uploads_to_batch(uploads)]))
+    def upload(self, uploads: list[Upload], *, packed: bool = False, pack_size: int = PACK_BYTES) -> list[TransferRow]:
+        return rows_of(Uploads(self.recipe, self.tree, pack_size)([queued(uploads, packed=packed)]))
 
     def download(self, entries: list[Entry]) -> list[TransferRow]:
         return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
 
 
 T = TypeVar("T")
+
+
+def queued(uploads: list[Upload], *, packed: bool = False) -> pyarrow.RecordBatch:
+    return queued_to_batch([QueuedUpload(one, packed) for one in uploads])
 
 
 def completed(found: Iterable[Any], kind: type[T]) -> list[T]:
@@ -132,9 +146,10 @@ def test_an_upload_gives_the_results_of_the_point_way(place, uploads):
 
     assert {place.object_of(one).read_bytes() for one in uploads} == {b"x" * at for at in range(40)}
     results = completed(outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store), Upload)
-    again = ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging))
+    again = ThreadTransfer(place.store, place.tree, StagingArea(place.tree, place.staging), PACK_BYTES)
     assert {one.path: one.stored.etag is not None for one in results} == {
-        one.path: one.stored.etag is not None for one in completed(again.upload(uploads, len(uploads)), Upload)
+        one.path: one.stored.etag is not None
+        for one in completed(filter(None, again.upload(uploads, len(uploads))), Upload)
     }
     assert {(one.path, one.push, one.size, one.sha256, one.gc) for one in results} == {
         (one.path, one.push, one.size, one.sha256, one.gc) for one in uploads
@@ -193,13 +208,13 @@ def test_what_is_appended_meanwhile_is_not_looked_at(place, uploads):
 
 def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_them(place, monkeypatch):
     opened: dict[str, bool] = {}
-    as_it_is = executor._open_regular
+    as_it_is = executor.open_regular
 
     def watched(path: str, flags: int) -> int:
-        opened[Path(path).name] = threading.current_thread() is threading.main_thread()
+        opened[Path(path).name] = threading.current_thread().name == "bayou-uploads"
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(executor, "_open_regular", watched)
+    monkeypatch.setattr(executor, "open_regular", watched)
     uploads = [
         place.write(f"files/{size}", b"x" * size)
         for size in (1, executor._SMALL_BYTES, executor._SMALL_BYTES + 1, 1 << 20)
@@ -217,22 +232,22 @@ def test_small_files_are_opened_by_one_thread_and_large_ones_by_whoever_sends_th
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
-    by_main: list[bool] = []
-    as_it_is = executor._open_regular
+    by_one: list[bool] = []
+    as_it_is = executor.open_regular
 
     def watched(path: str, flags: int) -> int:
-        by_main.append(threading.current_thread() is threading.main_thread())
+        by_one.append(threading.current_thread().name == "bayou-uploads")
         return as_it_is(path, flags)
 
-    monkeypatch.setattr(executor, "_open_regular", watched)
+    monkeypatch.setattr(executor, "open_regular", watched)
     monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
     uploads = [place.write(f"files/{at}", b"x") for at in range(executor._SAMPLE + 20)]
 
     rows = place.upload(uploads)
 
     assert by_path(rows) == dict.fromkeys((one.path for one in uploads), "done")
-    assert by_main.count(True) == (executor._SAMPLE if slow else len(uploads))
-    assert len(by_main) == len(uploads), "a file was opened twice"
+    assert by_one.count(True) == (executor._SAMPLE if slow else len(uploads))
+    assert len(by_one) == len(uploads), "a file was opened twice"
 
 
 def test_what_is_wrong_with_one_path_is_told_beside_the_others(place, uploads):
@@ -326,7 +341,7 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
 
 def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
-    rows = rows_of(Uploads(place.recipe, place.tree, 0.0)([uploads_to_batch(uploads)]))
+    rows = rows_of(Uploads(place.recipe, place.tree, PACK_BYTES, 0.0)([queued(uploads)]))
 
     assert by_path(rows) == {}
     with pytest.raises(DeadlinePassed):
@@ -379,18 +394,25 @@ def test_each_path_comes_once_however_often_it_is_told(place):
 
 
 TEXTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NUMBERS = st.none() | st.integers(0, 2**62)
 ROWS = st.builds(
     TransferRow,
     st.sampled_from(["done", "nothing", "failed"]),
     TEXTS,
+    NUMBERS,
     st.none() | st.binary(max_size=32),
     TEXTS,
     TEXTS,
+    st.none() | st.booleans(),
+    TEXTS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
     TEXTS,
     TEXTS,
     TEXTS,
     TEXTS,
-    st.none() | st.integers(0, 2**62),
+    NUMBERS,
 )
 
 
@@ -401,9 +423,7 @@ def test_rows_cross_as_they_are(some):
         assert rows_of(to_batches(some)) == some
 
 
-DONE = st.tuples(TEXTS, st.none() | st.binary(max_size=32), TEXTS, TEXTS, TEXTS).map(
-    lambda some: TransferRow("done", *some)
-)
+DONE = ROWS.map(lambda row: row._replace(outcome="done", code=None, message=None, hint=None, requests=None))
 
 
 @given(st.lists(DONE, max_size=20), st.lists(st.integers(0, 200), max_size=4))
@@ -488,7 +508,7 @@ SIZES = st.lists(st.integers(0, 1 << 20) | st.sampled_from([0, 5000, 1 << 30, 1 
 
 @given(SIZES, st.integers(1, 40))
 def test_no_task_has_much_more_to_do_than_another(sizes, most):
-    task_of = divide(sizes, most)
+    task_of = divide([size + REQUEST for size in sizes], most)
 
     loads = [0] * (max(task_of) + 1)
     for task, size in zip(task_of, sizes, strict=True):
@@ -503,7 +523,7 @@ def test_no_task_has_much_more_to_do_than_another(sizes, most):
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 16), st.integers(1, 40))
 def test_files_of_one_size_are_spread_by_their_number(count, size, most):
-    task_of = divide([size] * count, most)
+    task_of = divide([size + REQUEST] * count, most)
 
     numbers = [task_of.count(task) for task in range(max(task_of) + 1)]
     assert max(numbers) - min(numbers) <= 1
@@ -511,7 +531,7 @@ def test_files_of_one_size_are_spread_by_their_number(count, size, most):
 
 @given(st.lists(st.integers(0, 1 << 16), min_size=40, max_size=500), st.integers(1, 16))
 def test_neighbours_stay_together(sizes, most):
-    task_of = divide(sizes, most)
+    task_of = divide([size + REQUEST for size in sizes], most)
 
     assert len(list(groupby(task_of))) == max(task_of) + 1
 
@@ -521,7 +541,7 @@ def test_a_huge_file_is_the_first_task_and_alone(sizes, most, data):
     at = data.draw(st.integers(0, len(sizes)))
     sizes.insert(at, 1 << 40)
 
-    task_of = divide(sizes, most)
+    task_of = divide([size + REQUEST for size in sizes], most)
 
     assert task_of[at] == 0
     assert task_of.count(0) == 1

@@ -61,8 +61,8 @@ class AtOnce:
     expected: deque[dict[str, tuple[Entry, Downloaded | Failure]]] = field(default_factory=deque)
     brought: list[Path] = field(default_factory=list)
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
-        done = list(self.mover.upload(uploads, count))
+    def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> UploadResults:
+        done = list(self.mover.upload(uploads, count, packed))
         return (one for one in done)
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 
 import bayou.objectstore.open as store_open
 from bayou.core.ids import ulid
-from bayou.objectstore import Store, open_store
+from bayou.objectstore import Store, keys, open_store
 from bayou.objectstore.backends.directory import LocalTransport
+from bayou.packs.archive import LIST_NAME
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
@@ -24,6 +27,17 @@ from bayou_testing.proxy import HttpProxy
 from bayou_testing.s3 import S3Endpoint
 from tests import api
 from tests.trusting import trust
+
+OBJECTS = "/~[0-9A-Z]{26}/"
+"""Matches the key of a file that is an object of its own."""
+
+UPLOADS = rf"{OBJECTS}|\.bayou/packs/"
+"""Matches the key of every object that has files of a push: of one file, or a pack."""
+
+
+def is_payload(path: str) -> bool:
+    """Whether a key, or the path of a request, is of content: of files of a push, or of a discovered file."""
+    return ".bayou/" not in path or ".bayou/packs/" in path
 
 
 @dataclass
@@ -110,7 +124,25 @@ class Team:
         return {meta.key: meta.size for page in self.store(namespace).list() for meta in page}
 
     def payload_keys(self) -> set[str]:
+        """The keys of files that are objects of their own, and of everything that is not Bayou's."""
         return {key for key in self.keys() if not key.startswith(".bayou/")}
+
+    def packs(self, namespace: str | None = None) -> set[str]:
+        """The names of all packs."""
+        return {name for key in self.keys(namespace) if (name := keys.parse_pack(key)) is not None}
+
+    def uploads(self, namespace: str | None = None) -> list[str]:
+        """The path of every file that pushes have left in the store, named by the index or not, in order.
+
+        A path is there once for every object and every pack that has it.
+        """
+        found = [keys.parse_payload(key).path for key in self.keys(namespace) if re.search(OBJECTS, key)]
+        for name in self.packs(namespace):
+            fetched = self.store(namespace).get(keys.pack(name))
+            assert fetched is not None
+            with zipfile.ZipFile(io.BytesIO(bytes(fetched.data))) as archive:
+                found += [member for member in archive.namelist() if member != LIST_NAME]
+        return sorted(found)
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +154,14 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("bayou.sync.bulk.Bulk.run", start)
     monkeypatch.setattr("bayou.engine.select.spark_engine", start)
+
+
+@pytest.fixture(params=["packs", "objects"])
+def both_ways(request: pytest.FixtureRequest) -> str:
+    """Run a test twice: small files travel in packs, and each as an object of its own, as large ones always do."""
+    if request.param == "objects":
+        request.getfixturevalue("loose_objects")
+    return str(request.param)
 
 
 @pytest.fixture

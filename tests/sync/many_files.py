@@ -11,7 +11,6 @@ from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team
 
 THREADS = 8
-UPLOADS = "/~[0-9A-Z]{26}/"
 SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in range(200)}
 
 

@@ -36,6 +36,7 @@ def bayou(clone: Clone, *arguments: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_f101_uploads_that_were_refused_are_named_and_the_rest_is_committed(s3_team: Team, proxy: HttpProxy) -> None:
     a = s3_team.clone("a")
     a.write("files/first", "so that there is a head")
@@ -71,6 +72,7 @@ def test_f102_warnings_are_part_of_the_one_document(s3_team: Team, proxy: HttpPr
     assert errors == ""
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_f085_passing_trouble_does_not_fail_a_push_of_many_files(s3_team: Team, proxy: HttpProxy) -> None:
     a = s3_team.clone("a")
     a.write_all({f"files/{number:03}": b"x" * 100 for number in range(100)})
@@ -120,6 +122,7 @@ def test_f096_expired_credentials_come_first_and_nothing_is_changed(s3_team: Tea
     assert a.push().pushed.files == 1
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_credentials_that_expire_in_the_middle_of_a_push_lose_nothing(s3_team: Team, proxy: HttpProxy) -> None:
     a = s3_team.clone("a")
     a.write("files/first", "1")

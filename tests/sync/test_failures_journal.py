@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import StateError, UsageError
-from bayou.index.head import read_head
-from bayou.index.node_store import StoreNodes
-from bayou.index.tree import IndexTree, find
 from bayou.repo import init_repo, open_repo
 from bayou.state.database import Database
 from bayou.sync.service import Datastore
@@ -20,7 +17,8 @@ from bayou_testing.faults import Hold, Rule
 from bayou_testing.proxy import HttpProxy
 from tests import api
 from tests.sync import children
-from tests.sync.conftest import Clone, Team
+from tests.sync.conftest import UPLOADS, Clone, Team
+from tests.sync.indexes import entries_of, read_entry
 from tests.trusting import trust
 
 RAW = "data/t/m/n/1/raw"
@@ -161,6 +159,7 @@ def test_f037_a_report_that_is_written_after_a_push_goes_with_the_next(team: Tea
     assert fresh(team) == {record: b"status: succeeded", "outputs/t/m/report.yaml": b"report"}
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_f038_a_file_that_is_appended_to_all_through_a_push_is_pushed_as_it_was(
     s3_team: Team, proxy: HttpProxy
 ) -> None:
@@ -172,7 +171,7 @@ def test_f038_a_file_that_is_appended_to_all_through_a_push_is_pushed_as_it_was(
         program.tree.append(RAW, b"line 2\n")
         for number in (3, 4):
             upload = Hold(threading.Event())
-            proxy.faults.add(Rule(upload, method="PUT", path="/raw$", nth=1))
+            proxy.faults.add(Rule(upload, method="PUT", path=UPLOADS, nth=1))
             reports: list[Any] = []
             push = threading.Thread(target=lambda into=reports: into.append(a.push(walk=False)))
             push.start()
@@ -183,14 +182,10 @@ def test_f038_a_file_that_is_appended_to_all_through_a_push_is_pushed_as_it_was(
             assert (reports[0].exit_code, reports[0].pushed.files) == (0, 1)
             assert a.status().journal_paths == 1
             store = s3_team.store()
-            seen = read_head(store)
-            assert seen is not None
-            entry = find(IndexTree(StoreNodes(store), seen.head.root), RAW)
-            assert entry is not None
-            stored = store.get(entry.key)
-            assert stored is not None
-            assert hashlib.sha256(stored.data).digest() == entry.sha256
-            assert bytes(stored.data).count(b"\n") == number - 1
+            entry = entries_of(store)[RAW]
+            stored = read_entry(store, entry)
+            assert hashlib.sha256(stored).digest() == entry.sha256
+            assert stored.count(b"\n") == number - 1
         stream.done()
     last = a.sync()
     assert (last.pushed.files, last.conflicts) == (1, [])

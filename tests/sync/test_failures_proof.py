@@ -21,17 +21,16 @@ from bayou.state.database import Database
 from bayou_testing.proxy import HttpProxy
 from tests import api
 from tests.maintenance.setups import newcomer, set_up
-from tests.sync.conftest import Clone, Team
+from tests.sync.conftest import UPLOADS, Clone, Team, is_payload
 from tests.sync.indexes import entries_of, head_of
 
 HEAD = r"head\.json$"
-UPLOADS = "/~[0-9A-Z]{26}/"
 TWENTY = {f"data/t/m/n{number:02}/1/raw": f"content {number}".encode() for number in range(20)}
 
 
 def payload(proxy: HttpProxy, method: str) -> int:
     """Count the requests about payload."""
-    return sum("/.bayou/" not in row.path and "list-type" not in row.query for row in proxy.log.rows(method=method))
+    return sum(is_payload(row.path) and "list-type" not in row.query for row in proxy.log.rows(method=method))
 
 
 def reconfigure(clone: Clone, pattern: str, by: str) -> None:
@@ -280,7 +279,7 @@ def test_f018_what_is_known_of_one_store_is_not_applied_to_another(
     assert a.files == thirty
     assert report.pulled.deleted == 0
     assert len(report.untracked) == 30
-    assert not elsewhere.payload_keys()
+    assert not elsewhere.uploads()
     a.reopen()
     proxy.log.clear()
     back = a.sync()

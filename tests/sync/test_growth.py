@@ -33,12 +33,38 @@ class Together(LocalTransport):
         return super().put(key, *args, **kwargs)
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_f124_payload_and_index_nodes_are_written_side_by_side(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = team.clone("a")
     clone.write_all({f"data/t/m{number}/n/1/raw": b"%d" % number for number in range(1000)})
     clone.push()
     clone.write_all({f"data/t/m{number}/n/2/raw": b"%d" % number for number in range(1000)})
     meeting = {r"/~": threading.Barrier(32), r"\.bayou/nodes/": threading.Barrier(2)}
+
+    met = let_meet(monkeypatch, meeting)
+
+    assert clone.push().pushed.files == 1000
+    assert met == set(meeting)
+
+
+def test_a_pack_and_the_nodes_that_name_its_files_are_written_side_by_side(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three round trips push a file: the head; pack and nodes; the swap."""
+    clone = team.clone("a")
+    clone.write("data/t/m/n/1/raw", "1")
+    clone.push()
+    clone.write("data/t/m/n/2/raw", "2")
+    both = r"\.bayou/(packs|nodes)/"
+
+    met = let_meet(monkeypatch, {both: threading.Barrier(2)})
+
+    assert clone.push().pushed.files == 1
+    assert met == {both}
+
+
+def let_meet(monkeypatch: pytest.MonkeyPatch, meeting: dict[str, threading.Barrier]) -> set[str]:
+    """Make directory stores wait for writes of these kinds; return the kinds that have met, as they do."""
     met: set[str] = set()
 
     def connect(place: Any, _: Any) -> FaultyTransport:
@@ -47,9 +73,7 @@ def test_f124_payload_and_index_nodes_are_written_side_by_side(team: Team, monke
         return FaultyTransport(transport)
 
     monkeypatch.setitem(store_open._BUILT_IN, "file", connect)
-
-    assert clone.push().pushed.files == 1000
-    assert met == set(meeting)
+    return met
 
 
 def test_f126_a_mark_costs_the_same_however_many_came_before(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:

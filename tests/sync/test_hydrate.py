@@ -78,6 +78,7 @@ def test_asking_for_what_nobody_has_is_an_error(lazy: Clone) -> None:
     assert api.hydrate(lazy.repo, "files/raw").files == 0
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_hydrating_costs_one_request_a_file(s3_team: Team, proxy: HttpProxy) -> None:
     stocked(s3_team)
     lazy = s3_team.clone("lazy", hydrate="lazy")
@@ -85,6 +86,16 @@ def test_hydrating_costs_one_request_a_file(s3_team: Team, proxy: HttpProxy) -> 
     proxy.log.clear()
     assert api.hydrate(lazy.repo, "one").files == 2
     assert [row.method for row in proxy.log.rows()] == ["GET", "GET"]
+
+
+def test_hydrating_files_that_lie_together_costs_one_request(s3_team: Team, proxy: HttpProxy) -> None:
+    stocked(s3_team)
+    lazy = s3_team.clone("lazy", hydrate="lazy")
+    lazy.sync()
+    proxy.log.clear()
+    assert api.hydrate(lazy.repo, "one").files == 2
+    assert [row.method for row in proxy.log.rows()] == ["GET"]
+    assert lazy.files == {**METAS, **REST, **{path: data for path, data in RAWS.items() if "/one/" in path}}
 
 
 def test_what_was_hydrated_follows_the_store_like_any_other_file(team: Team, lazy: Clone) -> None:

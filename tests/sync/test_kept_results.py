@@ -54,6 +54,7 @@ def staged(clone: Clone) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_there(
     team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_f086_a_pull_that_runs_out_of_time_keeps_what_came_and_goes_on_from_ther
     assert here.files == there.files
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_f086_a_push_that_runs_out_of_time_does_not_send_again_what_arrived(
     there: Clone, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def test_f086_a_push_that_runs_out_of_time_does_not_send_again_what_arrived(
     assert len(team.payload_keys()) == len(FILES)
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_a_pull_that_is_interrupted_keeps_what_came(team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     there.push()
     here = team.clone("here")
@@ -109,6 +112,7 @@ def test_a_pull_that_is_interrupted_keeps_what_came(team: Team, there: Clone, mo
     assert here.files == there.files
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_full_disk_leaves_no_half_of_a_download(team: Team, there: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     there.push()
     here = team.clone("here")
@@ -169,6 +173,7 @@ RESUMED = {f"files/{number:03}": b"%04d" % number * 500 for number in range(300)
 RESUMED_BYTES = sum(map(len, RESUMED.values()))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_resumed_push_reports_files_and_bytes_of_one_and_the_same_work(team: Team) -> None:
     a = team.clone("a")
     a.write_all(RESUMED)

@@ -1,4 +1,7 @@
-"""Many small files, more than there are connections: each arrives once, is counted, and fails alone."""
+"""Many files, each an object of its own, more than there are connections: each arrives once, is counted, fails alone.
+
+`test_packs.py` does the same to packs.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from bayou.sync.transfer.executor import Upload, send_all
 from bayou_testing.faults import Fail, LoseResponse, Reset, Rule, Silent
 from bayou_testing.proxy import HttpProxy
 from tests import api
-from tests.sync.conftest import Clone, Team
+from tests.sync.conftest import OBJECTS, Clone, Team
 from tests.sync.indexes import entries_of
-from tests.sync.many_files import SMALL, THREADS, UPLOADS, a, few_connections, pull_fresh
+from tests.sync.many_files import SMALL, THREADS, a, few_connections, pull_fresh
 from tests.sync.test_failures_errors import DENIED, bayou
 
 __all__ = ["a", "few_connections"]
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("loose_objects")]
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 OTHERS = {"files/empty": b"", "files/limit": b"x" * (1 << 16), "files/more": b"y" * ((1 << 16) + 1)}
@@ -43,7 +46,7 @@ def test_everything_arrives_and_is_counted(s3_team: Team, a: Clone, proxy: HttpP
     a.write_all(files)
     pushed = a.push()
     assert (pushed.exit_code, pushed.pushed.files, pushed.failed) == (0, len(files), [])
-    assert proxy.log.count(method="PUT", path=UPLOADS) == len(SMALL) + 3 + 2, "and that is all: the largest has 2 parts"
+    assert proxy.log.count(method="PUT", path=OBJECTS) == len(SMALL) + 3 + 2, "and that is all: the largest has 2 parts"
     counted(pushed, proxy)
 
     proxy.log.clear()
@@ -83,12 +86,12 @@ def test_f010_an_upload_whose_answer_is_lost_goes_to_the_same_key(
     s3_team: Team, a: Clone, proxy: HttpProxy, fault: Any, nth: int
 ) -> None:
     a.write_all(SMALL)
-    rule = Rule(fault, method="PUT", path=UPLOADS, nth=nth)
+    rule = Rule(fault, method="PUT", path=OBJECTS, nth=nth)
     proxy.faults.add(rule)
     report = a.push()
     assert proxy.faults.applied(rule) == 1
     assert (report.exit_code, report.pushed.files) == (0, len(SMALL))
-    rows = proxy.log.rows(method="PUT", path=UPLOADS)
+    rows = proxy.log.rows(method="PUT", path=OBJECTS)
     assert (len(rows), len({row.path for row in rows})) == (len(SMALL) + 1, len(SMALL))
     assert report.requests.put == len(proxy.log.writes())
     assert len(api.log(a.repo, 10)) == 3, "one commit"
@@ -124,7 +127,7 @@ def test_f101_uploads_that_were_refused_are_named_and_not_sent_again(s3_team: Te
     proxy.faults.clear()
     proxy.log.clear()
     assert a.push().pushed.files == 3
-    assert proxy.log.count(method="PUT", path=UPLOADS) == 3
+    assert proxy.log.count(method="PUT", path=OBJECTS) == 3
     assert pull_fresh(s3_team)[1] == a.files
 
 
@@ -132,7 +135,7 @@ def test_f084_a_server_that_never_answers_is_waited_for_no_longer_than_the_deadl
     s3_team: Team, a: Clone, proxy: HttpProxy
 ) -> None:
     a.write_all(SMALL)
-    silent = Rule(Silent(), path=UPLOADS)
+    silent = Rule(Silent(), path=OBJECTS)
     proxy.faults.add(silent)
     # Long enough for every thread to send its request, on a busy machine too.
     code, said, errors = bayou(a, "datastore", "sync", "--push", "--timeout", "5")
@@ -156,14 +159,14 @@ def test_f096_credentials_that_expire_on_the_way_are_one_error_and_lose_nothing(
     s3_team: Team, a: Clone, proxy: HttpProxy
 ) -> None:
     a.write_all(SMALL)
-    proxy.faults.add(Rule(Fail(400, EXPIRED), method="PUT", path=UPLOADS, nth=180, times=10_000))
+    proxy.faults.add(Rule(Fail(400, EXPIRED), method="PUT", path=OBJECTS, nth=180, times=10_000))
     with pytest.raises(CredentialsExpired):
         a.push()
     proxy.faults.clear()
     proxy.log.clear()
     assert a.push().pushed.files == len(SMALL)
     # What arrived is known to be there; but for what was under way when the first push ended, and may come in late.
-    assert proxy.log.count(method="PUT", path=UPLOADS) <= len(SMALL) - 179 + 2 * THREADS
+    assert proxy.log.count(method="PUT", path=OBJECTS) <= len(SMALL) - 179 + 2 * THREADS
     assert len(s3_team.payload_keys()) == len(SMALL) + 1, "and the rest went to the same keys"
     assert pull_fresh(s3_team)[1] == a.files
 
@@ -213,7 +216,7 @@ def test_an_object_that_answers_5xx_throughout_fails_alone(
 
 
 @pytest.mark.parametrize("nth", [1, 100])
-@pytest.mark.parametrize("scope", [UPLOADS, None])
+@pytest.mark.parametrize("scope", [OBJECTS, None])
 def test_v12_a_store_that_is_down_ends_a_push_soon_and_with_one_error(
     s3_team: Team, a: Clone, proxy: HttpProxy, nth: int, scope: str | None
 ) -> None:
@@ -237,7 +240,7 @@ def test_v12_a_store_that_is_down_ends_a_pull_soon_and_with_one_error(
     a.write_all(SMALL)
     a.push()
     fresh = s3_team.clone("fresh")
-    down = Rule(Fail(503), method="GET", path=UPLOADS, nth=50, times=100_000)
+    down = Rule(Fail(503), method="GET", path=OBJECTS, nth=50, times=100_000)
     proxy.faults.add(down)
     with pytest.raises(Unavailable):
         fresh.pull()
@@ -249,7 +252,7 @@ def test_v12_a_store_that_is_down_ends_a_pull_soon_and_with_one_error(
 
 def test_v4_one_upload_to_a_store_that_is_down_is_an_error_of_the_command(a: Clone, proxy: HttpProxy) -> None:
     a.write("files/one", "1")
-    upload = Rule(Fail(503), method="PUT", path=UPLOADS)
+    upload = Rule(Fail(503), method="PUT", path=OBJECTS)
     proxy.faults.add(upload)
     report = a.push()
     assert [one.path for one in report.failed] == ["files/one"], "the store answers for its head"

@@ -14,8 +14,8 @@ from bayou_testing.faults import Hold, Rule
 from bayou_testing.proxy import HttpProxy
 from bayou_testing.s3 import S3Endpoint
 from bayou_testing.seaweed import SeaweedServer
-from tests.sync.conftest import Clone, Team
-from tests.sync.many_files import SMALL, UPLOADS, a, few_connections, pull_fresh
+from tests.sync.conftest import OBJECTS, Clone, Team
+from tests.sync.many_files import SMALL, a, few_connections, pull_fresh
 from tests.sync.test_failures_index import in_thread
 from tests.sync.test_unread import at_first_read, lay
 from tests.sync.turns import meanwhile
@@ -25,6 +25,7 @@ __all__ = ["a", "few_connections"]
 pytestmark = pytest.mark.s3
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_file_that_changes_while_others_go_up_is_not_sent_half(
     s3_team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, after: bool
@@ -41,6 +42,7 @@ def test_a_file_that_changes_while_others_go_up_is_not_sent_half(
     assert pull_fresh(s3_team)[1] == a.files
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("change", ["rewrite", "append", "remove", "link"])
 def test_a_file_that_changes_between_its_look_and_its_upload_is_not_sent_half(
     s3_team: Team, a: Clone, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: str
@@ -67,6 +69,7 @@ def test_a_file_that_changes_between_its_look_and_its_upload_is_not_sent_half(
         assert pull_fresh(s3_team)[1] == a.files
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_a_server_that_is_killed_on_the_way_has_what_it_said_it_has(tmp_path: Path, s3_env: S3Endpoint) -> None:
     with SeaweedServer(tmp_path / "seaweed") as server, HttpProxy(server.host, server.port) as between:
         server.create_bucket("sync-tests")
@@ -76,7 +79,7 @@ def test_a_server_that_is_killed_on_the_way_has_what_it_said_it_has(tmp_path: Pa
         a.push()
         a.write_all(SMALL)
         hold = Hold(threading.Event())
-        between.faults.add(Rule(hold, method="PUT", path=UPLOADS, nth=100, times=10_000))
+        between.faults.add(Rule(hold, method="PUT", path=OBJECTS, nth=100, times=10_000))
 
         def fail() -> bool:
             with pytest.raises(BayouError):

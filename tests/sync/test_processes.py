@@ -17,10 +17,10 @@ import pytest
 
 from bayou.core.ids import ulid
 from bayou.index.node_store import NodeFiles
-from bayou.sync.plan import remote_snapshot
 from bayou_testing.s3 import S3Endpoint
 from bayou_testing.seaweed import SeaweedServer, weed_program
 from tests.sync.conftest import Team
+from tests.sync.indexes import create_index
 from tests.sync.processes.forkserver import ForkServer
 from tests.sync.processes.rounds import NAMES, SEED, Round, Tally
 from tests.sync.simulation.places import quick_directory
@@ -60,7 +60,7 @@ def play_on_directories(servers: list[ForkServer], seeds: list[str]) -> Tally:
 def s3_round(endpoint: S3Endpoint, directory: Path, seed: str, tally: Tally, *, forgiving: bool = False) -> Round:
     """Return a round on a new store; its head is made first, since the proof that S3 races well takes its time."""
     team = Team(directory, f"s3://{BUCKET}/{ulid()}", {"endpoint": endpoint.url})
-    remote_snapshot.create_index(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
+    create_index(team.store(), NodeFiles(directory / "nodes"), "nobody@nowhere")
     return Round(team, seed, tally, environment=endpoint.env(), forgiving=forgiving, slow=1.0)
 
 

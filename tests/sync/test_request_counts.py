@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
@@ -13,23 +14,30 @@ from bayou.index.head import create_head, first_head
 from bayou.index.log import Tally
 from bayou.index.node_store import StoreSink
 from bayou_testing.proxy import HttpProxy
+from tests import api
 from tests.sync.conftest import Clone, Team
 
 pytestmark = pytest.mark.s3
 
 
 def synthetic(team: Team, entries: int) -> int:
-    """Publish an index of so many entries, whose objects nobody will ask for; return its levels."""
+    """Publish an index of so many entries, in packs that are not there; return its levels."""
     store, commit, push = team.store(), ulid(), ulid()
+    packs = [f"{ulid()}-8400000" for _ in range(entries // 1600 + 1)]
     rows = (
         Entry(
             f"data/t/model-{number // 2000:03}/item-{number:06}/1/raw",
             push,
             5_000,
             hashlib.sha256(number.to_bytes(4, "big")).digest(),
-            f'"{number:032x}"',
+            None,
             None,
             1_700_000_000_000 + number,
+            None,
+            packs[number // 1600],
+            (number % 1600) * 5_100 + 80,
+            5_000,
+            0,
         )
         for number in range(entries)
     )
@@ -87,3 +95,58 @@ def test_f122_f123_one_change_costs_the_same_in_a_small_and_in_a_large_store(
     assert proxy.log.count() <= 5 + beyond
     assert not proxy.log.writes(), "V15: a pull writes nothing to the store"
     assert b.files == a.files == {"files/x": b"two" * 500}
+
+
+def tree_of(clone: Clone, files: int) -> None:
+    """Put files of 5 KB into the tree by hand, two to a version, as records are."""
+    block = os.urandom(10_000)
+    for number in range(files):
+        item = number // 2
+        path = clone.repo.tree_root / f"data/bench/m{item % 50}/n{item}/1/{('raw', 'metadata.yaml')[number % 2]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(number.to_bytes(8, "big") + block[number % 5000 : number % 5000 + 4992])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("entries", [1_000, 100_000])
+def test_ten_thousand_new_files_are_pushed_and_cloned_with_forty_requests_each(
+    s3_team: Team, proxy: HttpProxy, entries: int
+) -> None:
+    synthetic(s3_team, entries)
+    a, b = lazy(s3_team, "a"), lazy(s3_team, "b")
+    tree_of(a, 10_000)
+    proxy.log.clear()
+
+    report = a.push(adopt=True)
+
+    assert report.pushed.files == 10_000
+    assert len(proxy.log.rows(method="PUT")) <= 40
+    assert len(proxy.log.rows(method="PUT", path=r"/packs/")) <= 7
+    assert not proxy.log.rows(method="PUT", path=r"/data/"), "no file is an object of its own"
+
+    proxy.log.clear()
+    pulled = b.pull()
+    api.hydrate(b.repo, "data/bench")
+    assert pulled.pulled.files + len(list((b.repo.tree_root / "data/bench").rglob("raw"))) >= 10_000
+    assert len(proxy.log.rows(method="GET")) <= 40
+    assert not proxy.log.writes(), "V15"
+    wanted = {path: data for path, data in a.files.items() if path.startswith("data/bench/")}
+    assert {path: data for path, data in b.files.items() if path.startswith("data/bench/")} == wanted
+
+
+@pytest.mark.parametrize("entries", [1_000, 100_000])
+def test_one_changed_file_is_pushed_with_five_requests_and_pulled_with_four(
+    s3_team: Team, proxy: HttpProxy, entries: int
+) -> None:
+    synthetic(s3_team, entries)
+    a, b = lazy(s3_team, "a"), lazy(s3_team, "b")
+    a.write("files/x", "one")
+    a.sync()
+    b.sync()
+    a.write("files/x", "two")
+    proxy.log.clear()
+    assert a.push(walk=False).pushed.files == 1
+    assert proxy.log.count() <= 5
+    proxy.log.clear()
+    assert b.pull(walk=False).pulled.files == 1
+    assert proxy.log.count() <= 4

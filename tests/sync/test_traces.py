@@ -24,11 +24,10 @@ from bayou_testing.faults import Hold, Rule
 from bayou_testing.faulty import Crash, Fault, crash
 from bayou_testing.proxy import HttpProxy
 from tests import api
-from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.conftest import UPLOADS, Clone, Team, Wire
 from tests.sync.turns import meanwhile
 
 X = "files/x"
-UPLOAD = "/~[0-9A-Z]{26}/"
 HEAD = r"head\.json$"
 
 
@@ -65,9 +64,10 @@ def b(team: Team, a: Clone) -> Clone:
     return clone
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t1_a_push_that_dies_after_its_upload_has_destroyed_nothing(team: Team, a: Clone, b: Clone, wire: Wire) -> None:
     a.write(X, "11")
-    wire.cut(Fault("put", UPLOAD, nth=1, when="after", error=crash))
+    wire.cut(Fault("put", UPLOADS, nth=1, when="after", error=crash))
     killed(a.push)
     wire.cut()
     shutil.rmtree(a.repo.root)
@@ -78,6 +78,7 @@ def test_t1_a_push_that_dies_after_its_upload_has_destroyed_nothing(team: Team, 
     assert check(c).leftovers == 1
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t2_an_upload_that_stalls_is_nobodys_debris(s3_team: Team, proxy: HttpProxy) -> None:
     a, b = s3_team.clone("a"), s3_team.clone("b")
     a.write(X, "1")
@@ -101,6 +102,7 @@ def test_t2_an_upload_that_stalls_is_nobodys_debris(s3_team: Team, proxy: HttpPr
     check(b)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t2_a_swap_that_lands_after_its_owners_death_finds_its_own_bytes(
     team: Team, a: Clone, b: Clone, wire: Wire
 ) -> None:
@@ -115,12 +117,13 @@ def test_t2_a_swap_that_lands_after_its_owners_death_finds_its_own_bytes(
     check(b)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t3_a_late_or_repeated_delete_hits_nothing_new(team: Team, a: Clone, b: Clone, wire: Wire) -> None:
     a.delete(X)
     a.push()
-    wire.cut(Fault("delete", UPLOAD, nth=1, error=crash))
+    wire.cut(Fault("delete", UPLOADS, nth=1, error=crash))
     killed(lambda: collect(a))
-    late = wire.sent("delete", UPLOAD)[-1].split(" ")
+    late = wire.sent("delete", UPLOADS)[-1].split(" ")
     wire.cut()
     b.sync()
     b.write(X, "1")
@@ -133,6 +136,7 @@ def test_t3_a_late_or_repeated_delete_hits_nothing_new(team: Team, a: Clone, b: 
     assert c.files == {X: b"1"}
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
     team: Team, a: Clone, b: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_t4_a_repair_whose_listing_is_old_drops_nothing_and_brings_nothing_back(
     assert c.files == b.files
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("lost", ["answer", "process"])
 def test_t5_a_commit_whose_outcome_was_not_recorded_is_settled_first(
     team: Team, a: Clone, b: Clone, wire: Wire, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -191,6 +196,7 @@ def test_t5_a_commit_whose_outcome_was_not_recorded_is_settled_first(
     assert read_head(team.store()).head.root is None
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t6_what_is_written_during_an_upload_is_no_conflict_with_oneself(
     team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,15 +337,17 @@ def test_t12_a_node_that_a_collector_is_about_to_delete_is_never_used_again(
 
 
 def test_t13_what_a_collector_took_from_a_slow_push_is_uploaded_again(
-    team: Team, a: Clone, b: Clone, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    both_ways: str, team: Team, a: Clone, b: Clone, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a.write_all({X: b"11", "files/y": b"y"})
+    wire.seen.clear()
     taken = []
-    meanwhile(monkeypatch, commit, "commit", lambda: taken.append(collect(b)))
+    meanwhile(monkeypatch, commit, "_swap", lambda: taken.append(collect(b)))  # once everything has arrived
     report = a.push()
-    assert taken[0].leftovers_deleted == 2
-    uploads = wire.sent("put", "/~[0-9A-Z]{26}/[xy]$")
-    assert len(set(uploads)) == len(uploads) == 4  # 11 and y, twice, under keys of their own
+    objects = 1 if both_ways == "packs" else 2
+    assert taken[0].leftovers_deleted == objects
+    uploads = wire.sent("put", UPLOADS)
+    assert len(set(uploads)) == len(uploads) == 2 * objects  # 11 and y, twice, under keys of their own
     assert (report.pushed.files, report.exit_code) == (2, 0)
     check(b)
     c = team.clone("c")
@@ -347,6 +355,7 @@ def test_t13_what_a_collector_took_from_a_slow_push_is_uploaded_again(
     assert c.files == {X: b"11", "files/y": b"y"}
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_t13_what_a_collector_took_from_a_dead_push_is_uploaded_again(
     team: Team, a: Clone, b: Clone, wire: Wire
 ) -> None:

@@ -15,6 +15,7 @@ from bayou.sync.transfer import apply, executor
 from bayou_testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
+from tests.sync.turns import meanwhile
 
 V = "data/t/m/n/1"
 RAW, META, NOTE = f"{V}/raw", f"{V}/metadata.yaml", f"{V}/note"
@@ -151,6 +152,7 @@ def test_equal_changes_on_both_sides_settle_by_themselves(pair: tuple[Clone, Clo
     assert (report.conflicts, report.pushed.files, report.exit_code) == ([], 0, 0)
 
 
+@pytest.mark.usefixtures("loose_objects")
 def test_a_version_of_which_one_file_cannot_be_uploaded_is_not_pushed_at_all(
     team: Team, wire: Wire, pair: tuple[Clone, Clone]
 ) -> None:
@@ -267,26 +269,22 @@ def test_a_push_that_keeps_what_we_deleted_brings_back_the_whole_version(pair: t
     assert version(a) == {RAW: b"raw of b", META: b"meta of b", NOTE: b"note of b"}
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_file_does_not_arrive_in_a_version_that_a_program_is_writing_anew(
     pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
     b.write(NOTE, "note of b")
     b.sync()
-    fetch = executor.fetch
-
-    def meanwhile(*args: Any) -> Any:
-        monkeypatch.undo()
-        a.write_all({RAW: b"raw of a", META: b"meta of a"})  # both were as base has them when the pull looked
-        return fetch(*args)
-
-    monkeypatch.setattr(executor, "fetch", meanwhile)
+    # Both are as base has them when the pull looks.
+    meanwhile(monkeypatch, executor, "fetch_all", lambda: a.write_all({RAW: b"raw of a", META: b"meta of a"}))
     report = a.sync()
 
     assert kept(report) == {RAW: "raw of a", META: "meta of a"}
     assert version(a) == {RAW: b"raw", META: b"meta", NOTE: b"note of b"}
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
     team: Team, wire: Wire, pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +294,7 @@ def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
     b.delete(META)
     b.sync()
     a.write_all({RAW: b"older", META: b"older"})
-    wire.cut(Fault("put", r"\.bayou/", error=lambda: AccessDenied("403")))
+    wire.cut(Fault("put", r"\.bayou/nodes/", error=lambda: AccessDenied("403")))
     with pytest.raises(AccessDenied):
         a.push()  # both are uploaded, and not committed
     wire.cut()

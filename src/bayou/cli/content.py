@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
 
 import click
 
+from bayou.core import limits
 from bayou.core.atomic_file import atomic_file
 from bayou.core.errors import UsageError
 
@@ -81,6 +82,16 @@ def open_text_file(target: Path) -> Iterator[TextIO]:
         stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
         yield stream
         stream.detach()  # flushes, and leaves the file open
+
+
+def text_of(content: BinaryIO, size: int) -> str | None:
+    """Return content for a JSON document: text as a string, None for other or too many bytes."""
+    if size > limits.CONTENT_BYTES:
+        return None
+    try:
+        return content.read().decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def as_json(repository: DataRepository, item: Item) -> object:

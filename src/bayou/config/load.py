@@ -37,13 +37,16 @@ from bayou.core.text import nearest
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "": ("repo_id", "datastore", "sync", "spark"),
     "datastore": ("url", "path", "namespace", "hydrate", "exclude", "options"),
-    "sync": ("timeout", "concurrency", "point_limit"),
+    "sync": ("timeout", "concurrency", "point_limit", "pack_below", "pack_size"),
     "spark": ("remote", "master"),
 }
 _MAX_SECONDS = 7 * 86400
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_CONCURRENCY = 1024
 _MAX_POINTS = 1_000_000
+_LEAST_PACK, _MAX_PACK = 64 << 10, 64 << 20
+_SIZE = re.compile(r"(\d{1,15})\s*([KMG]i?)?B?", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 Number = TypeVar("Number", int, float)
 
@@ -121,6 +124,8 @@ def _sync(table: _Table) -> SyncConfig:
         timeout=table.seconds("timeout", SyncConfig().timeout),
         concurrency=table.whole("concurrency", SyncConfig().concurrency, _MAX_CONCURRENCY),
         point_limit=table.whole("point_limit", 1, _MAX_POINTS) if "point_limit" in table.values else None,
+        pack_below=_pack_below(table.values.get("pack_below", SyncConfig().pack_below), table.where("pack_below")),
+        pack_size=_pack_size(table.values.get("pack_size", SyncConfig().pack_size), table.where("pack_size")),
     )
 
 
@@ -159,6 +164,10 @@ def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         sync = replace(sync, concurrency=concurrency)
     if limit := environ.get("BAYOU_POINT_LIMIT"):
         sync = replace(sync, point_limit=_whole(_number(int, limit), _MAX_POINTS, "BAYOU_POINT_LIMIT"))
+    if below := environ.get("BAYOU_PACK_BELOW"):
+        sync = replace(sync, pack_below=_pack_below(below, "BAYOU_PACK_BELOW"))
+    if size := environ.get("BAYOU_PACK_SIZE"):
+        sync = replace(sync, pack_size=_pack_size(size, "BAYOU_PACK_SIZE"))
     return replace(config, datastore=datastore, sync=sync, spark=_spark_with_environment(config.spark, environ))
 
 
@@ -248,6 +257,26 @@ def _whole(value: object, high: int, where: str) -> int:
     """Return a count from 1 to `high`, or raise `ConfigInvalid`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
         raise ConfigInvalid(f"{where} must be a whole number from 1 to {high}")
+    return value
+
+
+def _pack_below(value: object, where: str) -> int:
+    return _size(value, 0, limits.PACKED_BYTES, where)
+
+
+def _pack_size(value: object, where: str) -> int:
+    return _size(value, _LEAST_PACK, _MAX_PACK, where)
+
+
+def _size(value: object, low: int, high: int, where: str) -> int:
+    """Return a number of bytes, from a number or a text with a unit, or raise `ConfigInvalid`."""
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is not None:
+        value = int(found[1]) * _UNITS[(found[2] or "").lower()]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigInvalid(f"{where} must be a number of bytes", hint='as "256KiB" or 262144')
+    if not low <= value <= high:
+        raise ConfigInvalid(f"{where} must be from {low} to {high} bytes")
     return value
 
 

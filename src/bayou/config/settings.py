@@ -48,12 +48,16 @@ class DatastoreConfig(SelectiveStruct, frozen=True):
 
 
 class SyncConfig(Struct, frozen=True):
-    """Time limit and concurrent requests of a sync, and optionally up to how many files it runs without Spark."""
+    """Time limit, concurrent requests and packs of a sync; optionally, up to how many files it runs without Spark."""
 
     timeout: float = 300.0
     concurrency: int = 64
     point_limit: int | None = None
     """None: `engine.select` decides by measured cost."""
+    pack_below: int = 256 << 10
+    """Files of less than so many bytes are pushed in packs; 0: every file is an object of its own."""
+    pack_size: int = 8 << 20
+    """Bytes after which a pack is complete."""
 
 
 class SparkConfig(SelectiveStruct, frozen=True):

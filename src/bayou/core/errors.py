@@ -58,7 +58,7 @@
     │   └── DeleteFailed            some keys of a batch could not be deleted
     ├── IndexDamaged                the index is damaged (exit 4)
     │   ├── HeadCorrupt             head.json is not a head
-    │   ├── HeadLost                there are objects of pushes, but no head
+    │   ├── HeadLost                there are objects of commits, but no head (P9)
     │   ├── UnknownFormat           written by a newer Bayou (V10)
     │   ├── NodeMissing             an object of a node does not exist
     │   └── NodeDamaged             a node does not match its parent's reference

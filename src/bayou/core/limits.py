@@ -52,6 +52,13 @@ DEFINITION_VALUES = 100_000
 NUMBER_CHARACTERS = 1000
 """The length of a number's text: Python's parsing time grows with its square."""
 
+PACKED_BYTES = 16 * MIB
+"""One file in a pack: a client packs files of less than a megabyte, unless the configuration says otherwise."""
+PACK_BYTES = 256 * MIB
+"""One pack: a client makes packs of some 8 MB, unless the configuration says otherwise."""
+PACK_LIST_BYTES = 64 * MIB
+"""The list of a pack's files, inflated: some 200 bytes for each."""
+
 SIZE_MAX = 1 << 50
 """The size of one object in bytes: a thousand terabytes, more than any store accepts."""
 INT64_MAX = (1 << 63) - 1

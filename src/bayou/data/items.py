@@ -9,7 +9,7 @@ content that is not here, and verifies its SHA-256 at its end.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
@@ -135,6 +135,15 @@ class DataRepository:
         """Return the content of a version, verified by its SHA-256 (`ContentDamaged`)."""
         with self.open(item) as file:
             return file.read()
+
+    def fetch(self, paths: Sequence[str]) -> Mapping[str, str]:
+        """Fetch the content at these paths that is not on this machine, many files with one request.
+
+        Return the reason for each path whose content is damaged. `read` and `open` fetch one file each; offline, they
+        say so.
+        """
+        absent = [path for path in paths if not self._context.tree.exists(path)]
+        return {} if not absent or self._context.repo.offline else self._context.sync.fetch(absent)
 
     def open(self, item: Item) -> BinaryIO:
         """Open the content of a version for reading; its end verifies the SHA-256 (`ContentDamaged`)."""

@@ -2,17 +2,11 @@
 
 `Chunker` decides where nodes end. The rule depends on content only, so one set of entries has one tree, whichever
 client built it.
-
-A tree can also be built in partitions: a worker per partition stores the leaves that its entries determine
-(`chunk_partition`), and the driver joins them (`join_partitions`) without ever holding all entries. A leaf that ends by
-hash ends there whatever comes before it. So a partition knows its leaves from the first such path on; the entries
-before that path, and those after its last complete leaf, are its edges. Edges and leaves of all partitions, in order,
-give the one tree of all entries, wherever the partitions were divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import sha256
 from operator import attrgetter
@@ -20,7 +14,6 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.node import Child, Node, Root, branch, child_of, leaf, root_of
 from bayou.index.tree import NodeSink
@@ -44,21 +37,11 @@ class ChunkParams(Struct, frozen=True):
 SHAPE = ChunkParams()
 FLUSH_EVERY = 64
 """Nodes after which a build stores them: it reads nothing that could still fail, so it need not hold them."""
-_BATCH_ROWS = 8192
-"""Entries of a partition per batch: few enough to hold in memory, enough for a dozen leaves."""
-
-Piece = Child | Sequence[Entry]
-"""A part of a partition: a leaf that is stored, or entries of a leaf whose bounds are not known yet."""
 
 
 def row_key(level: int) -> Callable[[Entry | Child], str]:
     """Return the function for the sort key of a level's rows: an entry's path, a child's first path."""
     return attrgetter("first" if level else "path")
-
-
-def ends_leaf(path: str, shape: ChunkParams = SHAPE) -> bool:
-    """Whether a leaf ends after this path by the hash rule, wherever the leaf began."""
-    return int.from_bytes(sha256(b"\0" + path.encode()).digest()[:8], "big") % shape.leaf_mod == 0
 
 
 class Chunker(Generic[Row]):
@@ -184,56 +167,3 @@ class BranchBuilder:
 
     def _emit(self, level: int, rows: list[Child]) -> None:
         self.take(branch(level, rows))
-
-
-def chunk_partition(entries: Iterable[Entry], sink: NodeSink, shape: ChunkParams = SHAPE) -> Iterator[Piece]:
-    """Yield the pieces of one partition, in order; a leaf is stored before it is yielded.
-
-    `entries` must be sorted by path and unique; else `ValueError`.
-    """
-    source = iter(entries)
-    head: list[Entry] = []
-    for entry in source:
-        head.append(entry)
-        if ends_leaf(entry.path, shape):
-            break
-    if head:
-        yield head
-    made: list[Child] = []
-
-    def emit(rows: list[Entry]) -> None:
-        node = leaf(rows)
-        made.append(child_of(node, sink.save(node)))
-
-    chunker = Chunker[Entry](0, shape, emit)
-    for some in batched(source, _BATCH_ROWS):
-        chunker.feed(some)
-        sink.flush()
-        yield from made
-        made.clear()
-    if chunker.pending:
-        yield chunker.pending
-
-
-def join_partitions(pieces: Iterable[Piece], sink: NodeSink, shape: ChunkParams = SHAPE) -> Root | None:
-    """Build the tree of all partitions from their pieces, which must come in order; return its root, None if empty.
-
-    `ValueError` for pieces that overlap, or for a leaf that does not begin where another ends.
-    """
-    above = BranchBuilder(1, sink, shape)
-    chunker = Chunker[Entry](0, shape, lambda rows: above.take(leaf(rows)))
-    last = ""
-    for piece in pieces:
-        first, end = (piece.first, piece.last) if isinstance(piece, Child) else (piece[0].path, piece[-1].path)
-        if first <= last:
-            raise ValueError(f"pieces must be sorted and apart: {first!r} came after {last!r}")
-        last = end
-        if not isinstance(piece, Child):
-            chunker.feed(piece)
-        elif chunker.pending:
-            raise ValueError(f"the leaf from {first!r} does not begin where another ends")
-        else:
-            above.feed((piece,))
-    if chunker.pending:
-        chunker.close()
-    return above.finish()

@@ -17,7 +17,7 @@ from bayou.core import limits
 from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.core.structs import Malformed, convert, parse
 from bayou.index.entry import Entry
-from bayou.index.head import FORMAT, unknown_format
+from bayou.index.head import FORMAT, check_features, unknown_format
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.log import LogRow
 from bayou.index.node import MAX_LEVEL, Branch, Child, Digest, Leaf, Node, Pointer, Ref, Root, is_name
@@ -125,6 +125,8 @@ def try_load(source: NodeSource, level: int, ref: Ref) -> Node | NodeMissing | N
 
 
 _FORMAT = re.compile(r'"format"\s*:\s*(-?\d+)')
+_FEATURES = re.compile(r'"features"\s*:\s*\[([^\[\]]{0,4000})')
+_NAME = re.compile(r'"([^"\\]{1,64})"')
 _STORE = re.compile(r'"store"\s*:\s*"([0-9A-Za-z-]{1,64})"')
 _SEQ = re.compile(r'"seq"\s*:\s*(\d{1,15})(?!\d)')
 _ROOT = re.compile(r'"root"\s*:\s*(\{[^{}]{1,1000}\})')
@@ -144,11 +146,13 @@ class Salvage(Struct, frozen=True):
 
 
 def salvage(data: bytes, where: str) -> Salvage:
-    """Read the legible parts of a head; `UnknownFormat` if the head claims another format (V10)."""
+    """Read the legible parts of a head; `UnknownFormat` if the head claims another format or feature (V10)."""
     text = data.decode(errors="replace")
     found = _FORMAT.search(text)
     if found is not None and found[1] != str(FORMAT):
         raise unknown_format(where, found[1])
+    features = _FEATURES.search(text)
+    check_features(_NAME.findall(features[1]) if features else None, where)
     store, root, trash = _STORE.search(text), _ROOT.search(text), _TRASH.search(text)
     return Salvage(
         store=store[1] if store else None,

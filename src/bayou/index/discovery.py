@@ -1,4 +1,6 @@
-"""Discovery: list what a store without a head holds, and publish it as the first index.
+"""Discovery: what an object of a store without a head is, and how the first index is published.
+
+The rules are here; `sync.plan.discovery_job` lists a store and applies them.
 
 This module also has the rules of the trash: an index tree of discovered objects that left the index, kept until the
 collector deletes them. The key of an object that Bayou wrote shows that Bayou wrote it. A discovered object has the
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from operator import attrgetter
 
 from msgspec import Struct
 
@@ -25,6 +26,7 @@ from bayou.objectstore import keys
 from bayou.objectstore.transport import ObjectMeta
 
 _OUTSIDE = ("", ".", "..")
+_INSIDE = f"/{keys.INTERNAL}/"
 IN_THE_WAY = "other objects have it as their directory"
 OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
 """The reason for a key that is only counted, and not reported."""
@@ -35,79 +37,6 @@ class Refused(Struct, frozen=True):
 
     key: str
     reason: str
-
-
-class PayloadListing(Struct, frozen=True):
-    """The payload objects of a store, of Bayou and of other writers; refused keys; and the number of other keys."""
-
-    objects: Sequence[ObjectMeta]
-    refused: Sequence[Refused]
-    ignored: int
-
-
-class Discovery(Struct, frozen=True):
-    """The entries of a listing, sorted by path; refused keys; and the number of other keys."""
-
-    entries: Sequence[Entry]
-    refused: Sequence[Refused]
-    ignored: int
-
-
-class Discovered(Struct, frozen=True):
-    """The tree of a discovery. `refused` are the first of the refused keys, `refusals` is their number in all."""
-
-    root: Root | None
-    refused: Sequence[Refused]
-    refusals: int
-    ignored: int
-
-
-class TooMany(Exception):
-    """The store has more objects than the caller's limit."""
-
-
-def discover(store: ReadableStore, *, limit: int | None = None) -> Discovery:
-    """List a store without a head and return the entries of its payload. Nothing is written (V15).
-
-    A failed listing is raised, never taken for an empty listing (V4). Objects of pushes show that there is, or was, a
-    head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not. `TooMany`, as early as possible, if
-    there are more than `limit` objects.
-    """
-    listing = list_payload(store, limit=limit)
-    entries: dict[str, Entry] = {}
-    for meta in listing.objects:
-        entry = entry_of(meta)
-        if entry.push is not None:
-            raise head_lost(store, meta.key)
-        entries[entry.path] = entry
-    refused = [*listing.refused]
-    for path in directories(entries) & entries.keys():
-        del entries[path]
-        refused.append(Refused(path, IN_THE_WAY))
-    return Discovery(
-        [entries[path] for path in sorted(entries)], sorted(refused, key=attrgetter("key")), listing.ignored
-    )
-
-
-def list_payload(store: ReadableStore, *, limit: int | None = None) -> PayloadListing:
-    """List a store and return its payload: objects at plain paths, and objects of pushes. Nothing is written (V15)."""
-    found, ignored = _list(store, limit)
-    objects: dict[str, ObjectMeta] = {}
-    refused: list[Refused] = []
-    folders = folder_markers(store, found)
-    for meta in found:
-        if meta.key in folders:
-            continue
-        why = refusal(meta.key)
-        if why is None:
-            # If an object and a "folder" are listed under one key, the larger is the object.
-            if meta.key not in objects or meta.size > objects[meta.key].size:
-                objects[meta.key] = meta
-        elif why == OF_ANOTHER_SYSTEM:
-            ignored += 1
-        else:
-            refused.append(Refused(meta.key, why))
-    return PayloadListing(list(objects.values()), refused, ignored)
 
 
 def in_payload(key: str) -> bool | None:
@@ -121,8 +50,16 @@ def in_payload(key: str) -> bool | None:
 
 def nested_store(key: str) -> str | None:
     """Return the directory above `.bayou/` in a key, which is another store; None if the key has none."""
-    outside, inside, _ = key.partition(f"/{keys.INTERNAL}/")
-    return outside if inside else None
+    at = key.find(_INSIDE)
+    return key[:at] if at >= 0 else None
+
+
+def proves_head(key: str) -> bool:
+    """Whether one of Bayou's own keys shows that the store has, or had, a head: a page of the log, or a pack (P9).
+
+    Nodes do not: a discovery that was interrupted leaves them.
+    """
+    return key.startswith((f"{keys.LOGS}/", f"{keys.PACKS}/"))
 
 
 def refusal(key: str) -> str | None:
@@ -150,29 +87,6 @@ def publish(store: WritableStore, root: Root | None, *, store_id: str, commit: s
             raise BadAnswer(f"{store.url} says that its head is not modified, without a condition") from None
         return winner
     return HeadSeen(head, stored.etag, stored.version)
-
-
-def _list(store: ReadableStore, limit: int | None) -> tuple[list[ObjectMeta], int]:
-    """Return the objects at or below a payload root and in no nested store, and the number of other keys."""
-    found: list[ObjectMeta] = []
-    foreign: set[str] = set()
-    others = 0
-    for page in store.list():
-        if limit is not None and len(found) + others + len(page) > limit:
-            raise TooMany
-        for meta in page:
-            ours = in_payload(meta.key)
-            if ours is None:
-                continue
-            if (outside := nested_store(meta.key)) is not None:
-                foreign.add(outside)
-            if ours:
-                found.append(meta)
-            else:
-                others += 1
-    # Only now: a listing may name a nested store's payload before the key that shows that it is a store.
-    kept = [meta for meta in found if foreign.isdisjoint(parents(meta.key))]
-    return kept, others + len(found) - len(kept)
 
 
 def parents(path: str) -> Iterable[str]:
@@ -216,12 +130,12 @@ def _exists(store: ReadableStore, path: str) -> bool:
 
 
 def head_lost(store: ReadableStore, key: str) -> AlreadyExists | HeadLost:
-    """Return the error for objects of pushes in a store without a head: a head is published before any upload."""
+    """Return the error for a key that only a client with a head writes (P9), in a store that had none a moment ago."""
     try:
         store.head(keys.HEAD)
     except NotFound:
         return HeadLost(
-            f"{store.url} has objects of pushes, such as {key!r}, and no head: it was lost",
+            f"{store.url} has objects of commits, such as {key!r}, and no head: it was lost",
             hint=f"rebuild the index with `{REPAIR}`",
         )
     return AlreadyExists(f"{store.url} has a head by now", hint="run the command again")

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from bayou.core import limits
 from bayou.core.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
+from bayou.core.paths import escape
 from bayou.core.structs import (
     Count,
     Identifier,
@@ -30,7 +31,7 @@ from bayou.core.structs import (
     require_field,
     unknown_fields,
 )
-from bayou.index.log import LogRow, Page, Tally, older_rows, rows_of, write_page
+from bayou.index.log import Kind, LogRow, Page, Tally, older_rows, rows_of, write_page
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.objectstore import keys
@@ -55,7 +56,10 @@ class Replica(Struct, frozen=True):
     whole: bool = False
 
 
-FORMAT = 1
+FORMAT = 2
+PACKS = "packs"
+FEATURES = (PACKS,)
+"""What a head may require of a client that writes to its store; this client knows these, and new heads name them."""
 PAGE_ROWS = 50
 """The head's log has less than twice as many rows, and at least this many once there were as many commits."""
 
@@ -87,6 +91,8 @@ class Head(SelectiveStruct, frozen=True):
     """The commit that last rebuilt the index, if any: a base from before that commit is not part of this history."""
     replica: Replica | None = None
     """The source of this store, if the store is a replica."""
+    features: tuple[Label, ...] = FEATURES
+    """What a client must know to write to this store; a client that does not know one of them refuses (V10)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote; the next head preserves them."""
     format: int = FORMAT
@@ -109,7 +115,7 @@ def first_head(
     *, store: str, commit: str, at: str, by: str, root: Root | None, tally: Tally, trash: Root | None = None
 ) -> Head:
     """Return the first head of a store; `store` is its id from now on."""
-    row = LogRow.of(1, commit, at, by, root, tally, mass_delete=False)
+    row = LogRow.of(1, commit, at, by, root, tally)
     return Head(store, 1, commit, None, at, by, Gc(), root, trash, (row,), None)
 
 
@@ -123,15 +129,19 @@ def advance(
     trash: Root | None,
     tally: Tally,
     gc: Gc | None = None,
+    kind: Kind = "push",
     mass_delete: bool = False,
 ) -> tuple[Head, Page | None]:
     """Return the head that follows `head`, and the log page that must be stored before it, if a page is full."""
-    row = LogRow.of(head.seq + 1, commit, at, by, root, tally, mass_delete)
+    row = LogRow.of(head.seq + 1, commit, at, by, root, tally, kind, mass_delete=mass_delete)
     log, older, page = (*head.log, row), head.older, None
     if len(log) >= 2 * PAGE_ROWS:
         # Named by the commit id, which no other attempt shares: no head ever names the page of a failed swap.
         page = Page(commit, older, log[:PAGE_ROWS])
         log, older = log[PAGE_ROWS:], page.id
+    replica = head.replica
+    if kind == "compact" and replica is not None and _digest(replica.into) == _digest(head.root):
+        replica = replace(replica, into=root)  # only locations differ (P4): it is still what the replication made
     new = replace(
         head,
         seq=row.seq,
@@ -144,8 +154,14 @@ def advance(
         trash=trash,
         log=log,
         older=older,
+        replica=replica,
+        features=tuple(dict.fromkeys((*head.features, *FEATURES))),
     )
     return new, page
+
+
+def _digest(root: Root | None) -> bytes | None:
+    return root.digest if root is not None else None
 
 
 def read_head(store: ReadableStore, if_none_match: str | None = None) -> HeadSeen | None:
@@ -190,6 +206,7 @@ def encode_head(head: Head) -> bytes:
     return dump_json(
         {
             "format": head.format,
+            "features": list(head.features),
             "store": head.store,
             "seq": head.seq,
             "commit": head.commit,
@@ -209,7 +226,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def parse_head(data: bytes, where: str) -> Head:
-    """Parse a head; `where` names its store in errors. The format is checked before anything else (V10)."""
+    """Parse a head; `where` names its store in errors. Format and features are checked before anything else (V10)."""
     try:
         fields = parse(data, limits.HEAD_BYTES)
         found = require_field(fields, "format")
@@ -217,6 +234,7 @@ def parse_head(data: bytes, where: str) -> Head:
             raise Malformed("format is not an integer")
         if found != FORMAT:
             raise unknown_format(where, str(found))
+        check_features(fields.get("features"), where)
         return _head(fields)
     except Malformed as error:
         raise head_corrupt(where, str(error)) from error
@@ -229,10 +247,28 @@ def head_corrupt(where: str, why: str) -> HeadCorrupt:
 
 def unknown_format(where: str, found: str) -> UnknownFormat:
     """Return the error for an index of another format, which a client never changes (V10)."""
+    if found == "1":
+        return UnknownFormat(
+            f"the index of {where} has format 1, which was never released, and this Bayou reads format {FORMAT} only",
+            hint="make the store anew from a tree that has its files: bayou datastore setup URL of an empty prefix",
+        )
     return UnknownFormat(
         f"the index of {where} has format {found[:20]}, and this Bayou knows format {FORMAT}",
         hint="install a newer Bayou; nothing was changed",
     )
+
+
+def check_features(found: object, where: str) -> None:
+    """Raise `UnknownFormat` for a store that needs something that this client does not know (V10).
+
+    Such a head may well look corrupt to this client, and nothing may be rebuilt from that.
+    """
+    for name in found if isinstance(found, list) else ():
+        if isinstance(name, str) and name not in FEATURES:
+            raise UnknownFormat(
+                f"the store {where} uses {escape(name[:40])}, which this Bayou does not know",
+                hint="install a newer Bayou; nothing was changed",
+            )
 
 
 def _head(fields: Mapping[str, Any]) -> Head:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
@@ -44,6 +44,10 @@ class Tally(Struct, frozen=True):
     bytes: int = 0
 
 
+Kind = Literal["push", "compact", "forget", "gc", "repair", "restore"]
+"""What a commit is for: `compact` moves bytes and changes no file; `gc` changes no entry at all."""
+
+
 class LogRow(SelectiveStruct, frozen=True):
     """One commit and the root that it made. `mass_delete`: the user allowed it to delete more than usual."""
 
@@ -58,16 +62,28 @@ class LogRow(SelectiveStruct, frozen=True):
     changed: Count
     deleted: Count
     bytes: Total
+    kind: Label = "push"
     mass_delete: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote."""
 
     @classmethod
-    def of(cls, seq: int, commit: str, at: str, by: str, root: Root | None, tally: Tally, mass_delete: bool) -> LogRow:
+    def of(
+        cls,
+        seq: int,
+        commit: str,
+        at: str,
+        by: str,
+        root: Root | None,
+        tally: Tally,
+        kind: Kind = "push",
+        *,
+        mass_delete: bool = False,
+    ) -> LogRow:
         """Return the row of a commit."""
         pointer = None if root is None else root.pointer
         counts = (tally.added, tally.changed, tally.deleted, tally.bytes)
-        return cls(seq, commit, at, by, pointer, *counts, mass_delete)
+        return cls(seq, commit, at, by, pointer, *counts, kind, mass_delete)
 
     @classmethod
     def parse(cls, found: object, where: str = "") -> LogRow:
@@ -90,6 +106,7 @@ class LogRow(SelectiveStruct, frozen=True):
             "commit": self.commit,
             "at": self.at,
             "by": self.by,
+            "kind": self.kind,
             "root": root,
             "added": self.added,
             "changed": self.changed,

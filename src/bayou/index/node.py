@@ -21,8 +21,9 @@ from bayou.objectstore import keys
 
 Digest: TypeAlias = bytes
 
-_DOMAIN = b"bayou-node-1"
+_DOMAIN = b"bayou-node-2"
 _NULL = b"\xff\xff\xff\xff"
+_NO_PACK = 4 * _NULL
 _length = struct.Struct(">I").pack
 _integer = struct.Struct(">Iq").pack
 _numbers = struct.Struct(">IqIq").pack
@@ -140,6 +141,13 @@ def leaf(rows: Sequence[Entry]) -> Leaf:
         add(_NULL if row.etag is None else _length(len(raw := row.etag.encode())) + raw)
         add(_NULL if row.version is None else _length(len(raw := row.version.encode())) + raw)
         add(_integer(8, row.modified))
+        add(_NULL if row.at is None else _length(len(raw := row.at.encode())) + raw)
+        if row.pack is None and row.offset is row.stored is row.method is None:
+            add(_NO_PACK)
+        else:
+            add(_NULL if row.pack is None else _length(len(raw := row.pack.encode())) + raw)
+            for number in (row.offset, row.stored, row.method):
+                add(_NULL if number is None else _integer(8, number))
     return Leaf(tuple(rows), sha256(b"".join(parts)).digest())
 
 

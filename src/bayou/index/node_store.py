@@ -46,7 +46,7 @@ class ReadableStore(Protocol):
 
     def head(self, key: Key) -> ObjectMeta: ...
 
-    def list(self) -> Iterator[Sequence[ObjectMeta]]: ...
+    def list(self, under: Key | None = None, /) -> Iterator[Sequence[ObjectMeta]]: ...
 
     def map(self, function: Callable[[T], R], items: Iterable[T], /, *, threads: int | None = None) -> Iterator[R]: ...
 
@@ -101,12 +101,8 @@ class StagingSink(ABC):
     def save(self, node: Node) -> str:
         """Encode a node at once, since its bytes take a tenth of the memory of its rows, and return its name."""
         named = name(node.digest, self.commit)
-        self.take(NodeFile(node.level, named, encode(node)))
+        self._staged.append(NodeFile(node.level, named, encode(node)))
         return named
-
-    def take(self, file: NodeFile) -> None:
-        """Accept a node that was encoded elsewhere, for the same commit."""
-        self._staged.append(file)
 
     def flush(self) -> None:
         """Store the staged nodes. After a failure, the nodes that are not known to be stored stay staged."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TEXT = DataType.string()
 INT = DataType.int64()
 HASH = DataType.binary(32)
+METHOD = DataType.int8()
 TIME = DataType.timestamp("ms", tz="UTC")
 
 LEAF = Schema(
@@ -39,6 +40,11 @@ LEAF = Schema(
         Field("etag", TEXT, nullable=True),
         Field("version", TEXT, nullable=True),
         Field("modified", TIME, nullable=False),
+        Field("at", TEXT, nullable=True),
+        Field("pack", TEXT, nullable=True),
+        Field("offset", INT, nullable=True),
+        Field("stored", INT, nullable=True),
+        Field("method", METHOD, nullable=True),
     ]
 )
 BRANCH = Schema(
@@ -57,7 +63,8 @@ Columns = Sequence[list[Any]]
 
 _BATCH_ROWS = 4096
 
-_LEAF_KINDS = (str, (str, None), int, (bytes, None), (str, None), (str, None), int)
+_TEXT, _NUMBER = (str, None), (int, None)
+_LEAF_KINDS = (str, _TEXT, int, (bytes, None), _TEXT, _TEXT, int, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER)
 _BRANCH_KINDS = (str, str, str, bytes, int, int)
 _MAGIC = b"PAR1"
 _SEAL = "bayou.sha256"
@@ -76,9 +83,9 @@ def encode(node: Node) -> bytes:
         RecordBatch.from_arrays(arrays, schema=schema),
         out,
         compression="zstd(1)",
-        # Nearly all values are distinct, except for the pushes: one commit writes many entries.
+        # Nearly all values are distinct, except for pushes and packs: one commit writes many entries.
         dictionary_enabled=False,
-        column_dictionary_enabled={"push": True} if schema is LEAF else None,
+        column_dictionary_enabled={"push": True, "pack": True, "method": True} if schema is LEAF else None,
         key_value_metadata={_SEAL: _OPEN.decode()},
         skip_arrow_metadata=True,
     )

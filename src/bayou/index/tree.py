@@ -132,6 +132,11 @@ class Change(Struct, frozen=True):
     old: Entry | None
     new: Entry | None
 
+    @property
+    def moved(self) -> bool:
+        """Whether only the location of the bytes differs, which is no change of the file (P4)."""
+        return self.old is not None and self.new is not None and self.old.same_content(self.new)
+
 
 def diff(old: IndexTree, new: IndexTree, span: KeyRange | KeyRanges = EVERYTHING) -> Iterator[Change]:
     """Yield the differences of two trees in a range, in order of path. The trees may have different sources."""

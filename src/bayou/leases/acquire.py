@@ -256,6 +256,21 @@ def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Cl
     return Taken(taken, record, sent_at)
 
 
+def take_as_left(objects: LeaseObjects, attempt: AcquireAttempt, left: Match | None, clock: Clock) -> Taken | None:
+    """Try to take a lease in the version in which this machine left it, free, without reading it first.
+
+    `left` is None if this machine never had it: then the lease may not exist yet. None: another process has had the
+    lease since, or the response was lost; the caller goes on with `take`, which looks for the nonce of this write.
+    """
+    record = attempt.next()
+    sent_at = clock()
+    over = Seen(Free(record.nonce), left, 0) if left is not None else None
+    taken = objects.swap(attempt.wanted.key, record, over)
+    if taken is None or clock() - sent_at > record.ttl_s * RENEW:
+        return None
+    return Taken(taken, record, sent_at)
+
+
 def release_if_stale(
     objects: LeaseObjects, key: str, seen: Seen, held: HeldLease, watch: Watch, sent_at: float
 ) -> Obstacle | None:
@@ -266,8 +281,8 @@ def release_if_stale(
     return None if objects.swap(key, Free(held.nonce), seen) is not None else Obstacle(key)
 
 
-def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | None = None) -> bool:
-    """Free a lease that has one of these nonces, by a swap (V13); return whether this call did.
+def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | None = None) -> Seen | None:
+    """Free a lease that has one of these nonces, by a swap (V13); return the free record, None if it was not freed.
 
     `seen` is the last known record, which saves a read. If a renewal arrives in between, the record is read again; once
     the lease is free no renewal can arrive, since its version is gone.
@@ -275,11 +290,12 @@ def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | N
     for _ in range(_TRIES):
         seen = seen or objects.read(key)
         if seen is None or isinstance(seen.record, Free) or seen.record.nonce not in nonces:
-            return False
-        if objects.swap(key, Free(_plain(seen.record.nonce)), seen) is not None:
-            return True
+            return None
+        freed = objects.swap(key, Free(_plain(seen.record.nonce)), seen)
+        if freed is not None:
+            return freed
         seen = None
-    return False
+    return None
 
 
 def abandon_attempt(objects: LeaseObjects, attempt: AcquireAttempt) -> None:

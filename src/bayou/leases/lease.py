@@ -14,12 +14,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, ConfigInvalid, LeaseLost
 from bayou.leases.acquire import Clock, Taken, free
 from bayou.leases.objects import RENEW, HeldLease, LeaseObjects, Seen
+from bayou.objectstore.transport import Match
 
 VARIABLE = "BAYOU_LEASE"
 OnLost = Callable[[LeaseLost], None]
@@ -112,12 +113,33 @@ class Lease(ABC):
             self._on_lost(self._lost)
 
 
+class LeaseMemory(Protocol):
+    """Remembers in which version this machine left each lease, so that it need not read the lease to take it again.
+
+    The memory may be wrong: a swap over another version is refused, and then the lease is read.
+    """
+
+    def recall_lease(self, key: str) -> Match | None:
+        """Return the version in which this machine freed a lease; None if it never had the lease."""
+
+    def remember_lease(self, key: str, freed: Match) -> None:
+        """Remember the version of a lease that this machine has just freed."""
+
+
 class OwnLease(Lease):
     """A lease that this process acquired, renews, and releases."""
 
-    def __init__(self, objects: LeaseObjects, taken: Taken, clock: Clock, on_lost: OnLost | None = None) -> None:
+    def __init__(
+        self,
+        objects: LeaseObjects,
+        taken: Taken,
+        clock: Clock,
+        on_lost: OnLost | None = None,
+        memory: LeaseMemory | None = None,
+    ) -> None:
         super().__init__(taken.held, taken.sent_at + taken.held.ttl_s * _CERTAIN, clock, on_lost)
         self._objects = objects
+        self._memory = memory
         self._held, self._seen = taken.held, taken.seen
 
     def renew(self) -> float:
@@ -143,7 +165,10 @@ class OwnLease(Lease):
         self._ended.set()
         try:
             bounded = self._objects.within(deadline or Deadline.after(RELEASE_S))
-            return free(bounded, self.key, (self.nonce,), self._seen)
+            freed = free(bounded, self.key, (self.nonce,), self._seen)
+            if freed is not None and self._memory is not None:
+                self._memory.remember_lease(self.key, freed.match)
+            return freed is not None
         except BayouError:
             return False
 

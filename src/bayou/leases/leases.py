@@ -13,7 +13,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from bayou.core.clock import format_ms, now_ms
 from bayou.core.deadline import Deadline
+from bayou.core.errors import DeadlinePassed, StoreError
 from bayou.leases.acquire import (
     CLOCK,
     AcquireAttempt,
@@ -38,9 +39,10 @@ from bayou.leases.acquire import (
     free,
     release_if_stale,
     take,
+    take_as_left,
     timeout_s,
 )
-from bayou.leases.lease import RELEASE_S, Lease, OnLost, OwnLease, borrow, environment, inherited_nonces
+from bayou.leases.lease import RELEASE_S, Lease, LeaseMemory, OnLost, OwnLease, borrow, environment, inherited_nonces
 from bayou.leases.objects import RENEW, STORE, Corrupt, HeldLease, LeaseObjects, Seen, check_key, excluded_by_store
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
@@ -172,8 +174,10 @@ class Leases:
         clock: Clock = CLOCK,
         inherited: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        memory: LeaseMemory | None = None,
     ) -> None:
         self._directory = directory
+        self._memory = memory
         self._ttl_s = ttl_s or TTL_S
         # A longer request would use up the TTL of the lease that it acquires or renews; a retry in time finds the
         # write of the first try.
@@ -203,12 +207,14 @@ class Leases:
         on_wait: OnWait | None = None,
         deadline: Deadline | None = None,
         on_lost: OnLost | None = None,
+        on_taken: Callable[[], object] | None = None,
     ) -> LeaseGroup:
         """Acquire these leases, or none: `LeaseTimeout` after `wait_s` (BAYOU_LOCK_TIMEOUT), `LeaseCorrupt` at once.
 
         Every process acquires leases in the same order, so that no two wait for each other. `store` waits for all
         others. A lease that the parent process holds is borrowed. The caller must release the result, which is a
-        context manager.
+        context manager. `on_taken` is called whenever the leases are taken and `store` is still to be checked: it may
+        start to read what the leases protect, to be used only if this function returns after it.
         """
         wanted = sorted({check_key(key) for key in keys})
         if self._directory is not None:
@@ -224,6 +230,8 @@ class Leases:
                 if STORE in own:
                     self._wait_for_writers(group, wait)
                     return group
+                if on_taken is not None:
+                    on_taken()
                 watch = Watch(self._clock)
                 if not any(map(excluded_by_store, own)) or self._store_is_free(wait, watch):
                     return group
@@ -245,7 +253,7 @@ class Leases:
 
     def release(self, key: str, nonce: str, deadline: Deadline | None = None) -> bool:
         """Release another process's lease that still has this nonce, without acquiring anything (F077)."""
-        return free(self._within(deadline), check_key(key), (nonce,))
+        return free(self._within(deadline), check_key(key), (nonce,)) is not None
 
     def _take_all(self, wanted: Sequence[str], wait: Wait, on_lost: OnLost | None) -> LeaseGroup:
         with ExitStack() as taken:
@@ -261,11 +269,22 @@ class Leases:
                 return borrowed.start_renewing()
         attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
         try:
-            taken: Taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
-            return OwnLease(self._objects, taken, self._clock, on_lost).start_renewing()
+            taken: Taken | None = self._take_as_left(bounded, attempt)
+            if taken is None:
+                taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
+            return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
         except BaseException:  # V14: also if a signal came while the response was on its way
             abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
             raise
+
+    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt) -> Taken | None:
+        """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's."""
+        if self._memory is None or attempt.wanted.key == STORE:
+            return None
+        try:
+            return take_as_left(objects, attempt, self._memory.recall_lease(attempt.wanted.key), self._clock)
+        except (StoreError, DeadlinePassed):
+            return None
 
     def _store_is_free(self, wait: Wait, watch: Watch) -> bool:
         bounded = self._objects.within(wait.limit)
@@ -300,10 +319,10 @@ class Leases:
         )
 
 
-def open_leases(repo: Repo, store: Store | None = None) -> Leases:
+def open_leases(repo: Repo, store: Store | None = None, memory: LeaseMemory | None = None) -> Leases:
     """Open the leases of a repo's datastore, in its store or in its directory; no request is sent."""
     if store is not None or repo.config.datastore.url is not None:
-        return Leases(store or repo.store())
+        return Leases(store or repo.store(), memory=memory)
     from bayou.objectstore.open import open_directory  # noqa: PLC0415
 
     # The leases of a tree that only this repo uses are beside it: the tree holds payload alone.

@@ -40,6 +40,9 @@ from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.report import CollectReport
 
+GRACE_S = 24 * 3600.0
+"""How long a root stays readable after another has replaced it, unless the user says otherwise."""
+
 _NAMED = 3
 
 
@@ -56,7 +59,7 @@ def collect(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     store = repo.store().within(deadline)
     warnings: list[str] = []
-    seen = _read_head(store)
+    seen = require_head(store, "collected")
     clock = None if dry_run else _store_clock(store)
     handle = store_handle(repo.config, store, deadline)
     entries = seen.head.root.entries if seen.head.root is not None else 0
@@ -99,6 +102,7 @@ def _sweep(
         leftovers_deleted=found.leftovers,
         trash_deleted=len(trash),
         nodes_deleted=found.nodes,
+        packs_deleted=found.packs,
         bytes=found.bytes + sum(entry.size for entry in trash),
         dry_run=dry_run,
         warnings=warnings,
@@ -112,13 +116,12 @@ def _refused_warning(refused: Sequence[str]) -> str:
     return f"{text}; `bayou datastore verify --repair` drops what is unsafe from it"
 
 
-def _read_head(store: Store) -> HeadSeen:
+def require_head(store: Store, what: str) -> HeadSeen:
+    """Read the head; the error for a store without one says that nothing can be `what`, as in "collected"."""
     try:
         seen = read_head(store)
     except NotFound:
-        raise NotFound(
-            f"{store.url} has no index, so nothing can be collected", hint="bayou datastore status"
-        ) from None
+        raise NotFound(f"{store.url} has no index, so nothing can be {what}", hint="bayou datastore status") from None
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     return seen
@@ -145,12 +148,20 @@ def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
         latest = max(before, parse_ms(head.gc.before)) if head.gc.before is not None else before
         gc = Gc(head.gc.count + 1, format_ms(latest))
         new, page = advance(
-            head, commit=number, at=now(), by=identity(), root=head.root, trash=head.trash, tally=Tally(), gc=gc
+            head,
+            commit=number,
+            at=now(),
+            by=identity(),
+            root=head.root,
+            trash=head.trash,
+            tally=Tally(),
+            gc=gc,
+            kind="gc",
         )
         try:
             stored = swap_head(store, new, seen.match, page)
         except PreconditionFailed:
-            seen = _read_head(store)
+            seen = require_head(store, "collected")
             continue
         return HeadSeen(new, stored.etag, stored.version)
 
@@ -185,9 +196,11 @@ def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: 
         head, number = seen.head, ulid()
         source = StoreNodes(store)
         trash = merge(IndexTree(source, head.trash), listed, StoreSink(store, number))
-        new, page = advance(head, commit=number, at=now(), by=identity(), root=head.root, trash=trash, tally=Tally())
+        new, page = advance(
+            head, commit=number, at=now(), by=identity(), root=head.root, trash=trash, tally=Tally(), kind="gc"
+        )
         try:
             swap_head(store, new, seen.match, page)
             return
         except PreconditionFailed:
-            seen = _read_head(store)
+            seen = require_head(store, "collected")

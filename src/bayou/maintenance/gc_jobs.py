@@ -66,7 +66,11 @@ class GcRoots(Struct, frozen=True):
 
 
 class Garbage(Struct, frozen=True):
-    """What a collection deletes: formerly indexed objects, leftovers of pushes, nodes and log pages, and all bytes."""
+    """What a collection deletes: formerly indexed objects, leftovers of pushes, nodes and log pages, and all bytes.
+
+    A pack counts as one object, or as one leftover if no root ever named a file in it. `packs` is how many of both are
+    packs.
+    """
 
     objects: int
     leftovers: int
@@ -76,6 +80,7 @@ class Garbage(Struct, frozen=True):
     """Discovered objects that have left the index and that no retained root names."""
     refused: Sequence[str] = ()
     """The paths of rows of the trash that are unsafe, or lie in another store, and delete nothing (V25)."""
+    packs: int = 0
 
 
 def gc_roots(store: Store, head: Head, before: int) -> GcRoots:
@@ -85,12 +90,22 @@ def gc_roots(store: Store, head: Head, before: int) -> GcRoots:
     the current root is raised, because then garbage cannot be told from data.
     """
     source, nodes = StoreNodes(store), set[str]()
-    current = _leaves(source, head.root, nodes, strict=True)
-    recent = [ref for row in _retained_rows(store, head, before) for ref in _leaves(source, row.root, nodes)]
+    current, recent = current_leaves(store, head, nodes), recent_leaves(store, head, before, nodes)
     _leaves(source, head.trash, nodes, strict=True)
     named = frozenset(nodes)
     earlier = [ref for row in head.log for ref in _leaves(source, row.root, nodes)]
     return GcRoots(current, recent, earlier, named, _pages(store, head))
+
+
+def current_leaves(store: Store, head: Head, nodes: set[str]) -> list[Ref]:
+    """Return the leaves of the current root, and add the names of its nodes to `nodes`; an unreadable one is raised."""
+    return _leaves(StoreNodes(store), head.root, nodes, strict=True)
+
+
+def recent_leaves(store: Store, head: Head, before: int, nodes: set[str]) -> list[Ref]:
+    """Return the leaves of other roots that were current since `before`, without the nodes in `nodes`; add to these."""
+    source = StoreNodes(store)
+    return [ref for row in _retained_rows(store, head, before) for ref in _leaves(source, row.root, nodes)]
 
 
 def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
@@ -99,9 +114,9 @@ def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
 
 
 def is_ours(key: str) -> bool:
-    """Whether Bayou wrote the object: of a push, a node, a page of the log, or a leftover probe."""
+    """Whether Bayou wrote the object: of a push, a pack, a node, a page of the log, or a leftover probe."""
     if is_internal(key):
-        known = keys.parse_node(key), keys.parse_log_page(key)
+        known = keys.parse_pack(key), keys.parse_node(key), keys.parse_log_page(key)
         return any(name is not None for name in known) or keys.is_probe(key)
     path, push = keys.parse_payload(key)
     return push is not None and refusal(path) is None
@@ -109,6 +124,10 @@ def is_ours(key: str) -> bool:
 
 def is_internal(key: str) -> bool:
     return key.startswith(f"{keys.INTERNAL}/")
+
+
+def is_pack(key: str) -> bool:
+    return keys.parse_pack(key) is not None
 
 
 def is_inside(key: str, other_stores: Set[str]) -> bool:
@@ -150,19 +169,24 @@ class Sweep:
             else:
                 trashed[key_bytes(entry.path)] = entry
         self._spool.add((path, "", _IN_TRASH, None, None, None, None, None) for path in trashed)
-        counts = {_RETAINED: 0, _ONCE_INDEXED: 0, _LISTED: 0}
-        size = 0
+        objects = leftovers = nodes = packs = size = 0
         left: list[Entry] = []
         for path, known in self._by_key():
             if _IN_TRASH in known and _RETAINED not in known:
                 left.append(trashed[path])
             meta = self._garbage(known)
-            if meta is not None:
-                counts[
-                    _RETAINED if is_internal(meta.key) else _ONCE_INDEXED if _ONCE_INDEXED in known else _LISTED
-                ] += 1
-                size += meta.size
-        return Garbage(counts[_ONCE_INDEXED], counts[_LISTED], counts[_RETAINED], size, left, refused)
+            if meta is None:
+                continue
+            size += meta.size
+            if is_internal(meta.key) and not is_pack(meta.key):
+                nodes += 1
+                continue
+            packs += is_pack(meta.key)
+            if _ONCE_INDEXED in known:
+                objects += 1
+            else:
+                leftovers += 1
+        return Garbage(objects, leftovers, nodes, size, left, refused, packs)
 
     def delete(self) -> None:
         """Delete the garbage; an object that is gone already is no error."""
@@ -185,12 +209,12 @@ class Sweep:
         assert self._roots is not None
         key, *rest = known[_LISTED]
         meta = ObjectMeta(key_text(key), *rest)
-        if is_internal(meta.key):
+        if is_internal(meta.key) and not is_pack(meta.key):
             kept = _is_retained(meta.key, self._roots)
         elif is_inside(meta.key, self._other_stores):
             return None
         else:
-            kept = _RETAINED in known
+            kept = _RETAINED in known  # a pack: if a retained root names any of its files (P6)
         return meta if is_garbage(meta, self._before, kept=kept) else None
 
 
@@ -276,7 +300,8 @@ class _ListKernel:
 
 
 class Named(NamedTuple):
-    """A row of `NamesJob`: what a leaf names, and whether a retained root has that leaf."""
+    """A row of `NamesJob`: the key that a leaf names, as `parse_payload` divides it, and whether a retained root has
+    that leaf. A pack's key is its path."""
 
     path: str
     push: str | None
@@ -341,10 +366,16 @@ class _NamesKernel:
 
     def run(self, part: LeafGroup) -> Iterator[Named]:
         source = StoreNodes(self._store.open())
+        packs: set[str] = set()
         for node in source.map(partial(try_load, source, 0), part.leaves):
             if isinstance(node, Leaf):
-                # The key of any row, even one that no client wrote (V25), protects its object (V5).
-                yield from (Named(*keys.parse_payload(row.key), part.kept) for row in node.rows)
+                for row in node.rows:
+                    # The key of any row, even one that no client wrote (V25), protects its object (V5).
+                    if row.pack is None:
+                        yield Named(*keys.parse_payload(row.key), part.kept)
+                    elif row.pack not in packs:
+                        packs.add(row.pack)
+                        yield Named(row.key, None, part.kept)
             elif part.strict and isinstance(node, Exception):
                 raise node
 

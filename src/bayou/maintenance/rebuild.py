@@ -1,10 +1,10 @@
 """Rebuild an index whose head is lost or corrupt, or of which nodes are missing or damaged.
 
 The readable part of the current root is authoritative, together with its copy on this machine. The rest comes from
-earlier versions (those of the log, and base) and from a listing. A rebuild deletes nothing, and names everything that
-it could not recover. The new head replaces exactly the damaged head, or is created where there was none (V1). It is
-marked as rebuilt: a client that knew the old head compares everything again, and does not treat a missing entry as
-deleted.
+earlier versions (those of the log, and base), from a listing, and from the lists in packs (P9). A rebuild deletes
+nothing; it names everything that it could not recover, and everything that only packs attest. The new head replaces
+exactly the damaged head, or is created where there was none (V1). It is marked as rebuilt: a client that knew the old
+head compares everything again, and does not treat a missing entry as deleted.
 """
 
 from __future__ import annotations
@@ -22,28 +22,23 @@ from bayou.core.ids import ulid
 from bayou.core.text import first_names
 from bayou.index.build import build
 from bayou.index.check import survey
-from bayou.index.discovery import PayloadListing, list_payload, trash_refusal
+from bayou.index.discovery import trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, create_head, swap_head
 from bayou.index.key_range import EVERYTHING
 from bayou.index.log import LogRow, Tally
 from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.node_store import StoreNodes, StoreSink
-from bayou.maintenance.damaged_index import (
-    DamagedIndex,
-    Recovered,
-    Version,
-    Written,
-    read_damaged,
-    read_log_pages,
-    recover,
-)
-from bayou.maintenance.repair import local_files_of
+from bayou.maintenance.damaged_index import DamagedIndex, read_damaged, read_log_pages
+from bayou.maintenance.pack_witness import PackWitness, pack_witness
+from bayou.maintenance.recover import Recovered, Version, Written, recover
+from bayou.maintenance.relocate import Relocation, local_files_of
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.sync.context import SyncContext
+from bayou.sync.plan.discovery_job import PayloadListing, list_payload
 from bayou.sync.transfer import push
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
@@ -54,10 +49,11 @@ _TRASH_LOST = "it is not known any more which discovered objects were deleted: s
 
 
 class Rebuilt(Struct, frozen=True):
-    """The result of a rebuild: the number of recovered entries, and what could not be recovered."""
+    """The result of a rebuild: the number of recovered entries, what was not recovered, and what only packs attest."""
 
     recovered: int
     unrecovered: list[str]
+    attested: list[str]
     warnings: list[str]
 
 
@@ -70,11 +66,13 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
             _check_lost(context, listing)
         trash = survey(StoreNodes(context.store, context.cache), damaged.parts.trash)
         trash_rows = [row for row in trash.rows if trash_refusal(row) is None]
-        recovered = _recover(context, damaged, listing, trash_rows)
+        packs = pack_witness(context.store)
+        recovered = _recover(context, damaged, listing, trash_rows, packs)
         unrecovered = _restore_missing(context, damaged, recovered)
         if _publish(context, damaged, recovered, trash_rows):
-            doubts = [*_warnings(recovered), *([_TRASH_LOST] if trash.damage else [])]
-            return Rebuilt(max(1, len(recovered.rows) - damaged.visible), unrecovered, doubts)
+            doubts = [*_warnings(recovered, packs), *([_TRASH_LOST] if trash.damage else [])]
+            restored = max(1, len(recovered.rows) - damaged.visible)
+            return Rebuilt(restored, unrecovered, sorted(recovered.attested), doubts)
         # Another client has written a head since: start again from that head (T4).
         attempt += 1
         context.deadline.sleep(_BACKOFF.backoff(attempt))
@@ -82,14 +80,17 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
 
 
 def _check_lost(context: SyncContext, listing: PayloadListing) -> None:
-    """Raise unless a store without a head had one: base knows it, or the store has objects of pushes."""
-    pushed = any(keys.parse_payload(meta.key).push is not None for meta in listing.objects)
-    if not pushed and not context.base.known:
+    """Raise unless a store without a head had one: base knows it, or the listing shows it (P9)."""
+    if not listing.head_proved and not context.base.known:
         raise NotFound(f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one")
 
 
 def _recover(
-    context: SyncContext, damaged: DamagedIndex, listing: PayloadListing, trash_rows: Sequence[Entry]
+    context: SyncContext,
+    damaged: DamagedIndex,
+    listing: PayloadListing,
+    trash_rows: Sequence[Entry],
+    packs: PackWitness,
 ) -> Recovered:
     """Recover the entries, each from the newest version that shows it."""
     parts, known = damaged.parts, context.base.fold(context.nodes)
@@ -115,7 +116,8 @@ def _recover(
             if modified >= at:
                 yield Written(survey(nodes, Pointer(0, name)).rows, modified)
 
-    return recover(newest, [version for _, version in older[:_HISTORY]], mine, listing.objects, trash, leaves_since)
+    versions = [version for _, version in older[:_HISTORY]]
+    return recover(newest, versions, mine, listing.objects, trash, leaves_since, packs)
 
 
 def _list_nodes(store: Store) -> dict[str, int]:
@@ -137,7 +139,10 @@ def _digest(root: Root | Pointer | None) -> bytes | None:
 
 
 def _restore_missing(context: SyncContext, damaged: DamagedIndex, recovered: Recovered) -> list[str]:
-    """Request missing objects by name, and upload them again from this tree; return the names of what is lost."""
+    """Request missing objects by name, and upload them again from this tree; return the names of what is lost.
+
+    An upload of a push's content changes its location only, so that peers which have the file find it unchanged (P5).
+    """
     gone: list[Entry] = []
     for row, there in zip(
         recovered.gone, context.store.map(lambda row: _exists(context, row), recovered.gone), strict=True
@@ -146,7 +151,11 @@ def _restore_missing(context: SyncContext, damaged: DamagedIndex, recovered: Rec
             recovered.rows.setdefault(row.path, row)
         elif row.path not in recovered.rows:
             gone.append(row)
-    recovered.rows.update(push.upload(context, list(local_files_of(context, gone)), damaged.gc))
+    files = {file.path: file for file in local_files_of(context, gone)}
+    found = [row for row in gone if row.path in files]
+    moved = Relocation(context, [row for row in found if row.push is not None], files, damaged.gc)
+    discovered = push.upload(context, [files[row.path] for row in found if row.push is None], damaged.gc)
+    recovered.rows.update({**discovered, **moved.rows})
     lost = {row.path for row in gone} - recovered.rows.keys()
     unrecovered = sorted({*lost, *recovered.blocked, *map(paths.escape, recovered.unsafe - recovered.rows.keys())})
     for damage in recovered.damage:
@@ -159,10 +168,10 @@ def _restore_missing(context: SyncContext, damaged: DamagedIndex, recovered: Rec
 
 def _exists(context: SyncContext, row: Entry) -> bool:
     try:
-        context.store.head(row.key)
+        meta = context.store.head(row.key)
     except NotFound:
         return False
-    return True
+    return row.pack is None or meta.size == keys.pack_bytes(row.pack)
 
 
 def _publish(context: SyncContext, damaged: DamagedIndex, recovered: Recovered, trash_rows: Sequence[Entry]) -> bool:
@@ -174,10 +183,12 @@ def _publish(context: SyncContext, damaged: DamagedIndex, recovered: Recovered, 
     new_trash = {row.path: row for row in (*recovered.wasted, *trash_rows) if row.key not in indexed}
     trash = build((new_trash[path] for path in sorted(new_trash)), sink)
     tally = Tally(changed=max(0, len(recovered.rows) - damaged.visible))
-    row = LogRow.of(0, number, now(), f"{context.by} (rebuilt the index)", root, tally, mass_delete=False)
+    row = LogRow.of(0, number, now(), f"{context.by} (rebuilt the index)", root, tally, "repair")
     page = None
     if damaged.head is not None:
-        head, page = advance(damaged.head, commit=number, at=row.at, by=row.by, root=root, trash=trash, tally=tally)
+        head, page = advance(
+            damaged.head, commit=number, at=row.at, by=row.by, root=root, trash=trash, tally=tally, kind="repair"
+        )
     else:
         head = _new_first_head(context, damaged, row, root, trash)
     head = replace(head, rebuilt=number)
@@ -225,13 +236,16 @@ def _new_first_head(
     )
 
 
-def _warnings(recovered: Recovered) -> Iterator[str]:
-    """Yield warnings about entries that may not be what was committed last."""
+def _warnings(recovered: Recovered, packs: PackWitness) -> Iterator[str]:
+    """Yield warnings about entries that may not be what was committed last, and about packs that tell nothing."""
     if recovered.older:
         names = _names(recovered.older)
         yield f"taken from an earlier version of the index, so that later changes may be undone: {names}"
     if recovered.found:
         yield f"taken from objects of which it is not known whether they were committed: {_names(recovered.found)}"
+    if packs.unreadable:
+        names = _names(set(packs.unreadable))
+        yield f"packs whose list is damaged, so that files which only they attest may be lost: {names}"
 
 
 def _names(paths: set[str]) -> str:

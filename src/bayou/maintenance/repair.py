@@ -1,13 +1,14 @@
 """The repairs of `verify --repair` and `--forget` on an index that can be read.
 
-A repair only adds and never drops an entry (T4): it uploads the files of missing objects again if this tree has the
-same bytes, adopts unindexed objects, and records learned hashes. Only unsafe rows, which clients ignore (V25), are
-dropped; their objects, if any, stay.
+A repair only adds and never drops an entry (T4): where this tree has the bytes of an object or of a pack's member that
+is missing or was changed by others, it uploads them again and changes the entry's location (P4, P8); it adopts
+unindexed objects, and records learned hashes. Only unsafe rows, which clients ignore (V25), are dropped; their objects,
+if any, stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,27 +19,29 @@ from bayou.core.ids import ulid
 from bayou.index.discovery import entry_of, trash_refusal
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, advance, swap_head
-from bayou.index.log import Tally
+from bayou.index.log import Kind, Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, find_many
+from bayou.maintenance.relocate import Relocation, local_files_of
+from bayou.maintenance.verify_rules import RepairBatch
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.state import base
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
-from bayou.sync.plan.decision_table import LocalState, same_object
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.decision_table import same_object
 from bayou.sync.transfer import push
-from bayou.worktree.hashing import read_content
 
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 Read = Callable[[], HeadSeen]
 
 
-def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: Collection[str] = ()) -> list[str]:
+def drop_rows(
+    context: SyncContext, read: Read, wanted: Collection[str], trash: Collection[str], kind: Kind
+) -> list[str]:
     """Drop the unsafe ones of these rows of the index and of its trash; return the paths of the dropped rows.
 
     `read` returns the current head. No file and no object is changed, and the next sync updates base. Dropping twice is
@@ -63,6 +66,7 @@ def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: 
             root=merge(index, dict.fromkeys(bad), sink),
             trash=merge(trash_tree, dict.fromkeys(bad_trash), sink),
             tally=Tally(deleted=len(bad)),
+            kind=kind,
         )
         sink.flush()
         try:
@@ -77,18 +81,6 @@ def drop_rows(context: SyncContext, read: Read, wanted: Collection[str], trash: 
         context.deadline.sleep(_BACKOFF.backoff(attempt))
 
 
-def local_files_of(context: SyncContext, missing: Sequence[Entry]) -> Iterator[Observed]:
-    """Yield the files of this tree that have the bytes of a missing object, by their hash (V6)."""
-    known = context.base.hashes(missing)
-    for entry in missing:
-        if context.stat(entry.path) is None:
-            continue
-        content = read_content(context.root / entry.path, context.deadline)
-        if content.sha256 == known.get(entry.path, entry).sha256:
-            state = LocalState(content.sha256, content.size)
-            yield Observed(entry.path, state, content, context.journal.newest())
-
-
 def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:
     """Update base to an own commit whose response was lost, before anything is planned (T5)."""
     done = commit.resolve(context.store, context.database, context.remote_id, seen)
@@ -96,48 +88,47 @@ def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:
         commit.apply_to_base(context.database, context.remote_id, done)
 
 
-def repair_entries(
-    context: SyncContext,
-    seen: HeadSeen,
-    gone: Sequence[Entry],
-    unindexed: Sequence[str],
-    hashed: Mapping[str, Entry],
-) -> int:
-    """Upload missing objects again, adopt unindexed objects, record hashes; return the number of changed entries."""
-    offered = {file.path: file for file in local_files_of(context, gone)}
-    uploads = push.upload(context, list(offered.values()), seen.head.gc)
-    adopted = _adoptable(context, seen, unindexed)
-    missing = {entry.path: entry for entry in gone}
-    wanted = [*uploads, *adopted, *hashed]
+def repair_entries(context: SyncContext, seen: HeadSeen, batch: RepairBatch) -> int:
+    """Upload lost bytes again, adopt unindexed objects, record hashes; return the number of changed entries."""
+    lost, hashed, gc = {entry.path: entry for entry in batch.lost}, batch.hashed, seen.head.gc
+    files = {file.path: file for file in local_files_of(context, batch.lost)}
+    pushed = [lost[path] for path in files if lost[path].push is not None]
+    moved = Relocation(context, pushed, files, gc)
+    # A discovered object has no push whose content could move: its file becomes a push of this client.
+    uploads = push.upload(context, [file for path, file in files.items() if lost[path].push is None], gc)
+    adopted = _adoptable(context, seen, batch.unindexed)
+    wanted = [*moved.rows, *uploads, *adopted, *hashed]
     # Base changes with the commit where it has this very object; the next sync updates the others.
     known = context.base.lookup(wanted)
     here = {
         path
         for path, entry in known.items()
-        if entry == missing.get(path) or (path in hashed and same_object(entry, hashed[path]))
+        if entry == lost.get(path) or (path in hashed and same_object(entry, hashed[path]))
     }
     last_head = seen
 
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
-        # Only where the index is as the comparison read it: a later commit takes precedence.
+        # Only where the index is as the comparison read it: a later commit takes precedence (P4).
         nonlocal last_head, uploads, adopted
         if head.head.gc.count != last_head.head.gc.count:
-            uploads = push.renew(context, uploads, offered, head.head.gc)
+            uploads = push.renew(context, uploads, files, head.head.gc)
+            moved.renew(head.head.gc)
         if head.head.commit != last_head.head.commit:
-            adopted = _adoptable(context, head, unindexed)
+            adopted = _adoptable(context, head, batch.unindexed)
         last_head = head
         return {
             **{path: entry for path, entry in adopted.items() if path not in remote},
             **{path: entry for path, entry in hashed.items() if remote.get(path) == _unhashed(entry)},
-            **{path: entry for path, entry in uploads.items() if remote.get(path) == missing[path]},
+            **{path: entry for path, entry in {**uploads, **moved.rows}.items() if remote.get(path) == lost[path]},
         }
 
-    done = commit.commit(context.committer, seen, wanted, choose, base_paths=here)
+    done = commit.commit(context.committer, seen, wanted, choose, kind="repair", base_paths=here)
     if done is None:
         return 0
     with context.database.transaction() as db:
         for path, entry in done.changes.items():
-            db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
+            if path in uploads:
+                db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
             if path in here:
                 base.update_entry(db, context.remote_id, path, entry)
         db.execute(commit.FORGET_PENDING, (context.remote_id,))

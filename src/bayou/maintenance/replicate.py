@@ -5,9 +5,10 @@ commit that was copied last. The head is created before anything is uploaded, an
 Objects are uploaded first, then nodes, then the head is swapped (V11), so a reader of the replica sees one commit of
 the source or the next. Nothing is written to the source, nor to the repo on this machine.
 
-One attempt reads the target's head (`replica.target`), compares the two trees (`replica.plan`), copies the objects
+One attempt reads the target's head (`replica.target`), compares the two trees (`replica.plan`), copies the files
 (`replica.copy`, run by the job in `replica.transfer`) and swaps the head. If another process changed the head
-meanwhile, the next attempt starts from the new head.
+meanwhile, the next attempt starts from the new head. If a file is not where the source's index says, and the source has
+moved or changed it since, the next attempt starts from the source's new head (P7).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import chain, repeat
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.config import DatastoreConfig
+from bayou.config import DatastoreConfig, SyncConfig
 from bayou.config.settings import check_datastore
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
@@ -28,12 +29,12 @@ from bayou.engine.job import Executor
 from bayou.engine.select import Engines, Request
 from bayou.index.head import Head, read_head
 from bayou.index.node_store import StoreNodes, StoreSink
-from bayou.index.tree import IndexTree
+from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.replica import transfer
-from bayou.maintenance.replica.copy import Age
+from bayou.maintenance.replica.pairs import CopyRules
 from bayou.maintenance.replica.plan import Counts, Plan, plan
 from bayou.maintenance.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
-from bayou.maintenance.replica.transfer import Made, Stores, needs_of, swap, tally_of
+from bayou.maintenance.replica.transfer import EarlierCopies, Made, Stores, needs_of, swap, tally_of
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
@@ -46,17 +47,22 @@ from bayou.sync.report import ReplicateReport
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 
-class _Job(Struct, frozen=True):
-    """One replication: the source with its head when the replication began, and the target."""
+class _Job(Struct):
+    """One replication: the source, with the head that is copied, and the target.
+
+    `earlier` are the packs of an attempt that did not become the target's head.
+    """
 
     source: Store
     head: Head
     target: Store
+    sync: SyncConfig
     stores: Stores
     engines: Engines
     allow_mass_delete: bool
     by: str
     report: ReplicateReport
+    earlier: EarlierCopies | None = None
 
     @property
     def tree(self) -> IndexTree:
@@ -90,6 +96,7 @@ def replicate(
         source,
         _head(source),
         target,
+        repo.config.sync,
         Stores(store_handle(repo.config, source, deadline), store_handle(_with(repo, remote).config, target, deadline)),
         Engines.of(repo.config, engine, deadline, report.warn, progress),
         allow_mass_delete,
@@ -144,7 +151,7 @@ def _head(source: Store) -> Head:
 
 def _estimate(job: _Job) -> None:
     """Report what a run would do; write nothing anywhere (V15)."""
-    target = look(job.target, job.head, job.source)
+    target = look(job.stores.target, job.head, job.source)
     check_others(target)
     counts = plan(job.tree, target).counts
     _guard(job, target, counts)
@@ -152,8 +159,8 @@ def _estimate(job: _Job) -> None:
 
 
 def _attempt(job: _Job, *, again: bool) -> bool:
-    """Read the target, copy what it lacks, and swap its head; return False if another process changed the head."""
-    target = look(job.target, job.head, job.source)
+    """Read the target, copy what it lacks, and swap its head; return False if one of the stores changed meanwhile."""
+    target = look(job.stores.target, job.head, job.source)
     check_others(target)
     found = plan(job.tree, target)
     _guard(job, target, found.counts)
@@ -164,12 +171,13 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     except Overtaken:
         return False
     sink = StoreSink(job.target, ulid())
-    age = _age(ready, doubt=target.seen is not None and (again or doubtful(ready)))
-    made, counts = _copy(job, ready, found, age, sink), found.counts
+    rules = _rules(job, ready, doubt=target.seen is not None and (again or doubtful(ready)))
+    made, counts = _copy(job, ready, found, rules, sink), found.counts
     job.report.copied += made.copied
     job.report.bytes += made.bytes
     tally = tally_of(ready, made, counts)
-    if not swap(ready, job.head, sink.commit, made, tally, job.by):
+    if _has_moved(job, made) or not swap(ready, job.head, sink.commit, made, tally, job.by):
+        job.earlier = EarlierCopies(ready, made)
         return False
     job.report.deleted = tally.deleted
     job.report.failed, job.report.failures = made.failed, made.failures
@@ -178,19 +186,19 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     return True
 
 
-def _copy(job: _Job, target: Target, found: Plan, age: Age, sink: StoreSink) -> Made:
-    """Copy the objects that a plan names, and build the target's next tree, under the commit of `sink`."""
+def _copy(job: _Job, target: Target, found: Plan, rules: CopyRules, sink: StoreSink) -> Made:
+    """Copy the files that a plan names, and build the target's next tree, under the commit of `sink`."""
     if not found.counts.copies:
-        return transfer.replicate(job.engines.local(), job.stores, target, found, age, sink)
+        return transfer.replicate(job.engines.local(), job.stores, target, found, rules, sink)
     # An executor that failed may have copied some objects already, so the next one checks before it copies.
-    ages = chain([age], repeat(replace(age, doubt=True)))
+    attempts = chain([rules], repeat(replace(rules, doubt=True)))
 
     def copy_with(executor: Executor) -> Made:
         mark(target, job.by)
-        return transfer.replicate(executor, job.stores, target, found, next(ages), sink)
+        return transfer.replicate(executor, job.stores, target, found, next(attempts), sink, job.earlier)
 
     return job.engines.run(
-        needs_of(job.stores.source, job.stores.target),
+        needs_of(job.stores),
         copy_with,
         what="the store was replicated",
         files=found.counts.copies,
@@ -199,15 +207,30 @@ def _copy(job: _Job, target: Target, found: Plan, age: Age, sink: StoreSink) -> 
     )
 
 
+def _has_moved(job: _Job, made: Made) -> bool:
+    """Return whether the source has moved or changed a file since, which could not be read; then take its new head.
+
+    If the source's index still says the same, the file is damaged or missing, and is reported (P7).
+    """
+    if not made.unread:
+        return False
+    newer = _head(job.source)
+    now = find_many(IndexTree(StoreNodes(job.source), newer.root), [entry.path for entry in made.unread])
+    if all(now.get(entry.path) == entry for entry in made.unread):
+        return False
+    job.head = newer
+    return True
+
+
 def _is_current(job: _Job, target: Target) -> bool:
     """Return whether the target's head already says that it is a whole copy of this root."""
     return target.replica.whole and target.untouched and same(target.replica.root, job.head.root)
 
 
-def _age(target: Target, *, doubt: bool) -> Age:
+def _rules(job: _Job, target: Target, *, doubt: bool) -> CopyRules:
     assert target.seen is not None
     head = target.seen.head
-    return Age(head.store, head.gc.count, doubt)
+    return CopyRules(head.store, head.gc.count, doubt, job.sync.pack_below, job.sync.pack_size)
 
 
 def _guard(job: _Job, target: Target, counts: Counts) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +22,12 @@ from msgspec.structs import replace
 from bayou.config import DatastoreConfig, write_datastore
 from bayou.core.deadline import Deadline
 from bayou.core.errors import (
+    BadAnswer,
     BayouError,
     DeadlinePassed,
     NotFound,
+    PathRefused,
+    PreconditionFailed,
     StoreEmptied,
     StoreRestored,
     StoreSwapped,
@@ -46,6 +49,7 @@ from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
 from bayou.sync.run import run
+from bayou.sync.transfer.executor import BAD_CONTENT
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.durability import translate_oserror
 from bayou.worktree.hashing import read_content
@@ -230,7 +234,7 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
             except DeadlinePassed as passed:
                 unfinished = passed.message
             report = context.report
-            _raise_failed(report)
+            _raise_failed(report, moved.paths)
         except BaseException:
             # The old directory still has the files; copies left here would survive their deletion there.
             remove(renewed.tree_root, moved.written)
@@ -248,6 +252,11 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         report.warn(
             f"{len(report.missing)} objects are missing in the store, as that of {report.missing[0]}: "
             "`bayou datastore verify` names them"
+        )
+    if report.failed:
+        report.warn(
+            f"{len(report.failed)} files are damaged in the store, as {report.failed[0].path}: "
+            "`bayou datastore verify --deep` names them"
         )
     if old.path is not None:
         report.warn(f"the old directory {repo.tree_root} was left as it is: others may use it")
@@ -278,13 +287,19 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     try:
         remote_snapshot.read_snapshot(context.store, context.cache, context.base.remote, etag=None)
         return None, False
-    except (StoreSwapped, StoreEmptied, StoreRestored):
+    except (StoreSwapped, StoreRestored):
         context.base.forget()
         return _join(context)[0], True
+    except StoreEmptied:
+        created = _create(context)  # before base is forgotten: if the head was lost, base helps to rebuild it
+        context.base.forget()
+        return created, True
     except NotFound:
-        return remote_snapshot.create_index(
-            context.store, context.cache, context.by, proved=True, bulk=context.bulk
-        ), False
+        return _create(context), False
+
+
+def _create(context: SyncContext) -> RemoteSnapshot:
+    return remote_snapshot.create_index(context.handle, context.engines, context.cache, context.by, proved=True)
 
 
 def _copy_into(request: _Request, context: SyncContext) -> Migrated:
@@ -299,12 +314,20 @@ def _copy_into(request: _Request, context: SyncContext) -> Migrated:
     return moved
 
 
-def _raise_failed(report: SyncReport) -> None:
-    """Raise if a file could not be transferred: then nothing is switched."""
-    if report.failed:
-        failure = report.failed[0]
+_DAMAGE = frozenset({BAD_CONTENT, BadAnswer.code, PreconditionFailed.code, PathRefused.code})
+"""The codes of downloads that fail because an object or an entry of the store is damaged."""
+
+
+def _raise_failed(report: SyncReport, source: Collection[str]) -> None:
+    """Raise if a file could not be transferred: then nothing is switched.
+
+    One that only the store has, damaged, does not keep the others from coming (V25).
+    """
+    own = frozenset(source)
+    failed = [failure for failure in report.failed if failure.path in own or failure.code not in _DAMAGE]
+    if failed:
         raise SyncError(
-            f"{len(report.failed)} files could not be moved, as {failure.path}: {failure.message}",
+            f"{len(failed)} files could not be moved, as {failed[0].path}: {failed[0].message}",
             hint="nothing was switched; mend the cause, and run the same command again",
         )
 

@@ -1,11 +1,12 @@
 """`datastore verify`: compare the index with the store; `--repair` only adds.
 
-- *Missing*: an entry whose object does not exist.
+- *Missing*: an entry whose object, or the pack that holds it, does not exist.
 - *Changed*: an object of another size or ETag or, with `--deep`, with other bytes. Before another ETag of an object
-  that Bayou wrote counts as a change, its bytes are read.
+  that Bayou wrote counts as a change, its bytes are read. Of a pack, only its size shows a change; `--deep` reads each
+  of its files.
 - *Unindexed*: payload at a plain path that the index does not name.
-- *Leftovers and trash*: objects of pushes that the index does not name, and deleted discovered objects. They are
-  counted apart: they are not damage, and `gc` deletes them.
+- *Leftovers and trash*: objects and packs of pushes that the index does not name, and deleted discovered objects. They
+  are counted apart: they are not damage, and `gc` deletes them.
 - *Unsafe*: a row of the index or its trash that clients ignore (V25); a repair drops those that can name no object.
 
 If the index itself is damaged, `--repair` rebuilds it first. The comparison is a job (`verify_job`), which runs on
@@ -26,7 +27,6 @@ from bayou.core.errors import IndexDamaged, NotFound
 from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
-from bayou.index.discovery import discover
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.node_store import StoreNodes
@@ -39,9 +39,11 @@ from bayou.maintenance.verify_rules import MOST_NAMED, Compared
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.commit import commit
+from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.context import SyncContext, open_context
 from bayou.sync.plan import remote_snapshot, steps
 from bayou.sync.plan.decision_table import Action
+from bayou.sync.plan.discovery_job import discover
 from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
 
@@ -67,6 +69,8 @@ def verify(
             _forget(context, forget)
         repaired = _RepairCount() if repair else None
         found = _verify(context, _read_head(context), repaired, deep=deep)
+    attested = rebuilt.attested if rebuilt else []
+    failed = [f"{failure.path}: {failure.message}" for failure in context.report.failed]
     return VerifyReport(
         checked=found.checked,
         missing=found.missing,
@@ -79,8 +83,9 @@ def verify(
         unsafe=[row.refusal for row in found.unsafe[:MOST_NAMED]],
         damaged=found.damaged,
         unrecovered=rebuilt.unrecovered if rebuilt else [],
-        warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings],
-        totals=found.cut,
+        attested=attested[:MOST_NAMED],
+        warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings, *failed[:MOST_NAMED]],
+        totals={**found.cut, **({"attested": len(attested)} if len(attested) > MOST_NAMED else {})},
     )
 
 
@@ -119,11 +124,12 @@ def _compare_and_repair(
     before = repaired.entries
     with compare(seen.head) as found:
         for batch in found.repairable():
-            done = repair_entries(context, seen, batch.missing, batch.unindexed, batch.hashed)
+            done = repair_entries(context, seen, batch)
             repaired.entries += done
             seen = _read_head(context) if done else seen
     rows = [row.path for row in found.unsafe if row.nameless and not row.trash]
-    dropped = drop_rows(context, partial(_read_head, context), rows, [row.path for row in found.unsafe if row.trash])
+    trash = [row.path for row in found.unsafe if row.trash]
+    dropped = drop_rows(context, partial(_read_head, context), rows, trash, "repair")
     if dropped:
         repaired.entries += len(dropped)
         seen = _read_head(context)
@@ -166,7 +172,7 @@ def _read_head(context: SyncContext) -> HeadSeen:
     try:
         seen = read_head(context.store)
     except NotFound:
-        discover(context.store)  # HeadLost, if objects of pushes are there
+        discover(context.handle, context.engines).close()  # HeadLost, if something shows that there was one (P9)
         if context.base.known:
             raise remote_snapshot.store_emptied(context.store, context.base.remote) from None
         raise NotFound(
@@ -179,12 +185,13 @@ def _read_head(context: SyncContext) -> HeadSeen:
 def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     """Drop the named entries, as journaled deletes, even if this tree does not have the whole version of an entry.
 
-    An entry that another client replaces meanwhile is kept, with a warning.
+    An entry that another client replaces meanwhile is kept, with a warning. A file that this tree has may be the last
+    good copy, so it is kept aside like that of a conflict.
     """
     odd = [path for path in forgotten if paths.refusal(path) is not None]
     # No tree has such a path, so it is not journaled. The user may type it verbatim, or as `verify` prints it.
     named = {*odd, *map(paths.unescape, odd)}
-    dropped = drop_rows(context, partial(_read_head, context), named, named) if odd else []
+    dropped = drop_rows(context, partial(_read_head, context), named, named, "forget") if odd else []
     for path in odd:
         if path not in dropped and paths.unescape(path) not in dropped:
             paths.check(path)
@@ -201,8 +208,13 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
         # Base gets this very entry, even if its content was never pulled: the delete then refers to it.
         for path, entry in remote.items():
             base.record_entry(db, context.remote_id, path, entry)
+    copies = Conflicts(context.repo.conflicts)
     ticket = context.journal.open("delete", plain)
     for path in plain:
+        if context.stat(path) is not None:
+            context.report.warn(
+                f"{path} was forgotten, and the file of this tree is kept: {copies.keep(context.root / path, path)}"
+            )
         context.incoming.remove(path)
     context.journal.close(ticket)
     _commit_forgotten(context, seen, remote)
@@ -215,6 +227,6 @@ def _commit_forgotten(context: SyncContext, seen: HeadSeen, forgotten: Mapping[s
     def choose(_: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         return {path: None for path, entry in forgotten.items() if remote.get(path) == entry}
 
-    done = commit.commit(context.committer, seen, list(forgotten), choose)
+    done = commit.commit(context.committer, seen, list(forgotten), choose, kind="forget")
     if done is not None:
         commit.apply_to_base(context.database, context.remote_id, done)

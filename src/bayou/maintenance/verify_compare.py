@@ -1,7 +1,10 @@
 """The comparison of one section of a store with the index, which a worker of `verify_job` runs.
 
 The section's listing, its index entries and its trash are three streams in the order of paths. The comparison merges
-them, and applies `verify_rules` to each path. It yields findings: rows that name an entry or a key, and counts.
+them, and applies `verify_rules` to each path. It yields findings: rows that name an entry, a key or a pack, and counts.
+
+An entry in a pack has its object in another directory, so the comparison judges it by the packs that the driver listed
+(P8). It reads the files of packs many at a time, so that neighbours in a pack come with one request.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.engine.parts import Part, objects
@@ -38,13 +42,16 @@ from bayou.index.node import Leaf, Ref
 from bayou.index.node_store import StoreNodes
 from bayou.maintenance.verify_rules import (
     CHANGED,
+    MISPLACED,
     MISSING,
     READ,
     UNINDEXED,
     WELL,
+    PackListing,
     Rules,
     is_nameless,
     read_back,
+    read_members,
 )
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
@@ -53,17 +60,21 @@ from bayou.objectstore.transport import ObjectMeta
 CHECKED, REFUSED, UNSAFE, NAMELESS, UNSAFE_TRASH = "checked", "refused", "unsafe", "nameless", "unsafe-trash"
 
 
-DAMAGED, OCCUPIED = "damaged", "occupied"
+DAMAGED, OCCUPIED, NAMED = "damaged", "occupied", "named"
 """Findings besides those of `verify_rules`: the number of checked entries; a refused key; an unsafe row of the index or
-of the trash (V25); a damaged node; a directory that holds payload."""
+of the trash (V25); a damaged node; a directory that holds payload; a pack that an entry names."""
 
 
 _BATCH = 2000
 """Entries whose objects are requested or read together."""
 
 
+_PACKED_BATCH = 20_000
+"""Entries in packs that are read together: the files of a dozen packs, so that few packs need two requests."""
+
+
 class Finding(NamedTuple):
-    """A row of the job: a finding about an entry or a key or, without a path, the number of findings of one kind."""
+    """A row of the job: a finding about an entry, a key or a pack; without a path, the number of one kind."""
 
     finding: str
     number: int = 1
@@ -74,12 +85,17 @@ class Finding(NamedTuple):
     etag: str | None = None
     version: str | None = None
     modified: int | None = None
+    at: str | None = None
+    pack: str | None = None
+    offset: int | None = None
+    stored: int | None = None
+    method: int | None = None
     reason: str | None = None
 
     @classmethod
-    def of(cls, finding: str, entry: Entry) -> Finding:
+    def of(cls, finding: str, entry: Entry, reason: str | None = None) -> Finding:
         known = (entry.path, entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
-        return cls(finding, 1, *known)
+        return cls(finding, 1, *known, entry.at, entry.pack, entry.offset, entry.stored, entry.method, reason)
 
 
 class Section(Struct, frozen=True):
@@ -94,18 +110,19 @@ class Section(Struct, frozen=True):
 class SectionComparison:
     """The comparison of one section; use it once."""
 
-    def __init__(self, store: Store, section: Section, *, deep: bool) -> None:
+    def __init__(self, store: Store, section: Section, packs: PackListing, *, deep: bool) -> None:
         self._store = store
         self._section = section
-        self._deep = deep
         self._hidden = list(section.hidden)
-        self._rules = Rules(KeyRanges(self._hidden), deep)
+        self._rules = Rules(KeyRanges(self._hidden), deep, packs)
+        self._named: set[str] = set()
         self._others: set[str] = set()
         self._counts = Counter[str]()
         self._side_findings: list[Finding] = []
         """Findings that the streams below make besides what they yield."""
         self._missing: list[Entry] = []
         self._unread: list[Entry] = []
+        self._unread_packed: list[Entry] = []
         self._waiting: list[tuple[bytes, Entry]] = []
         """Unindexed objects, until the merge has passed every path that could lie below theirs."""
         self._occupied = False
@@ -128,6 +145,8 @@ class SectionComparison:
         yield from self._take_side_findings()
         yield from self._by_name()
         yield from self._read()
+        yield from self._read_packed()
+        yield from (Finding(NAMED, path=pack) for pack in self._named)
         yield from (Finding(finding, number) for finding, number in self._counts.items())
         if self._occupied and self._section.part.directory is not None:
             yield Finding(OCCUPIED, path=self._section.part.directory)
@@ -159,25 +178,36 @@ class SectionComparison:
         elif finding == MISSING:
             self._missing.append(entry)
         elif finding == READ:
-            self._unread.append(entry)
+            self._to_read(entry)
         if len(self._missing) == _BATCH:
             yield from self._by_name()
         if len(self._unread) >= _BATCH:
             yield from self._read()
+        if len(self._unread_packed) >= _PACKED_BATCH:
+            yield from self._read_packed()
+
+    def _to_read(self, entry: Entry) -> None:
+        (self._unread if entry.pack is None else self._unread_packed).append(entry)
 
     def _by_name(self) -> Iterator[Finding]:
         """Request by name the objects that the listing lacks (V4)."""
         missing, self._missing = self._missing, []
         for finding, entry in self._rules.by_name(self._store, missing):
-            if finding == MISSING:
-                yield Finding.of(MISSING, entry)
+            if finding in (MISSING, CHANGED):
+                yield Finding.of(finding, entry)
             elif finding == READ:
-                self._unread.append(entry)
+                self._to_read(entry)
 
     def _read(self) -> Iterator[Finding]:
         """Read the objects whose bytes must be checked."""
         unread, self._unread = self._unread, []
         judged = read_back(self._store, unread)
+        yield from (Finding.of(finding, entry) for finding, entry in judged if finding != WELL)
+
+    def _read_packed(self) -> Iterator[Finding]:
+        """Read the files of packs whose bytes must be checked."""
+        unread, self._unread_packed = self._unread_packed, []
+        judged = read_members(self._store, unread)
         yield from (Finding.of(finding, entry) for finding, entry in judged if finding != WELL)
 
     def _release_waiting(self, path: bytes | None, *, occupied: bool = False) -> Iterator[Finding]:
@@ -222,16 +252,16 @@ class SectionComparison:
         for ref, leaf in self._load(refs):
             if isinstance(leaf, NodeMissing | NodeDamaged):
                 self._hidden.append(damage_of(ref, 0, leaf).span)
-                self._rules = Rules(KeyRanges(self._hidden), self._deep)
+                self._rules = replace(self._rules, hidden=KeyRanges(self._hidden))
                 continue
             for entry in leaf:
+                if entry.pack is not None:
+                    self._named.add(entry.pack)
                 why = entry.refusal()
                 if why is None:
                     yield key_bytes(entry.path), entry
                 else:
-                    self._side_findings.append(
-                        Finding(NAMELESS if is_nameless(entry) else UNSAFE, path=entry.path, reason=why)
-                    )
+                    self._side_findings.append(unsafe_entry(entry, why))
 
     def _trash_paths(self, refs: Sequence[Ref]) -> Iterator[tuple[bytes, None]]:
         """Yield the paths that the trash names."""
@@ -252,6 +282,16 @@ class SectionComparison:
             elif isinstance(node, NodeMissing | NodeDamaged):
                 self._side_findings.append(Finding(DAMAGED, path=ref.node, reason=node.message))
                 yield ref, node
+
+
+def unsafe_entry(entry: Entry, why: str) -> Finding:
+    """Return the finding about a row that no client may act on, and why (V25)."""
+    if is_nameless(entry):
+        return Finding(NAMELESS, path=entry.path, reason=why)
+    elsewhere = replace(entry, at=None, pack=None, offset=None, stored=None, method=None)
+    if entry.push is not None and elsewhere.refusal() is None:
+        return Finding.of(MISPLACED, entry, why)
+    return Finding(UNSAFE, path=entry.path, reason=why)
 
 
 def _spooled(meta: ObjectMeta) -> tuple[Any, ...]:

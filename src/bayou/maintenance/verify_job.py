@@ -3,10 +3,14 @@
 The driver reads the head before the listing starts: a later commit has its objects before its entry (V11). The store is
 divided by directories. Each part is listed, sorted by path, and merged with the entries and the trash of its paths;
 `verify_rules` judges each key. The merge goes by path and push, not by key, because the object of a push has another
-key than its path, in the same directory.
+key than its path, in the same directory. The driver lists the packs, each once, and every part gets that listing; a
+part reports the packs that its entries name, and the driver counts the others as leftovers (P8).
 
 A part cannot know everything: an object at a plain path is in the way if other objects or entries lie below that path,
 and these may belong to other parts. So a part also reports its directory if it holds payload, and the driver decides.
+
+Bytes that are not where an entry says may have been moved by a compaction since the head was read. So the driver reads
+the head again before it reports them: only the same row again means damage (P7).
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from bayou.core import paths
-from bayou.core.errors import NodeDamaged, NodeMissing
+from bayou.core.errors import IndexDamaged, NodeDamaged, NodeMissing, NotFound
+from bayou.core.iterators import batched
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
@@ -32,14 +37,16 @@ from bayou.index.discovery import (
     parents,
 )
 from bayou.index.entry import Entry
-from bayou.index.head import Head
+from bayou.index.head import Head, read_head
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node import Child, Ref
 from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.verify_compare import (
     CHECKED,
     DAMAGED,
+    NAMED,
     NAMELESS,
     OCCUPIED,
     REFUSED,
@@ -50,14 +57,17 @@ from bayou.maintenance.verify_compare import (
 )
 from bayou.maintenance.verify_rules import (
     CHANGED,
-    LEARNED,
     LEFTOVER,
+    LOST,
+    MISPLACED,
     MISSING,
     MOST_NAMED,
     REPAIRABLE,
     TRASH,
     UNINDEXED,
+    WINDOW,
     Compared,
+    PackListing,
     Unsafe,
     repair_batches,
 )
@@ -78,9 +88,10 @@ class VerifyJob:
         self._deep = deep
         source = StoreNodes(store.open())
         self._index, self._trash = outline(source, head.root), outline(source, head.trash)
+        self._packs = PackListing.of(store.open())
 
-    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, bool]]:
-        return _VerifyKernel, (self._store, self._deep)  # a worker does not need the outlines
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, PackListing, bool]]:
+        return _VerifyKernel, (self._store, self._packs, self._deep)  # a worker does not need the outlines
 
     @property
     def stage(self) -> Stage:
@@ -105,17 +116,35 @@ class VerifyJob:
         return _balanced([section for section in found if _is_payload(section)], max(1, wanted), self._deep)
 
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
-        return _VerifyKernel(self._store, self._deep).run(part)
+        return _VerifyKernel(self._store, self._packs, self._deep).run(part)
 
     def fold(self, rows: Iterable[Finding]) -> Compared:
         folded = _Fold()
         try:
             for row in rows:
                 folded.add(row)
-            return folded.result(self._damaged(folded.damaged))
+            hidden = self._index.damage or any(ref.node in folded.damaged for ref in self._index.leaves)
+            unnamed = self._packs.whole | self._packs.other if not hidden else frozenset[str]()
+            return folded.result(self._damaged(folded.damaged), unnamed, self._moved)
         except BaseException:
             folded.spool.close()
             raise
+
+    def _moved(self, lost: Iterable[Entry]) -> set[str]:
+        """Return the paths of these entries for which the head has another row, or none, by now (P7)."""
+        source = StoreNodes(self._store.open())
+        moved: set[str] = set()
+        try:
+            seen = read_head(self._store.open())
+            assert seen is not None  # the request had no ETag
+            if seen.head.root == self._head.root:
+                return moved
+            for batch in batched(lost, WINDOW):
+                now = find_many(IndexTree(source, seen.head.root), [entry.path for entry in batch])
+                moved.update(entry.path for entry in batch if now.get(entry.path) != entry)
+        except (NotFound, IndexDamaged):
+            return set()  # the findings are about the head that was read
+        return moved
 
     def _damaged(self, leaves: dict[str, str]) -> list[str]:
         """Return the errors of nodes of the index, of the trash and of the log, in this order."""
@@ -180,14 +209,15 @@ class _VerifyKernel:
 
     row = Finding
 
-    def __init__(self, store: StoreHandle, deep: bool) -> None:
+    def __init__(self, store: StoreHandle, packs: PackListing, deep: bool) -> None:
         self._store = store
+        self._packs = packs
         self._deep = deep
 
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
         """Compare sections one after the other."""
         for section in part:
-            yield from SectionComparison(self._store.open(), section, deep=self._deep).findings()
+            yield from SectionComparison(self._store.open(), section, self._packs, deep=self._deep).findings()
 
 
 class _Fold:
@@ -197,10 +227,11 @@ class _Fold:
         self.spool = SortedSpool(2)
         self.damaged: dict[str, str] = {}
         self._counts = Counter[str]()
-        self._changed = _FirstRows()
         self._refused = _FirstRows()
         self._unsafe: list[Unsafe] = []
         self._occupied: set[str] = set()
+        self._packs: set[str] = set()
+        self._moved: set[str] = set()
 
     def add(self, row: Finding) -> None:
         finding, path, reason = row.finding, row.path, row.reason or ""
@@ -208,46 +239,52 @@ class _Fold:
         if path is None:
             return
         if finding in REPAIRABLE:
-            self.spool.add([(key_bytes(path), REPAIRABLE.index(finding), *row[3:9])])
-        elif finding == CHANGED:
-            self._changed.add((path,))
-        elif finding == REFUSED:
+            self.spool.add([(key_bytes(path), REPAIRABLE.index(finding), *row[3:14])])
+        if finding == REFUSED:
             self._refused.add((path, reason))
         elif finding == DAMAGED:
             self.damaged[path] = reason
         elif finding == OCCUPIED:
             self._occupied.update((path, *parents(path)))
-        else:
+        elif finding == NAMED:
+            self._packs.add(path)
+        elif finding == MISPLACED or finding not in REPAIRABLE:
             trash, nameless = finding == UNSAFE_TRASH, finding == NAMELESS
             self._unsafe.append(Unsafe(path, reason, trash=trash, nameless=nameless))
 
-    def result(self, damaged: list[str]) -> Compared:
-        """Return the result; it reads the findings for a repair from the file, until it is closed."""
-        names: dict[str, list[str]] = {MISSING: [], UNINDEXED: []}
-        blocked = 0
+    def result(self, damaged: list[str], packs: Set[str], moved: Callable[[Iterable[Entry]], set[str]]) -> Compared:
+        """Return the result; it reads the findings for a repair from the file, until it is closed.
+
+        `packs` are those that are leftovers unless an entry names them. `moved` returns which of the paths of lost
+        entries the head describes differently by now.
+        """
+        if any(self._counts[finding] for finding in LOST):
+            self._moved = moved(entry for finding, entry in self._rows() if finding in LOST)
+        names: dict[str, list[str]] = {MISSING: [], CHANGED: [], UNINDEXED: []}
+        totals = Counter[str]()
         for finding, entry in self._rows():
             if finding == UNINDEXED and entry.path in self._occupied:
-                blocked += 1
+                totals[REFUSED] += 1
                 self._refused.add((entry.path, IN_THE_WAY))
-            elif finding != LEARNED and len(names[finding]) < MOST_NAMED:
-                names[finding].append(entry.path)
-        counts = self._counts
+            elif finding in names:
+                totals[finding] += 1
+                if len(names[finding]) < MOST_NAMED:
+                    names[finding].append(entry.path)
+        unsafe = [row for row in self._unsafe if row.trash or row.path not in self._moved]
         return Compared(
-            checked=counts[CHECKED],
+            checked=self._counts[CHECKED],
             missing=names[MISSING],
-            changed=[path for (path,) in self._changed.rows()],
+            changed=names[CHANGED],
             unindexed=names[UNINDEXED],
             refused=[Refusal(path, reason) for path, reason in self._refused.rows()],
-            unsafe=sorted(self._unsafe, key=attrgetter("path", "reason")),
-            leftovers=counts[LEFTOVER],
-            trash=counts[TRASH],
+            unsafe=sorted(unsafe, key=attrgetter("path", "reason")),
+            leftovers=self._counts[LEFTOVER] + len(packs - self._packs),
+            trash=self._counts[TRASH],
             damaged=damaged,
             totals={
-                MISSING: counts[MISSING],
-                CHANGED: counts[CHANGED],
-                UNINDEXED: counts[UNINDEXED] - blocked,
-                REFUSED: counts[REFUSED] + blocked,
-                "unsafe": len(self._unsafe),
+                **{finding: totals[finding] for finding in names},
+                REFUSED: totals[REFUSED] + self._counts[REFUSED],
+                "unsafe": len(unsafe),
             },
             repairable=lambda: repair_batches(self._repairable()),
             close=self.spool.close,
@@ -259,7 +296,11 @@ class _Fold:
                 yield finding, entry
 
     def _rows(self) -> Iterator[tuple[str, Entry]]:
-        return ((REPAIRABLE[kind], Entry(key_text(path), *rest)) for path, kind, *rest in self.spool)
+        """Yield the findings in the file, without those about rows that have moved."""
+        for path, kind, *rest in self.spool:
+            finding, entry = REPAIRABLE[kind], Entry(key_text(path), *rest)
+            if finding not in LOST or entry.path not in self._moved:
+                yield finding, entry
 
 
 class _FirstRows:

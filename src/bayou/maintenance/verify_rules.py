@@ -1,12 +1,14 @@
 """The rules of `verify`: what an index entry and an object say about each other, and the result of a comparison.
 
-The rules judge one key at a time; nothing here reads an index or lists a store. Where only a request can tell, `Rules`
-asks for an object by name, and `read_back` reads its bytes. `verify_job` applies the rules to a whole store.
+The rules judge one key at a time; nothing here reads an index. A file in a pack is judged by its pack, which the
+driver lists once (P8): a pack's name has its size. Where only a request can tell, `Rules` asks for an object or a pack
+by name, and `read_back` and `read_members` read the bytes. `verify_job` applies the rules to a whole store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,17 +22,24 @@ from bayou.objectstore import keys
 from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import ObjectMeta
+from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
 from bayou.sync.report import Refusal
 
 MISSING, CHANGED, READ, WELL, LEARNED = "missing", "changed", "read", "well", "learned"
-"""Findings about an entry. `READ`: its object must be read. `LEARNED`: reading it gave a hash that was unknown."""
+MISPLACED = "misplaced"
+"""Findings about an entry. `READ`: its object must be read. `LEARNED`: reading it gave a hash that was unknown.
+`MISPLACED`: the location that it names is none that a client writes (V25), and the rest of it is sound."""
 
 
 HIDDEN, TRASH, LEFTOVER, UNINDEXED = "hidden", "trash", "leftover", "unindexed"
 """Findings about an object that no entry names. `HIDDEN`: an unreadable part of the index may name it."""
 
 
-REPAIRABLE = (MISSING, UNINDEXED, LEARNED)
+LOST = (MISSING, CHANGED, MISPLACED)
+"""Findings about an entry whose bytes the store does not have, or not there."""
+
+
+REPAIRABLE = (*LOST, UNINDEXED, LEARNED)
 """Findings that a repair acts on."""
 
 
@@ -42,14 +51,35 @@ WINDOW = 10_000
 """Rows that one commit of a repair contains; the process holds no more of a large repair."""
 
 
+class PackListing(Struct, frozen=True):
+    """The packs that a store lists: those of the size that their names say, and the others."""
+
+    whole: Set[str] = frozenset()
+    other: Set[str] = frozenset()
+
+    @classmethod
+    def of(cls, store: Store) -> PackListing:
+        """List the packs of a store; what else lies beside them is ignored."""
+        whole: set[str] = set()
+        other: set[str] = set()
+        for meta in (meta for page in store.list(keys.PACKS) for meta in page):
+            name = keys.parse_pack(meta.key)
+            if name is not None:
+                (whole if meta.size == keys.pack_bytes(name) else other).add(name)
+        return cls(frozenset(whole), frozenset(other))
+
+
 class Rules(Struct, frozen=True):
     """The rules of one comparison: the paths whose entries cannot be read, and whether to read every object."""
 
     hidden: KeyRanges
     deep: bool = False
+    packs: PackListing = PackListing()
 
     def entry(self, entry: Entry, at: ObjectMeta | None) -> str:
-        """Judge an entry by the object that the listing has at its key."""
+        """Judge an entry by the object that the listing has at its key, or by its pack."""
+        if entry.pack is not None:
+            return self._packed(entry.pack)
         if at is None:
             return MISSING
         if at.size != entry.size:
@@ -69,24 +99,41 @@ class Rules(Struct, frozen=True):
         return UNINDEXED if push is None else LEFTOVER
 
     def by_name(self, store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-        """Request by name the objects that the listing does not have, and judge each entry by the response (V4)."""
-        for entry, gone in store.map(lambda entry: (entry, _gone(store, entry)), entries):
-            yield MISSING if gone else READ if self.deep else WELL, entry
+        """Request by name what the listing does not have, each object and pack once, and judge the entries (V4)."""
+        entries = list(entries)
+        wanted = dict.fromkeys(entry.key for entry in entries)
+        sizes = dict(zip(wanted, store.map(partial(_size, store), wanted), strict=True))
+        for entry in entries:
+            size = sizes[entry.key]
+            if size is None:
+                yield MISSING, entry
+            elif size != (entry.size if entry.pack is None else keys.pack_bytes(entry.pack)):
+                yield CHANGED, entry
+            else:
+                yield READ if self.deep else WELL, entry
+
+    def _packed(self, pack: str) -> str:
+        if pack in self.packs.whole:
+            return READ if self.deep else WELL
+        return CHANGED if pack in self.packs.other else MISSING
 
 
 def read_back(store: Store, entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-    """Read objects as they are now, and judge each entry by the bytes: CHANGED, LEARNED (with its hash) or WELL."""
-    for entry, digest in store.map(lambda entry: (entry, _digest(store, entry)), entries):
-        if entry.sha256 is None and digest is not None:
-            yield LEARNED, replace(entry, sha256=digest)
-        else:
-            yield CHANGED if digest != entry.sha256 else WELL, entry
+    """Read objects as they are now, and judge each entry by the bytes: MISSING, CHANGED, LEARNED or WELL."""
+    return store.map(partial(_judge, store), entries)
+
+
+def read_members(store: Store, entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
+    """Read files in packs, neighbours with one request, and judge each by its bytes: MISSING, CHANGED or WELL."""
+    ranges = plan_ranges(entries)
+    for judged in store.map(partial(_judge_range, store), ranges, threads=threads_for(store, ranges)):
+        yield from judged
 
 
 class RepairBatch(Struct, frozen=True):
-    """Findings for one commit of a repair: entries without object, unindexed objects, and learned hashes."""
+    """Findings for one commit of a repair: entries without their bytes, unindexed objects, and learned hashes."""
 
-    missing: Sequence[Entry] = ()
+    lost: Sequence[Entry] = ()
     unindexed: Sequence[str] = ()
     hashed: Mapping[str, Entry] = field(default_factory=dict)
 
@@ -139,26 +186,40 @@ class Compared(Struct):
 
 
 def repair_batches(rows: Iterable[tuple[str, Entry]]) -> Iterator[RepairBatch]:
-    """Group findings for the commits of a repair."""
+    """Group findings for the commits of a repair.
+
+    A discovered object that another program has replaced is that program's: only what Bayou wrote is replaced (P8).
+    """
     for batch in batched(rows, WINDOW):
         yield RepairBatch(
-            [entry for finding, entry in batch if finding == MISSING],
+            [entry for finding, entry in batch if finding == MISSING or (finding in LOST and entry.push is not None)],
             [entry.path for finding, entry in batch if finding == UNINDEXED],
             {entry.path: entry for finding, entry in batch if finding == LEARNED},
         )
 
 
-def _gone(store: Store, entry: Entry) -> bool:
+def _size(store: Store, key: keys.Key) -> int | None:
     try:
-        store.head(entry.key)
+        return store.head(key).size
     except NotFound:
-        return True
-    return False
-
-
-def _digest(store: Store, entry: Entry) -> bytes | None:
-    """Return the hash of an object's current bytes; None if it is missing, or of another size."""
-    try:
-        return store.download(entry.key, NullSink(), entry.size).sha256
-    except (NotFound, BadAnswer, PreconditionFailed):
         return None
+
+
+def _judge(store: Store, entry: Entry) -> tuple[str, Entry]:
+    """Judge an entry by the bytes of its object: MISSING, CHANGED (of another size, too), LEARNED or WELL."""
+    try:
+        digest = store.download(entry.key, NullSink(), entry.size).sha256
+    except NotFound:
+        return MISSING, entry
+    except (BadAnswer, PreconditionFailed):
+        return CHANGED, entry
+    if entry.sha256 is None:
+        return LEARNED, replace(entry, sha256=digest)
+    return CHANGED if digest != entry.sha256 else WELL, entry
+
+
+def _judge_range(store: Store, part: PackRange) -> list[tuple[str, Entry]]:
+    try:
+        return [(CHANGED if data is None else WELL, entry) for entry, data in read_range(store, part)]
+    except NotFound:
+        return [(MISSING, entry) for entry in part.entries]

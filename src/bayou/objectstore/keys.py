@@ -21,12 +21,15 @@ INTERNAL = ".bayou"
 HEAD = Key(".bayou/head.json")
 NODES = Key(".bayou/nodes")
 LOGS = Key(".bayou/log")
+PACKS = Key(".bayou/packs")
 LEASES = Key(".bayou/leases")
+PACKS = Key(".bayou/packs")
 PROBES = Key(".bayou/probe")
 REPLICATING = Key(".bayou/replicating.json")
 
 _PUSH = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _NODE = re.compile(r"([0-9a-f]{64})-([0-9A-Za-z-]{1,64})\.parquet")
+_PACK = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}-([1-9][0-9]{0,14})")
 _PAGE = re.compile(r"[0-9A-Za-z-]{1,64}\.json")
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _MAX_NAMESPACE = 64
@@ -66,6 +69,8 @@ def payload(path: str, push: str | None) -> Key:
 
 def parse_payload(key: str) -> PayloadKey:
     """Parse a payload key; the path is unchecked and may be unsafe."""
+    if "/~" not in key:  # hot: a listing parses every key
+        return PayloadKey(key, None)
     directory, _, name = key.rpartition("/")
     parent, _, last = directory.rpartition("/")
     if parent and is_push_segment(last):
@@ -84,6 +89,24 @@ def parse_node(key: str) -> str | None:
     if directory != NODES or not _NODE.fullmatch(last):
         return None
     return last.removesuffix(".parquet")
+
+
+def pack(name: str) -> Key:
+    """Return the key of a pack; `name` is `<ULID>-<size in bytes>`."""
+    return Key(f"{PACKS}/{name}.zip")
+
+
+def parse_pack(key: str) -> str | None:
+    """Return the name of the pack that a key names, or None for any other key."""
+    directory, _, last = key.rpartition("/")
+    name = last.removesuffix(".zip")
+    return name if directory == PACKS and name != last and pack_bytes(name) is not None else None
+
+
+def pack_bytes(name: str) -> int | None:
+    """Return the size that a pack's name says, or None if the text is not the name of a pack."""
+    found = _PACK.fullmatch(name)
+    return int(found[1]) if found is not None else None
 
 
 def log_page(page: str) -> Key:

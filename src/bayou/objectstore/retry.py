@@ -31,6 +31,8 @@ class RetryPolicy(Struct, frozen=True):
     base_s: float = 0.1
     cap_s: float = 5.0
     request_timeout_s: float = 60.0
+    least_rate: float = 128 * 1024
+    """Bytes a second that a link has at least: a request that moves many bytes may take longer."""
     call_deadline_s: float = 180.0
 
     def should_retry(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
@@ -86,13 +88,17 @@ class RetryingClient:
         *,
         requests: int = 1,
         bytes_out: int = 0,
+        bytes_expected: int = 0,
         deadline: Deadline | None = None,
     ) -> R:
-        """Send one request until it succeeds, fails for good, or runs out of time."""
+        """Send one request until it succeeds, fails for good, or runs out of time.
+
+        The limit of a single request grows with the bytes that it sends or expects.
+        """
         deadline = deadline or self.call_deadline()
         attempt = 1
         while True:
-            timeout = self.request_timeout(deadline)
+            timeout = self.request_timeout(deadline, (bytes_out + bytes_expected) / requests)
             self.counter.sent(verb, requests, bytes_out=bytes_out)
             try:
                 answer = run_interruptible(partial(call, timeout))
@@ -120,6 +126,6 @@ class RetryingClient:
         """Return the deadline of a call that begins now."""
         return self.deadline or Deadline.after(self.policy.call_deadline_s)
 
-    def request_timeout(self, deadline: Deadline) -> float:
-        """Return how long one request may take; raise if the deadline has passed."""
-        return min(self.policy.request_timeout_s, deadline.remaining())
+    def request_timeout(self, deadline: Deadline, moved: float = 0) -> float:
+        """Return how long one request that moves so many bytes may take; raise if the deadline has passed."""
+        return min(self.policy.request_timeout_s + moved / self.policy.least_rate, deadline.remaining())

@@ -105,7 +105,8 @@ class _Exchange(Struct, frozen=True):
     engine: Choice
 
     def pull(self, scope: ModelScope | None) -> SyncReport | None:
-        return self._sync(SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber))
+        options = SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber, reuse_head=True)
+        return self._sync(options)
 
     def push(self, leases: LeaseGroup) -> SyncReport | None:
         """Push the journaled changes; an error says that they could not be pushed (F100)."""
@@ -116,6 +117,7 @@ class _Exchange(Struct, frozen=True):
             walk=False,
             renumber=renumber,
             allow_mass_delete=self.allow_mass_delete,
+            reuse_head=True,
         )
         try:
             return self._sync(options)
@@ -143,8 +145,13 @@ def _leases(
         return LeaseGroup([])
     keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
-    store = connection.store() if repo.config.datastore.url is not None else None
-    return open_leases(repo, store).acquire_all(keys, on_wait=on_wait, deadline=deadline)
+    if repo.config.datastore.url is None:
+        return open_leases(repo).acquire_all(keys, on_wait=on_wait, deadline=deadline)
+    leases = open_leases(repo, connection.store(), connection)
+    # The pull needs the head, and the check of the lease `store` does not: both requests are sent at once.
+    return leases.acquire_all(
+        keys, on_wait=on_wait, deadline=deadline, on_taken=lambda: connection.prefetch_head(deadline)
+    )
 
 
 def _records(connection: Connection, leases: LeaseGroup, engine: CatalogEngine) -> Records:

@@ -13,7 +13,6 @@ import pyarrow
 from bayou.core import limits
 from bayou.core.iterators import batched
 from bayou.index.entry import Entry
-from bayou.objectstore.transport import ObjectMeta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,16 +33,13 @@ ENTRIES = pyarrow.schema(
         "etag": TEXT,
         "version": TEXT,
         "modified": TIME,
+        "at": TEXT,
+        "pack": TEXT,
+        "offset": INT,
+        "stored": INT,
+        "method": INT,
     }
 )
-OBJECTS = pyarrow.schema({"key": BYTES, "size": INT, "etag": TEXT, "version": TEXT, "modified": TIME})
-"""An object of a listing. A key may be any bytes; only the keys of payload are text."""
-
-_BUCKETS = 64
-"""Buckets for each task: enough to balance the tasks, few enough for the driver to count."""
-
-REQUEST = 1 << 16
-"""The cost of a request besides its bytes, in bytes: a small file takes as long as this many bytes."""
 
 _NAMES = {
     TEXT: "string",
@@ -105,13 +101,6 @@ def entries_to_batch(entries: Sequence[Entry]) -> pyarrow.RecordBatch:
 
 def batch_to_entries(found: pyarrow.RecordBatch) -> Iterator[Entry]:
     return (Entry(*row) for row in rows(found, ENTRIES.names))  # type: ignore[arg-type]
-
-
-def objects_to_batch(objects: Sequence[ObjectMeta]) -> pyarrow.RecordBatch:
-    """Return a page of a listing as a batch; a key that is no text keeps its bytes."""
-    columns: list[list[object]] = [[key_bytes(meta.key) for meta in objects]]
-    columns += [[getattr(meta, name) for meta in objects] for name in OBJECTS.names[1:]]
-    return batch(OBJECTS, columns)
 
 
 def key_bytes(key: str) -> bytes:

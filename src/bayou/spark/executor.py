@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.connect.session import SparkSession
 
-    from bayou.index.discovery import Discovered
-    from bayou.index.node_store import StagingSink
     from bayou.index.tree import IndexTree
     from bayou.objectstore.spec import StoreSpec
-    from bayou.objectstore.store import Store
     from bayou.spark.transfer import SparkTransfer
     from bayou.sync.context import SyncContext
     from bayou.sync.plan.windows import Planned
@@ -78,13 +75,6 @@ class SparkExecutor:
             ):
                 return job.fold(rows)
 
-    def discover(self, store: Store, recipe: StoreSpec, sink: StagingSink, *, carry: bool) -> Discovered:
-        from bayou.spark.discover import discover  # noqa: PLC0415
-
-        return discover(
-            self.session, store, recipe, sink, carry=carry, deadline=self._deadline, progress=self._progress
-        )
-
     def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
         from bayou.spark.plan import plan  # noqa: PLC0415
 
@@ -95,7 +85,13 @@ class SparkExecutor:
         from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
 
         return SparkTransfer(
-            self.session, recipe, context.store, context.root, context.incoming.staging, deadline=context.deadline
+            self.session,
+            recipe,
+            context.store,
+            context.root,
+            context.incoming.staging,
+            context.repo.config.sync.pack_size,
+            deadline=context.deadline,
         )
 
     def _rows(self, row: type[Row], found: Iterator[pyarrow.RecordBatch]) -> Generator[Row, None, None]:

@@ -103,20 +103,6 @@ def export(database: Database, remote: int, folder: Path) -> Exported:
     return Exported(found, through)
 
 
-_PER_TASK = 2
-"""Parts for each task that runs at once: so one with a large file leaves the others' small ones to the rest."""
-
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""The work is in Python: what Java compiles for these plans takes a new server a second, and saves nothing."""
-
-_TALLIED = ("path", "action", "bytes", "note", "text")
-
-_MOST_PARTS = 256
-"""Files of a result: all of them are open while it is read."""
-
-_AT_ONCE = 1024
-
-
 def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
     """Find the paths that need a decision and observe them. `folder`, which workers see, keeps the result.
 

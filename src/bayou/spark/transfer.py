@@ -1,4 +1,4 @@
-"""Upload and download the files of a sync by Spark's tasks, balanced by bytes and files (`SparkTransfer`).
+"""Upload and download the files of a sync by Spark's tasks, balanced by bytes and requests (`SparkTransfer`).
 
 Tasks see the tree and its staging directory as files, and read and write there what the caller's threads would
 otherwise. The records of a job are in a file in the staging directory and not in Spark's plan, so that Spark does not
@@ -9,9 +9,11 @@ done (V19). The caller's process holds one window of records at a time.
 from __future__ import annotations
 
 import shutil
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -19,13 +21,13 @@ from msgspec import Struct
 
 from bayou.core.deadline import Deadline
 from bayou.core.iterators import Prefetcher, batched
-from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.spark.arrow import batches, ddl, entries_to_batch, tasks_of
+from bayou.spark.division import divide_downloads, divide_uploads
 from bayou.spark.kernels import transfer
-from bayou.spark.kernels.transfer import MOVED, Kernel, Reports, TransferRow, outcomes, to_rows
+from bayou.spark.kernels.transfer import MOVED, Kernel, QueuedUpload, Reports, TransferRow, outcomes, to_rows
 from bayou.spark.session import interrupt_all, interrupt_at_deadline, log_of, seconds_left, spark_errors
 from bayou.spark.shared_fs import require_shared
 from bayou.sync.report import Failure
@@ -40,23 +42,18 @@ if TYPE_CHECKING:
 WINDOW = 100_000
 """The most records of one job, which this process holds in memory."""
 
-_LEAST = 512 * REQUEST
-"""The least cost of a task: scheduling a smaller task takes longer than its work."""
-
 _ROUNDS = 8
 """Tasks for each slot, so that the last tasks leave no core idle for long."""
 
 
-class Sized(Protocol):
+class Named(Protocol):
     """A record of a file or an object."""
 
     @property
     def path(self) -> str: ...
-    @property
-    def size(self) -> int: ...
 
 
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=Named)
 R = TypeVar("R")
 
 
@@ -81,6 +78,7 @@ class SparkTransfer:
         store: Store,
         root: Path,
         staging: Path,
+        pack_size: int,
         *,
         deadline: Deadline | None = None,
     ) -> None:
@@ -92,29 +90,35 @@ class SparkTransfer:
         self._store = store
         self._root = root
         self._staging = staging
+        self._pack_size = pack_size
         self._deadline = deadline
         self._folders: list[Path] = []
         self._prefetched: deque[_Prefetch] = deque()
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> executor.UploadResults:
-        """Write objects; the first job starts at once."""
-        return executor.raise_if_down(self._store, _started(self._uploads(batched(uploads, WINDOW))))
+    def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> executor.UploadResults:
+        """Write objects and packs; the first job starts at once. A file comes once it is stored, and never before."""
+        loose_items = (QueuedUpload(upload, packed=False) for upload in uploads)
+        packed_items = (QueuedUpload(upload, packed=True) for upload in packed)
+        windows = batched(chain(loose_items, packed_items), WINDOW)
+        return executor.raise_if_down(self._store, _started(self._uploads(windows)))
 
-    def _uploads(self, windows: Iterator[Sequence[Upload]]) -> Generator[Upload | Failure | None, None, None]:
+    def _uploads(self, windows: Iterator[list[QueuedUpload]]) -> Generator[Upload | Failure | None, None, None]:
         first = next(windows, None)
         yield from self._send(first) if first is not None else (None,)
         for window in windows:
             yield from _started(self._send(window))
 
-    def _send(self, window: Sequence[Upload]) -> Generator[Upload | Failure | None, None, None]:
+    def _send(self, window: list[QueuedUpload]) -> Generator[Upload | Failure | None, None, None]:
+        window.sort(key=attrgetter("path"))  # files that are read together lie together in a pack
         reports = self._staging / temporary_name()
-        kernel = transfer.Uploads(self._recipe, self._root, seconds_left(self._deadline), reports)
+        kernel = transfer.Uploads(self._recipe, self._root, self._pack_size, seconds_left(self._deadline), reports)
         return self._run(
             window,
-            transfer.uploads_to_batch,
+            transfer.queued_to_batch,
             kernel,
-            transfer.UploadResults({upload.path: upload for upload in window}),
+            transfer.UploadResults({item.path: item.upload for item in window}),
             reports,
+            divide_uploads(window, self._most_tasks, self._pack_size),
         )
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
@@ -154,7 +158,8 @@ class SparkTransfer:
         self._folders.append(folder)
         reports = self._staging / temporary_name()
         kernel = transfer.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline), reports)
-        return _started(self._run(window, entries_to_batch, kernel, transfer.DownloadResults(folder), reports))
+        task_of = divide_downloads(window, self._most_tasks)
+        return _started(self._run(window, entries_to_batch, kernel, transfer.DownloadResults(folder), reports, task_of))
 
     def _run(
         self,
@@ -163,10 +168,12 @@ class SparkTransfer:
         kernel: Kernel,
         from_row: Callable[[TransferRow], R],
         reports: Path,
+        task_of: Sequence[int],
     ) -> Generator[R | Failure | None, None, None]:
         """Run one job: yield None once it runs, then the results of its tasks as they arrive.
 
-        Closing the generator ends the job. `reports` is the directory to which the kernel reports.
+        Closing the generator ends the job. `reports` is the directory to which the kernel reports, `task_of` the task
+        of each record.
         """
         file = self._staging / temporary_name()
         with (
@@ -175,7 +182,7 @@ class SparkTransfer:
             _removed_at_end(file),
             _directory(reports),
         ):
-            tasks = transfer.write_records(file, to_batch(window), self._divide(window))
+            tasks = transfer.write_records(file, to_batch(window), task_of)
             numbers = self._spark.range(0, tasks, 1, tasks)
             done = numbers.mapInArrow(transfer.TaskKernel(file, kernel), ddl(MOVED))
             found = Prefetcher(batches(self._spark, done), name="bayou-spark-results")
@@ -189,8 +196,9 @@ class SparkTransfer:
                     interrupt_all(self._spark)
                     found.close()
 
-    def _divide(self, window: Sequence[Sized]) -> list[int]:
-        return divide([record.size for record in window], tasks_of(self._spark) * _ROUNDS)
+    @property
+    def _most_tasks(self) -> int:
+        return tasks_of(self._spark) * _ROUNDS
 
 
 def _rows(found: Prefetcher[pyarrow.RecordBatch], reports: Reports) -> Iterator[TransferRow]:
@@ -238,29 +246,3 @@ def _removed_at_end(file: Path) -> Iterator[None]:
         yield
     finally:
         file.unlink(missing_ok=True)
-
-
-def divide(sizes: Sequence[int], most: int) -> list[int]:
-    """Return the task of each file, balanced by bytes and files; a huge file is alone in a task, and comes first.
-
-    There are at most `most` tasks, and fewer if that would make them too small. Neighbours stay together: the files of
-    one directory mostly belong to one task, which reports them in the order of their paths.
-    """
-    costs = [size + REQUEST for size in sizes]
-    total = sum(costs)
-    tasks = max(1, min(most, len(sizes), total // _LEAST))
-    huge = {at for at, cost in enumerate(costs) if cost * tasks >= total}
-    rest, parts = total - sum(costs[at] for at in huge), tasks - len(huge)
-    load: Counter[int] = Counter()
-    part_of: list[int] = []
-    before = 0
-    for at, cost in enumerate(costs):
-        if at in huge:
-            part = -1 - at
-        else:
-            part = (2 * before + cost) * parts // (2 * rest)
-            before += cost
-        part_of.append(part)
-        load[part] += cost
-    number = {part: at for at, (part, _) in enumerate(load.most_common())}
-    return [number[part] for part in part_of]

@@ -308,10 +308,14 @@ def paths_without_entry(repo: Repo, database: Database, paths: Set[str]) -> set[
 
 
 def changed_paths(repo: Repo, old: str | None, new: str | None) -> set[str] | None:
-    """Return the paths whose entries differ between two roots of base; None if part of either is lost."""
+    """Return the paths whose files differ between two roots of base; None if part of either is lost.
+
+    A file whose bytes only lie elsewhere in the store is not among them (P4).
+    """
     source = _nodes(repo)
+    changes = diff(IndexTree(source, load_root(old)), IndexTree(source, load_root(new)))
     try:
-        return {change.path for change in diff(IndexTree(source, load_root(old)), IndexTree(source, load_root(new)))}
+        return {change.path for change in changes if not change.moved}
     except BaseLost:
         return None
 

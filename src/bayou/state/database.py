@@ -118,7 +118,18 @@ CREATE TABLE upload (
     etag TEXT,
     version TEXT,
     repeated INTEGER NOT NULL DEFAULT 0,
+    pack TEXT,
+    pack_offset INTEGER,
+    stored INTEGER,
+    method INTEGER,
     PRIMARY KEY (place, path)
+) WITHOUT ROWID;
+CREATE TABLE lease (
+    place INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    etag TEXT,
+    version TEXT,
+    PRIMARY KEY (place, key)
 ) WITHOUT ROWID;
 CREATE TABLE pending (
     commit_id TEXT PRIMARY KEY,
@@ -127,7 +138,7 @@ CREATE TABLE pending (
     rows TEXT NOT NULL
 );
 """
-_VERSION = 2
+_VERSION = 3
 
 IN_RANGE = "path >= ? AND path < ?"
 """A condition on paths whose parameters are `KeyRange.bounds`; SQLite compares text by its UTF-8 bytes, as they do."""
@@ -142,6 +153,8 @@ _NORMAL = 1
 """SQLite's number of `synchronous = NORMAL`. In WAL mode NORMAL syncs at checkpoints only."""
 _decode_json = json.JSONDecoder().raw_decode
 """Hot: `json.loads` takes twice as long for a list this short."""
+
+_NO_LOCATION = (None,) * 5
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _inherited: list[sqlite3.Connection] = []
@@ -393,16 +406,26 @@ def dump_entry(entry: Entry | None) -> str | None:
         return None
     sha256 = f'"{entry.sha256.hex()}"' if entry.sha256 is not None else "null"
     push, etag, version = _json_string(entry.push), _json_string(entry.etag), _json_string(entry.version)
-    return f"[{push}, {entry.size}, {sha256}, {etag}, {version}, {entry.modified}]"
+    common = f"{push}, {entry.size}, {sha256}, {etag}, {version}, {entry.modified}"
+    location = (entry.at, entry.pack, entry.offset, entry.stored, entry.method)
+    if location == _NO_LOCATION:
+        return f"[{common}]"
+    # Verbatim, also a row that no client can have written (V25): base's rows are the store's.
+    offset, stored, method = _json_number(entry.offset), _json_number(entry.stored), _json_number(entry.method)
+    return f"[{common}, {_json_string(entry.at)}, {_json_string(entry.pack)}, {offset}, {stored}, {method}]"
 
 
 def _json_string(text: str | None) -> str:
     return "null" if text is None else encode_basestring_ascii(text)
 
 
+def _json_number(number: int | None) -> int | str:
+    return "null" if number is None else number
+
+
 def load_entry(path: str, text: str | None) -> Entry | None:
     """Return the entry that `dump_entry` wrote for a path."""
     if text is None:
         return None
-    (push, size, sha256, etag, version, modified), _ = _decode_json(text)
-    return Entry(path, push, size, bytes.fromhex(sha256) if sha256 is not None else None, etag, version, modified)
+    (push, size, sha256, *rest), _ = _decode_json(text)
+    return Entry(path, push, size, bytes.fromhex(sha256) if sha256 is not None else None, *rest)

@@ -1,4 +1,4 @@
-"""Hand over to Spark what is too large for one process: discovery, comparison and transfer of very many files.
+"""Hand over to Spark what is too large for one process: comparison and transfer of very many files.
 
 `BulkExecutor` is the interface that a sync needs of Spark. `bayou.spark` implements it, and the program's entry points
 install that implementation (`engine.select`), so this package does not import Spark.
@@ -20,8 +20,6 @@ from bayou.engine import select
 from bayou.engine.handle import RemoteHandle, StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import Request, Selector
-from bayou.index.discovery import Discovered
-from bayou.index.node_store import StagingSink
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 
@@ -36,13 +34,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class BulkExecutor(Protocol):
-    """An executor that also discovers a store, compares trees of many paths, and transfers files, on its workers."""
-
-    def discover(self, store: Store, recipe: StoreSpec, sink: StagingSink, *, carry: bool) -> Discovered:
-        """List a store without a head, and build the tree of its payload in `sink`.
-
-        With `carry` nothing is written to the store (V15). Errors are those of `index.discovery.discover`.
-        """
+    """An executor that also compares trees of many paths and transfers files, on its workers."""
 
     def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
         """Find the paths that need a decision, with their local state; workers store the result in `folder`."""
@@ -52,7 +44,7 @@ class BulkExecutor(Protocol):
 
 
 class Bulk(Struct, frozen=True):
-    """How a command uses Spark: for more than `limit` objects or files.
+    """How a command uses Spark: for more than `limit` files.
 
     If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`must`).
     """
@@ -89,7 +81,7 @@ class Bulk(Struct, frozen=True):
     def run(self, what: str, job: Callable[[BulkExecutor, StoreSpec], T]) -> T | None:
         """Run a job in a Spark session on this store; None if Spark cannot: then the caller does it by itself.
 
-        `what` begins the warning that ends in "by this process alone", as in "the store was listed".
+        `what` begins the warning that ends in "by this process alone", as in "tree and store were compared".
         """
         datastore = self.datastore
         if datastore.url is None or datastore.url.startswith("memory:"):
@@ -113,17 +105,6 @@ class Bulk(Struct, frozen=True):
                 raise
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None
-
-    def discover(self, store: Store, sink: StagingSink, *, carry: bool) -> Discovered | None:
-        """Discover a store on Spark; None if Spark cannot: then the caller does it by itself."""
-
-        def job(executor: BulkExecutor, recipe: StoreSpec) -> Discovered:
-            return executor.discover(store, recipe, sink, carry=carry)
-
-        found = self.run("the store was listed", job)
-        if found is not None and found.refusals > len(found.refused):
-            self.warn(f"{found.refusals} keys were refused; the first {len(found.refused)} are named")
-        return found
 
 
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:

@@ -152,9 +152,7 @@ class _BulkPass:
         counts: Counter[Action] = Counter()
         for _, todo in self._plan_windows():
             counts.update(step.action for step in todo)
-            actions += [
-                PlannedAction(step.path, step.action.value) for step in todo if step.action is not Action.NOTHING
-            ]
+            actions += [PlannedAction(step.path, step.action.value) for step in todo if step.is_change]
         guard(self._context, counts, self._view)
         self._context.report.actions = actions
 

@@ -22,6 +22,7 @@ from bayou.core.ids import ulid
 from bayou.core.progress import NoProgress, Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
+from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
@@ -63,6 +64,10 @@ class SyncContext(Struct):
     options: SyncOptions
     report: SyncReport
     progress: Progress
+    connection: Connection | None = None
+    """The open datastore; it may have a head that the caller's session has just read."""
+    pack_below: int = 0
+    """Files of less than so many bytes are pushed in packs."""
     mass_delete: bool = False
     """Whether the commits of this sync are parts of a mass delete that the user allowed."""
 
@@ -94,6 +99,20 @@ class SyncContext(Struct):
     def handle(self) -> StoreHandle:
         """The store as a job holds it: picklable, and opened again in a worker."""
         return store_handle(self.repo.config, self.store, self.deadline)
+
+    def take_head(self) -> HeadSeen | None:
+        """Return the head that this session has just read, if the options allow to use it; a pull keeps it for a push.
+
+        The request that read it is counted with this sync (V17).
+        """
+        taken = self.connection.take_head() if self.connection is not None and self.options.reuse_head else None
+        if taken is None or self.connection is None:
+            return None
+        if taken.requests is not None:
+            self.store.add_requests(taken.requests)
+        if self.options.mode == "pull":
+            self.connection.keep_head(taken.seen)
+        return taken.seen
 
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of a regular file in the tree; None if the path is missing or is not a regular file."""
@@ -176,7 +195,9 @@ def open_context(
             journal=journal,
             policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
             incoming=incoming,
-            executor=ThreadTransfer(bounded, repo.tree_root, incoming),
+            executor=ThreadTransfer(bounded, repo.tree_root, incoming, repo.config.sync.pack_size),
+            connection=opened,
+            pack_below=repo.config.sync.pack_below,
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=progress or NoProgress(),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from bayou.core import paths
-from bayou.core.errors import NotFound, SyncError
-from bayou.index.tree import scan
+from bayou.core.errors import BadAnswer, NotFound, PathRefused, PreconditionFailed, SyncError
+from bayou.index.entry import Entry
+from bayou.index.head import read_head
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many, scan
 from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.state.journal import JournalSnapshot
@@ -15,10 +19,15 @@ from bayou.sync.context import SyncContext, open_context
 from bayou.sync.plan.decision_table import LocalState
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
-from bayou.sync.report import Moved, SyncOptions, SyncReport
+from bayou.sync.report import Failure, Moved, SyncOptions, SyncReport
 from bayou.sync.run import run
+from bayou.sync.transfer.executor import BAD_CONTENT
 from bayou.sync.transfer.intents import recover_intents
 from bayou.sync.transfer.pull import IncomingFile, pull
+
+_CHANGED = "changed"
+_DAMAGE = {BAD_CONTENT, _CHANGED, BadAnswer.code, PreconditionFailed.code, PathRefused.code}
+"""The codes of failures that concern one file and not the store."""
 
 
 def hydrate(
@@ -39,6 +48,26 @@ def hydrate(
         recover_intents(context)
         fetch(context, path)
     return _require_complete(context.report).pulled
+
+
+def fetch_files(
+    repo: Repo, targets: Sequence[str], *, timeout: float | None = None, connection: Connection | None = None
+) -> dict[str, str]:
+    """Fetch the files among these that the tree lacks, many with one request; return why some could not be fetched.
+
+    Only damage of a file is such a reason (V25); an error of the store is raised (V4). A path that base does not have
+    is not fetched, and not in the result.
+    """
+    with _open_full(repo, timeout, connection) as context:
+        recover_intents(context)
+        _fetch_all(context, _lacking(context, targets))
+        report = context.report
+    damaged = {failure.path: failure.message for failure in report.failed if failure.code in _DAMAGE}
+    missing = {path: f"the content of {path} is missing, here and in the store" for path in report.missing}
+    report.missing = []
+    report.failed = [failure for failure in report.failed if failure.code not in _DAMAGE]
+    _require_complete(report)
+    return damaged | missing
 
 
 def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
@@ -73,13 +102,45 @@ def fetch(context: SyncContext, target: str | None) -> None:
         wanted = [target]
     if not wanted and not _is_here(context, target):
         raise NotFound(f"there is nothing at {target}", hint="bayou datastore sync --pull brings what is new")
+    _fetch_all(context, wanted)
+
+
+def _fetch_all(context: SyncContext, wanted: Sequence[str]) -> None:
     entries = context.base.lookup(wanted)
-    through = context.journal.newest()
-    pull(
-        context,
-        [IncomingFile(path, entries[path], Observed(path, LocalState(absent=True), None, through)) for path in entries],
-    )
+    moved = pull(context, _incoming(context, entries))
+    if moved:
+        _fetch_moved(context, {path: entries[path] for path in moved if context.stat(path) is None})
     context.base.fold(context.nodes)
+
+
+def _lacking(context: SyncContext, targets: Sequence[str]) -> list[str]:
+    """Return the paths whose files are missing here without a journaled delete: fetching them is safe (V5)."""
+    missing = [path for path in targets if context.stat(path) is None]
+    if not missing:
+        return []
+    journaled = JournalSnapshot.of(context.journal.rows())
+    return [path for path in missing if not journaled.deleted(path)]
+
+
+def _incoming(context: SyncContext, entries: Mapping[str, Entry]) -> list[IncomingFile]:
+    through = context.journal.newest()
+    return [
+        IncomingFile(path, entry, Observed(path, LocalState(absent=True), None, through))
+        for path, entry in entries.items()
+    ]
+
+
+def _fetch_moved(context: SyncContext, entries: Mapping[str, Entry]) -> None:
+    """Fetch files whose bytes are not where base says: a compaction has moved them since base was read (P7, K16)."""
+    seen = read_head(context.store)
+    assert seen is not None  # the request had no ETag
+    current = find_many(IndexTree(StoreNodes(context.store, context.cache), seen.head.root), entries)
+    found = {path: entry for path, entry in current.items() if entry.same_content(entries[path])}
+    left = pull(context, _incoming(context, found)) | (entries.keys() - found.keys())
+    context.report.failed += [
+        Failure(path, _CHANGED, "it was changed or deleted in the store since: bayou datastore sync --pull")
+        for path in sorted(left)
+    ]
 
 
 def _is_lost(context: SyncContext, path: str) -> bool:

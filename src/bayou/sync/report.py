@@ -115,6 +115,8 @@ class SyncOptions(SelectiveStruct, frozen=True):
     """Pull only these models (None: everything); only for a pull without a walk."""
     renumber: Renumber | None = None
     """Gives a local version another number than the store's version; without it the two are in conflict."""
+    reuse_head: bool = False
+    """Whether the head that the session has read a moment ago will do; a commit on an outdated head is refused (V1)."""
 
 
 class SetupReport(Struct, frozen=True):
@@ -143,6 +145,16 @@ class IndexStatus(Struct, frozen=True):
     root: str | None
 
 
+class PackStatus(Struct, frozen=True):
+    """The packs that this machine's base names: how many, how many of them small, their bytes, and those of files that
+    base does not name any more."""
+
+    count: int
+    small: int
+    bytes: int
+    dead: int
+
+
 class Status(Struct, frozen=True):
     """The result of `datastore status`. `index` is None if the store has no head, or there is no store.
 
@@ -161,6 +173,8 @@ class Status(Struct, frozen=True):
     journal_bulk: bool
     hydrate: str
     tree: str
+    packs: PackStatus | None = None
+    """None if nothing is packed, or if the tree has so many files that counting takes long and was not asked for."""
 
 
 class VerifyReport(Struct, frozen=True):
@@ -180,10 +194,12 @@ class VerifyReport(Struct, frozen=True):
     """Damaged objects of the index itself: nodes, and pages of the log."""
     unrecovered: list[str] = field(default_factory=list)
     """What a rebuild of the index could not recover: paths, or numbers of entries in a range."""
+    attested: list[str] = field(default_factory=list)
+    """The paths of a rebuilt index that nothing but the lists in packs names: some may have been deleted before."""
     warnings: list[str] = field(default_factory=list)
     totals: Mapping[str, int] = field(default_factory=dict)
     """The full number of each list that names only its first items: `missing`, `changed`, `unindexed`, `refused`,
-    `unsafe`."""
+    `unsafe`, `attested`."""
 
     @property
     def ok(self) -> bool:
@@ -200,6 +216,35 @@ class CollectReport(Struct, frozen=True):
     bytes: int
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    packs_deleted: int = 0
+    """How many of the objects and leftovers are packs."""
+
+
+class CompactReport(Struct):
+    """What `datastore compact` moved, or would move in a dry run.
+
+    `files` and `bytes` count the files that were moved into new packs, with their bytes as they lay in the store;
+    `objects` of them had been objects of their own. `freed` is what a later collection can delete. `skipped` are files
+    that another client has changed meanwhile, or whose new pack a collection may delete: they stay where they were.
+    """
+
+    packs_before: int = 0
+    packs_after: int = 0
+    files: int = 0
+    objects: int = 0
+    bytes: int = 0
+    freed: int = 0
+    skipped: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    failures: int = 0
+    """The number of files that could not be read, or are damaged; `failed` names the first of them."""
+    warnings: list[str] = field(default_factory=list)
+    dry_run: bool = False
+
+    def warn(self, text: str) -> None:
+        """Add a warning, unless an earlier attempt has added the same."""
+        if text not in self.warnings:
+            self.warnings.append(text)
 
 
 class ReplicateReport(Struct):
@@ -221,6 +266,16 @@ class ReplicateReport(Struct):
         """Add a warning, unless an earlier attempt has added the same."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+class ExportReport(Struct):
+    """What `datastore export` wrote. `failures` counts the files that it could not write; `failed` names the first."""
+
+    directory: str
+    files: int = 0
+    bytes: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    failures: int = 0
 
 
 class KeptCopy(Struct, frozen=True):

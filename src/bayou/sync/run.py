@@ -22,7 +22,6 @@ from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot
-from bayou.sync.plan.decision_table import Action
 from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
@@ -140,9 +139,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
     report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
-        report.actions = [
-            PlannedAction(step.path, step.action.value) for step in steps if step.action is not Action.NOTHING
-        ]
+        report.actions = [PlannedAction(step.path, step.action.value) for step in steps if step.is_change]
         return False
     walked = EVERYTHING if observation.walked else None
     again, seen = apply_plan(context, steps, snapshot, through=observation.journaled.through, walked=walked)
@@ -174,13 +171,14 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
     A store without a head gets its first index if this sync may push; otherwise the client only discovers its objects.
     """
     remote_state = context.base.remote
+    seen = context.take_head()
     try:
-        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag)
+        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
-            return remote_snapshot.discover_snapshot(context.store, context.nodes, context.cache, context.bulk)
-        return remote_snapshot.create_index(context.store, context.cache, context.by, bulk=context.bulk)
+            return remote_snapshot.discover_snapshot(context.handle, context.engines, context.nodes, context.cache)
+        return remote_snapshot.create_index(context.handle, context.engines, context.cache, context.by)
 
 
 def report_scan(report: SyncReport, observation: Observation) -> None:

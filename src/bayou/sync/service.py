@@ -8,7 +8,7 @@ nothing to transfer.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -46,6 +46,8 @@ class SyncService(Protocol):
     def mark_deleted(self, path: StrPath) -> None: ...
 
     def hydrate(self, path: StrPath | None = None) -> Moved: ...
+
+    def fetch(self, paths: Sequence[str]) -> Mapping[str, str]: ...
 
     def known(self, prefix: str) -> set[str]: ...
 
@@ -119,6 +121,12 @@ class StoreSync:
 
         return hydrate(self._repo, path, connection=self._connection)
 
+    def fetch(self, paths: Sequence[str]) -> Mapping[str, str]:
+        """Fetch the files among these that the tree lacks, all at once; return why some could not be fetched."""
+        from bayou.sync.hydrate import fetch_files  # noqa: PLC0415
+
+        return fetch_files(self._repo, paths, connection=self._connection)
+
     def known(self, prefix: str) -> set[str]:
         """Return the paths of base that begin with `prefix`, whether or not the tree has the files."""
         from bayou.state.base import paths_under  # noqa: PLC0415
@@ -160,6 +168,9 @@ class DirectorySync:
     def hydrate(self, path: StrPath | None = None) -> Moved:
         paths.relative(self._repo.tree_root, path or ".")
         return self._report("pull").pulled
+
+    def fetch(self, paths: Sequence[str]) -> Mapping[str, str]:
+        return {}
 
     def known(self, prefix: str) -> set[str]:
         return set()

@@ -6,10 +6,11 @@ Both only read: they take no lease and change nothing (V15).
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from itertools import islice
 
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, BayouError, NotFound
+from bayou.core.errors import BadAnswer, BayouError, NodeDamaged, NodeMissing, NotFound
 from bayou.index.head import iter_log, read_head
 from bayou.index.log import LogRow
 from bayou.index.node_store import LocalNodes, NodeFiles
@@ -21,13 +22,21 @@ from bayou.state.connection import Connection, connected
 from bayou.state.database import Database, remote_url
 from bayou.state.journal import Journal
 from bayou.sync.plan.policy import Policy
-from bayou.sync.report import IndexStatus, Status
+from bayou.sync.report import IndexStatus, PackStatus, Status
 
 _STATUS_TIMEOUT_S = 10.0
 
+_COUNTED = 20_000
+"""Entries of base up to which packs are counted without being asked for: a tenth of a second."""
 
-def status(repo: Repo, *, timeout: float | None = None, connection: Connection | None = None) -> Status:
-    """Return the status of a repo's datastore, with one request to the store (offline: none)."""
+
+def status(
+    repo: Repo, *, packs: bool = False, timeout: float | None = None, connection: Connection | None = None
+) -> Status:
+    """Return the status of a repo's datastore, with one request to the store (offline: none).
+
+    `packs`: count packs however many entries base has; they are counted in base, without a request.
+    """
     config = repo.config.datastore
     if config.url is None:
         return Status(
@@ -35,10 +44,12 @@ def status(repo: Repo, *, timeout: float | None = None, connection: Connection |
             config.hydrate, str(repo.tree_root),
         )  # fmt: skip
     with connected(repo, connection) as opened:
-        return _offline(repo, opened.database) if repo.offline else _online(repo, opened, timeout)
+        if repo.offline:
+            return _offline(repo, opened.database, packs=packs)
+        return _online(repo, opened, timeout, packs=packs)
 
 
-def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status:
+def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs: bool) -> Status:
     config = repo.config.datastore
     store = connection.store(Deadline.after(timeout or _STATUS_TIMEOUT_S))
     begin = time.monotonic()
@@ -67,11 +78,11 @@ def _online(repo: Repo, connection: Connection, timeout: float | None) -> Status
     in_sync = proved and etag == known.etag and not paths
     return Status(
         store.url, config.namespace, healthy, latency, message or _message(in_sync, paths), index, in_sync, known.seq,
-        paths, bulk, config.hydrate, str(repo.tree_root),
+        paths, bulk, config.hydrate, str(repo.tree_root), _packs(repo, base, asked=packs),
     )  # fmt: skip
 
 
-def _offline(repo: Repo, database: Database) -> Status:
+def _offline(repo: Repo, database: Database, *, packs: bool) -> Status:
     """Return the status from local state alone."""
     config = repo.config.datastore
     assert config.url is not None
@@ -81,8 +92,30 @@ def _offline(repo: Repo, database: Database) -> Status:
     seq = base.remote.seq
     return Status(
         str(parse_url(config.url)), config.namespace, None, None, "offline: the store was not asked", None, False, seq,
-        paths, bulk, config.hydrate, str(repo.tree_root),
+        paths, bulk, config.hydrate, str(repo.tree_root), _packs(repo, base, asked=packs),
     )  # fmt: skip
+
+
+def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
+    """Count the packs that base names, from nodes on this machine; None if there are none, or part of base is lost."""
+    root = base.remote.root
+    if root is None or (root.entries > _COUNTED and not asked):
+        return None
+    from bayou.engine.spool import SortedSpool  # noqa: PLC0415
+    from bayou.index.tree import scan  # noqa: PLC0415
+    from bayou.packs.usage import NamedMember, is_small, named_member, pack_uses  # noqa: PLC0415
+
+    with closing(SortedSpool(2)) as spool:
+        try:
+            members = (named_member(entry) for entry in scan(base.tree()))
+            spool.add(member for member in members if member is not None)
+        except (NodeMissing, NodeDamaged):
+            return None
+        count = small = size = dead = 0
+        for use in pack_uses(map(NamedMember._make, spool)):
+            count, size, dead = count + 1, size + use.size, dead + use.dead
+            small += is_small(use.size, repo.config.sync.pack_size)
+    return PackStatus(count, small, size, dead) if count else None
 
 
 def _base(repo: Repo, store: Store, database: Database) -> SyncBase:

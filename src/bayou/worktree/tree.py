@@ -132,14 +132,7 @@ class Worktree:
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading; `FileNotFoundError` if it is missing."""
-        try:
-            with self._safe_root.locate(paths.check(path)) as ref:
-                ref.check_free()
-                return os.fdopen(os.open(ref.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=ref.directory), "rb")
-        except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(errno.ENOENT, "no such file in the tree", path) from None
-        except OSError as error:
-            raise tree_error(error, f"cannot read {path}") from error
+        return open_file(self._safe_root, path)
 
     def stat(self, path: str) -> FileStat | None:
         """Return the stat of the regular file at `path`; None if there is none."""
@@ -171,6 +164,18 @@ class Worktree:
                 self._journal.close(ticket)
             raise
         self._journal.close(ticket)
+
+
+def open_file(safe_root: SafeRoot, path: str) -> BinaryIO:
+    """Open a file of a tree for reading; `FileNotFoundError` if it is missing."""
+    try:
+        with safe_root.locate(paths.check(path)) as ref:
+            ref.check_free()
+            return os.fdopen(os.open(ref.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=ref.directory), "rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, "no such file in the tree", path) from None
+    except OSError as error:
+        raise tree_error(error, f"cannot read {path}") from error
 
 
 def _checked_directory(directory: str) -> str:

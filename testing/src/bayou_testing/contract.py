@@ -25,6 +25,7 @@ from bayou.core.errors import (
     ContentChanged,
     NotFound,
     PreconditionFailed,
+    Rejected,
     StoreError,
     TooLarge,
 )
@@ -308,6 +309,24 @@ class StoreContract:
         assert bytes(empty) == b""
         with pytest.raises(NotFound):
             store.read(payload("data/never"), 5, sha256)
+
+    def test_a_range_has_just_those_bytes_or_is_refused(self, store: Store) -> None:
+        key = payload("data/a")
+        store.put(key, b"0123456789")
+        before = store.requests
+        assert bytes(store.read_range(key, 3, 7)) == b"3456"
+        sent = store.requests - before
+        assert (sent.total, sent.get, sent.bytes_in) == (1, 1, 4)
+        assert bytes(store.read_range(key, 0, 10)) == b"0123456789"
+        assert bytes(store.read_range(key, 9, 10)) == b"9"
+        for start, end in ((8, 11), (0, 11), (10, 11), (100, 200)):
+            with pytest.raises((BadAnswer, Rejected)):
+                store.read_range(key, start, end)
+        store.put(payload("data/empty"), b"")
+        with pytest.raises((BadAnswer, Rejected)):
+            store.read_range(payload("data/empty"), 0, 1)
+        with pytest.raises(NotFound):
+            store.read_range(payload("data/never"), 3, 7)
 
     def test_attributes_are_kept(self, store: Store) -> None:
         if not self.keeps_attributes:

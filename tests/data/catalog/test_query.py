@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,8 @@ from bayou.repo import Repo
 from bayou.sync.service import Datastore
 from bayou_testing.faulty import Fault
 from tests.data.catalog.scene import REPORT, VPC, files, metadata
-from tests.sync.conftest import Team, Wire, wire
+from tests.packs.moving import drop_packs, entries_of
+from tests.sync.conftest import Clone, Team, Wire, wire
 
 __all__ = ["wire"]
 
@@ -195,10 +197,75 @@ def test_f112_a_query_for_content_hydrates_what_is_missing_and_one_without_sends
         assert wire.seen == []
         found = query(records, 'name == "state" && attributes.cidr.startsWith("10.")', "attributes.cidr")
         assert (found.results, found.failed) == (["10.0.0.0/16"], [])
-        assert len(wire.sent("get", "/raw$")) == 1
+        assert len(wire.sent("get", "packs/")) == 1
         wire.seen.clear()
         assert query(records, 'name == "state" && content.contains("cidr")').total == 1
         assert wire.seen == []
+
+
+@pytest.mark.parametrize(
+    ("predicate", "select"),
+    [("attributes.at % 2 == 0", None), ("attributes.at >= 0", "attributes.at"), ("size > 0", "attributes.at")],
+)
+def test_content_of_many_versions_is_fetched_by_the_pack(
+    team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, predicate: str, select: str | None
+) -> None:
+    """In portions of so many versions."""
+    monkeypatch.setitem(judge.__globals__, "_FETCHED", 50)
+    lazy = lazy_clone(team, 200)
+    with Records(lazy.repo) as records:
+        records.catalog.refresh()
+        wire.seen.clear()
+        found = query(records, predicate, select)
+    assert (found.total, found.failed) == (100 if select is None else 200, [])
+    assert select is None or sorted(found.results) == list(range(200))
+    assert [one.key.partition("/packs/")[0] for one in wire.seen] == [".bayou"] * 4
+
+
+def test_a_selection_of_content_fetches_no_more_than_its_limit(team: Team) -> None:
+    lazy = lazy_clone(team, 20)
+    with Records(lazy.repo) as records:
+        records.catalog.refresh()
+        found = query(records, "size > 0", "attributes.at", 3)
+    assert (len(found.results), found.total) == (3, 20)
+    assert len([path for path in lazy.files if path.endswith("/raw")]) == 3
+
+
+def lazy_clone(team: Team, count: int) -> Clone:
+    """A lazy clone of a store that has so many versions."""
+    theirs, lazy = team.clone("theirs"), team.clone("lazy", hydrate="lazy")
+    written: dict[str, bytes] = {}
+    for at in range(count):
+        data = json.dumps({"at": at}).encode()
+        written.update(files(metadata(VPC, f"n{at:03}", 1, size=len(data), sha256=None), data))
+    theirs.write_all(written)
+    theirs.push()
+    lazy.pull()
+    return lazy
+
+
+def test_v25_damaged_content_in_a_pack_is_a_failure_of_its_version_alone(team: Team, wire: Wire) -> None:
+    lazy = lazy_clone(team, 10)
+    store = team.store()
+    entries = entries_of(store)
+    bad = entries[metadata(VPC, "n003", 1).location.raw]
+    assert bad.offset is not None
+    data = bytearray(store.get(bad.key).data)
+    data[bad.offset] ^= 0xFF
+    store.put(bad.key, bytes(data))
+    with Records(lazy.repo) as records:
+        records.catalog.refresh()
+        found = query(records, "attributes.at >= 0")
+        assert found.total == 9
+        assert found.failed == [
+            f"n003 of {VPC.name}, version 1: the object of {bad.path} does not have the bytes that were pushed"
+        ]
+        drop_packs(store, entries.values())
+        for file in lazy.repo.tree_root.rglob("raw"):
+            file.unlink()
+        gone = query(records, "attributes.at >= 0")
+    assert (gone.total, len(gone.failed)) == (0, 10)
+    assert gone.failed[0].endswith("is missing, here and in the store")
 
 
 def test_content_that_is_gone_is_a_failure_of_its_version_alone(directory_repo: Repo) -> None:
@@ -219,7 +286,7 @@ def test_an_error_of_the_store_ends_a_query(team: Team, wire: Wire) -> None:
         records.data.save(VPC, "state", b"here")
     theirs.push()
     lazy.pull()
-    wire.cut(Fault(verb="get", key="/raw$", error=lambda: Unavailable("no answer")))
+    wire.cut(Fault(key="packs/", error=lambda: Unavailable("no answer")))
     with Records(lazy.repo) as records:
         records.catalog.refresh()
         with pytest.raises(BayouError, match="no answer"):

@@ -70,6 +70,7 @@ def test_f120_the_preview_is_the_run_and_bytes_are_bytes_freed(repo, kind):
 
 
 @pytest.mark.s3
+@pytest.mark.usefixtures("loose_objects")  # of packs, a compaction frees the bytes: tests/maintenance/test_compact.py
 def test_f120_what_is_freed_here_is_freed_in_the_store_after_the_grace(s3_team: Team):
     clone = s3_team.clone("A")
     put(clone.repo, "surplus", b"x" * 1000, b"y" * 2000, b"z", keep="1")

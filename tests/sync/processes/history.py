@@ -11,6 +11,7 @@ from bayou.index.head import iter_log, read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import Store
+from tests.sync.indexes import read_entry
 from tests.sync.processes.worker import identity_of
 
 
@@ -29,16 +30,15 @@ def read_history(store: Store) -> list[Version]:
     seen = read_head(store)
     assert seen is not None
     source = StoreNodes(store)
-    known: dict[str, str] = {}
+    known: dict[tuple[str, int | None], str] = {}
 
     def identity(entry: Entry) -> str:
-        if entry.key not in known:
-            fetched = store.get(entry.key)
-            assert fetched is not None
-            content = bytes(fetched.data)
+        place = entry.key, entry.offset
+        if place not in known:
+            content = read_entry(store, entry)
             assert sha256(content).digest() == entry.sha256, f"{entry.path} has other bytes than its entry says"
-            known[entry.key] = identity_of(entry.path, content)
-        return known[entry.key]
+            known[place] = identity_of(entry.path, content)
+        return known[place]
 
     history = []
     for row in iter_log(store, seen.head):

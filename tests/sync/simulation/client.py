@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from bayou.config.settings import Config, DatastoreConfig
+from bayou.config.settings import Config, DatastoreConfig, SyncConfig
 from bayou.index.entry import Entry
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.objectstore.store import Store
@@ -20,7 +20,7 @@ from bayou.state.base import SyncBase
 from bayou.state.database import Database
 from bayou.state.journal import Journal
 from bayou.sync.conflicts.copies import Conflicts
-from bayou.sync.report import CollectReport, Mode, SyncOptions, SyncReport, VerifyReport
+from bayou.sync.report import CollectReport, CompactReport, Mode, SyncOptions, SyncReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
 from tests import api
 
@@ -103,14 +103,15 @@ class Client:
     _kept: tuple[frozenset[str], list[tuple[str, bytes]]] = (frozenset(), [])
 
     @classmethod
-    def at(cls, name: str, root: Path, store: Store) -> Client:
+    def at(cls, name: str, root: Path, store: Store, pack_below: int = 0) -> Client:
         (root / ".bayou" / "tree").mkdir(parents=True)
-        return cls.reopened(name, root, store)
+        return cls.reopened(name, root, store, pack_below)
 
     @classmethod
-    def reopened(cls, name: str, root: Path, store: Store) -> Client:
+    def reopened(cls, name: str, root: Path, store: Store, pack_below: int = 0) -> Client:
         """Return a clone that is there already."""
-        return cls(name, SimRepo(root, Config("sim", DatastoreConfig(url=URL)), given=store))
+        config = Config("sim", DatastoreConfig(url=URL), SyncConfig(pack_below=pack_below))
+        return cls(name, SimRepo(root, config, given=store))
 
     # ---- programs ----
 
@@ -184,6 +185,9 @@ class Client:
 
     def gc(self, grace_s: float) -> CollectReport:
         return api.collect(self.repo, dry_run=False, grace_s=grace_s)
+
+    def compact(self, grace_s: float) -> CompactReport:
+        return api.compact(self.repo, dry_run=False, grace_s=grace_s)
 
     def verify(self, *, repair: bool, deep: bool = False) -> VerifyReport:
         return api.verify(self.repo, deep=deep, repair=repair)

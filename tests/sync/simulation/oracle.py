@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +17,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.node import Branch, Node, Ref, Root
 from bayou.objectstore import keys
+from bayou.packs.read import extract
 from bayou.sync.plan.decision_table import same_object
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.report import SyncReport
@@ -80,6 +83,8 @@ class Oracle:
     proofs: dict[str, int] = field(default_factory=dict)
     graces: dict[str, int] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    packed: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """What each pack holds: a file's bytes in the pack, and the hash of its content."""
     number: int = 0
     _nodes: dict[str, Node] = field(default_factory=dict)
     _begun: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -129,8 +134,10 @@ class Oracle:
 
     # ---- what clients do to the bucket ----
 
-    def downloaded(self, who: str, data: bytes) -> None:
-        self.had.setdefault(who, set()).add(hashlib.sha256(data).digest())
+    def downloaded(self, who: str, key: str, data: bytes) -> None:
+        had = self.had.setdefault(who, set())
+        had.add(hashlib.sha256(data).digest())
+        had.update(digest for stored, digest in self.packed.get(key, ()) if stored in data)
 
     def sending_head(self, who: str, data: bytes, etag: str | None) -> None:
         """Check that whoever commits knew what the commit replaces, and brings only what is new here."""
@@ -152,12 +159,16 @@ class Oracle:
     def _legitimate(self, who: str, path: str, base: Entry | None, old: Entry | None, new: Entry | None) -> None:
         client = self.clients[who]
         told = f"{who} commits {path}: {_show(old)} becomes {_show(new)}, and base has {_show(base)}"
+        if old is not None and new is not None and new.same_content(old):
+            return  # P4: only the place has changed, which whoever has read the bytes may do
+        if old is not None and new is not None and old.push is not None and new.sha256 == old.sha256:
+            raise Violation(f"the same bytes under another push: {told}")
         # Base must say so, and it must be true: such bytes were in this tree once.
         knew = (
             old is not None
             and base is not None
-            and (same_object(base, old) or _content(base) == old.sha256 is not None)
-            and hashlib.sha256(self.bucket.objects[old.key].data).digest() in self.had.get(who, ())
+            and same_object(base, old)  # P5: the same bytes of another push are another file
+            and hashlib.sha256(self.content(old)).digest() in self.had.get(who, ())
         )
         if new is None:
             if not knew:
@@ -186,9 +197,8 @@ class Oracle:
             return
         if old is not None and old.data != data and not key.startswith(f"{keys.PROBES}/"):
             raise Violation(f"{key} is written a second time, with other bytes")
-        push = keys.parse_payload(key).push
-        if push is not None:
-            self.pushers[push] = who
+        if keys.parse_pack(key) is not None:
+            self.packed[key] = _members(data)
         if key.startswith(f"{keys.PROBES}/"):
             self.proofs[who] = self.bucket.clock
 
@@ -229,6 +239,9 @@ class Oracle:
             if path in trash and trash[path].key == entry.key:
                 raise Violation(f"{path} is in the index and in the trash, with one object")
         self._whole_units(who, entries)
+        for entry in entries.values():
+            if entry.push is not None:
+                self.pushers.setdefault(entry.push, who)  # a compaction later keeps it
         readable = frozenset({entry.key for entry in entries.values()} | self._nodes_of(head.root))
         named = readable | self._nodes_of(head.trash) | self._pages(head)
         self.versions.append(Version(head, self.bucket.clock, entries, named, readable))
@@ -249,8 +262,19 @@ class Oracle:
         if entry.sha256 is None:
             if blob.meta.etag != entry.etag:
                 raise Violation(f"{who} commits {entry.path}, and {entry.key} is another object by now")
-        elif hashlib.sha256(blob.data).digest() != entry.sha256:
+        elif entry.refusal() is not None:
+            raise Violation(f"{who} commits {entry.path}: {entry.refusal()}")
+        elif hashlib.sha256(self.content(entry)).digest() != entry.sha256:
             raise Violation(f"{who} commits {entry.path}, and {entry.key} has other bytes")
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the bytes of an entry, wherever they are; none if its pack has others at that place."""
+        data = self.bucket.objects[entry.key].data
+        if entry.pack is None:
+            return data
+        assert entry.offset is not None
+        assert entry.stored is not None
+        return extract(entry, data[entry.offset : entry.offset + entry.stored]) or b""
 
     def _whole_units(self, who: str, entries: Mapping[str, Entry]) -> None:
         """Programs here write all files of a version at once, with one tag: no head may tear them apart."""
@@ -258,7 +282,7 @@ class Oracle:
         for path, entry in entries.items():
             unit = version_dir(path)
             if unit is not None and entry.push is not None:
-                tags.setdefault(unit, {})[path] = self.bucket.objects[entry.key].data.split(b" ")[0]
+                tags.setdefault(unit, {})[path] = self.content(entry).split(b" ")[0]
         for unit, files in tags.items():
             whole = {f"{unit}/raw", f"{unit}/metadata.yaml"} <= files.keys()
             if not whole or len(set(files.values())) != 1:
@@ -400,9 +424,14 @@ class Oracle:
         return self._nodes[ref.node]
 
 
-def _content(entry: Entry) -> bytes | None:
-    """Return the hash of what an entry names. One of discovery has none, but its bytes never change."""
-    return entry.sha256 if entry.push is not None else hashlib.sha256(found(entry.path)).digest()
+def _members(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Read a pack as any ZIP tool does, and return its files: each one's bytes in the pack, and its hash."""
+    found = []
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for info in archive.infolist():
+            start = info.header_offset + 30 + len(info.filename.encode())
+            found.append((data[start : start + info.compress_size], hashlib.sha256(archive.read(info)).digest()))
+    return found[:-1]  # the last is the list of the others
 
 
 def found(path: str) -> bytes:

@@ -31,6 +31,7 @@ from bayou.core.deadline import Deadline
 from bayou.index.build import ChunkParams
 from bayou.index.entry import Entry
 from bayou.objectstore.store import Store
+from bayou.packs.archive import PackBuilder
 from bayou.state.database import Database
 from bayou.sync.plan.local_scanner import FileScan
 from bayou.worktree.hashing import FileStat
@@ -78,6 +79,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
         patch("bayou.sync.transfer.push.Entry", lambda *fields: replace(Entry(*fields), modified=rules.now_ms())),
+        patch.object(PackBuilder, "add", _timed(rules, PackBuilder.add)),
         patch("bayou.core.clock.datetime", Moment),
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
@@ -111,6 +113,10 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
+        # A pack goes up at once, or when its answer is waited for, with nodes and other packs before it.
+        patch("bayou.packs.write.ThreadPool", lambda _: _Pool(rng)),
+        patch("bayou.packs.write.wait_for_result", lambda future: future.result()),
+        patch("bayou.sync.transfer.packed.Prefetcher", _Inline),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         # No signal has to get through to anybody who waits for a request.
         patch("bayou.objectstore.retry.run_interruptible", lambda call: call()),
@@ -181,6 +187,57 @@ def shaped(shape: ChunkParams) -> Iterator[None]:
             force_setattr(bayou.index.build.SHAPE, name, value)
 
 
+class _Later(Future[Any]):
+    """A call that runs when its result is asked for."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self._call = call
+
+    def run(self) -> None:
+        try:
+            self.set_result(self._call())
+        except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done() and not self.cancelled():
+            self.run()
+        return super().result(timeout)
+
+
+class _Pool:
+    """A pool without threads: a call runs when it is submitted, or when its result is asked for."""
+
+    def __init__(self, rng: random.Random | None) -> None:
+        self._rng = rng
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        future = _Later(call)
+        if self._rng is None or self._rng.random() < 0.5:
+            future.run()
+        return future
+
+    def cancel_and_join(self, pending: Iterable[Future[Any]], stop: object) -> None:
+        for future in pending:
+            future.cancel()
+
+
+class _Inline:
+    """Reads a source in the thread of whoever asks for the next item."""
+
+    def __init__(self, source: Iterable[Any], *, name: str) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._source)
+
+    def unread(self) -> Iterator[Any]:
+        return iter(())
+
+    def close(self) -> None: ...
+
+
 def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
     def ordered(
         self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None, ahead: int = 1
@@ -201,6 +258,15 @@ def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
                 yield future.result()
 
     return ordered
+
+
+def _timed(rules: Rules, real: Callable[..., None]) -> Callable[..., None]:
+    """Give files in packs a virtual time: the list in a pack has it, and so has the size in the pack's name."""
+
+    def add(self: PackBuilder, path: str, push: str, data: bytes, sha256: bytes, modified: int) -> None:
+        real(self, path, push, data, sha256, rules.now_ms())
+
+    return add
 
 
 def _looking(rules: Rules, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,6 +61,7 @@ class Kind:
     crash: int
     programs: int
     gc: bool
+    compact: bool
     mishaps: bool
     found: bool
     episodes: int
@@ -79,6 +80,7 @@ class Kind:
             crash=rng.choice((0, 5, 20, 40)),
             programs=rng.choice((0, 20, 80, 150)),
             gc=rng.random() < 0.5,
+            compact=rng.random() < 0.5,
             mishaps=rng.random() < 0.35,
             found=rng.random() < 0.3,
             episodes=rng.choice((4, 8, 12)),
@@ -102,6 +104,8 @@ class World:
         self.kind = Kind.draw(self.rng, clients=2 + seed % 2)
         self.shape = SMALL if self.rng.random() < 0.4 else ChunkParams()
         self.page_rows = self.rng.choice((2, 3, 50))
+        # No file in packs, only those that are no part of a version, or all.
+        self.pack_below = self.rng.choice((0, 10, 1 << 18, 1 << 18))
         self.scheduler = Scheduler(self.rng)
         self.bucket = Bucket(
             unique_etags=self.rng.random() < 0.5,
@@ -122,7 +126,7 @@ class World:
             name = "ABC"[number]
             policy = RetryPolicy(attempts=4, first_contact_attempts=4)
             store = Store(SimTransport(self.bucket, name, _Gate(self, name)), KeyScope.of("", None), policy=policy)
-            self.clients[name] = Client.at(name, directory / name, store)
+            self.clients[name] = Client.at(name, directory / name, store, self.pack_below)
         self.oracle = Oracle(self.bucket, self.clients)
         self.bucket.watcher = self.oracle
 
@@ -222,7 +226,10 @@ class World:
             self.oracle.graces[client.name] = min(earlier, grace * 1000)
             self.collected = True
             return f"gc {grace}", lambda: client.gc(grace)
-        if drawn < 0.27:
+        if self.kind.compact and drawn < 0.4:
+            grace = rng.choice((0, 3, 60))
+            return f"compact {grace}", lambda: client.compact(grace)
+        if 0.4 <= drawn < 0.47:
             deep = rng.random() < 0.3
             return f"verify repair deep={deep}", lambda: client.verify(repair=True, deep=deep)
         modes: tuple[Mode, ...] = ("sync", "sync", "push", "push", "pull")
@@ -387,7 +394,7 @@ class World:
             return
         if isinstance(error, IndexDamaged) and self.collected and not self.calm:
             return  # a reader of an older root, and a collection without grace
-        if what.startswith(("gc", "verify")) and isinstance(error, NotFound) and not heads:
+        if what.startswith(("gc", "verify", "compact")) and isinstance(error, NotFound) and not heads:
             return  # there is no store yet
         raise error
 
@@ -427,7 +434,7 @@ class World:
         if not self.oracle.versions:
             return
         head = self.oracle.versions[-1]
-        truth = {path: self.bucket.objects[entry.key].data for path, entry in head.entries.items()}
+        truth = {path: self.oracle.content(entry) for path, entry in head.entries.items()}
         for client in self.clients.values():
             files = client.files
             extra = {path for path in files if path not in truth}
@@ -476,7 +483,7 @@ class World:
     def verifying(self, who: str) -> bool:
         """Whether a client reads only to compare."""
         actor = self.scheduler.current
-        return actor is not None and actor.name == who and actor.about[0].startswith("verify")
+        return actor is not None and actor.name == who and actor.about[0].startswith(("verify", "compact"))
 
     def _running(self) -> str:
         actor = self.scheduler.current
@@ -506,7 +513,7 @@ class _Gate:
         if not world.scheduler.inside:
             answer = act()
             if isinstance(answer, Fetched):
-                world.oracle.downloaded(self._who, bytes(answer.data))
+                world.oracle.downloaded(self._who, key, bytes(answer.data))
             return answer
         if client.dead:
             raise Crash("a dead process sends nothing")
@@ -518,7 +525,7 @@ class _Gate:
         if fate is None:
             answer = act()
             if isinstance(answer, Fetched) and not world.verifying(self._who):
-                world.oracle.downloaded(self._who, bytes(answer.data))
+                world.oracle.downloaded(self._who, key, bytes(answer.data))
             return answer
         when, _, end = fate.partition(", ")
         if when == "late":

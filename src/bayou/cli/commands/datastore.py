@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -13,7 +14,7 @@ from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core.deadline import Deadline
-from bayou.core.errors import DeadlinePassed, IndexDamaged
+from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
 
 if TYPE_CHECKING:
     from bayou.sync.report import Mode, Resolution
@@ -82,14 +83,15 @@ def setup(
 
 
 @datastore.command()
+@click.option("--packs", is_flag=True, help="Count packs, also if that takes long: of more than 20,000 files.")
 @_timeout
 @click.pass_obj
-def status(common: Common, timeout: float | None) -> int:
+def status(common: Common, packs: bool, timeout: float | None) -> int:
     """Show where the data is, and how this tree stands to it."""
     repo = common.open_repo()
     from bayou.sync.status import status  # noqa: PLC0415
 
-    report = status(repo, timeout=timeout)
+    report = status(repo, packs=packs, timeout=timeout)
     common.output.emit(render_datastore.status_json(report), render_datastore.status_text(report))
     return _FAILED if report.healthy is False else 0
 
@@ -195,19 +197,56 @@ def log(common: Common, number: int) -> None:
 @datastore.command(writes=True)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @click.option("--grace", type=parameters.duration, default="24h", show_default=True, help="Leave what is younger.")
+@click.option("compacts", "--compact", is_flag=True, help="First rewrite packs, as `datastore compact` does.")
 @engine_option
 @_timeout
 @click.pass_obj
 def gc(
-    common: Common, dry_run: bool, grace: float, engine: Literal["auto", "point", "spark"], timeout: float | None
-) -> None:
+    common: Common,
+    dry_run: bool,
+    grace: float,
+    compacts: bool,
+    engine: Literal["auto", "point", "spark"],
+    timeout: float | None,
+) -> int:
     """Delete from the store what nothing names any more."""
     repo = common.open_repo()
     from bayou.maintenance.gc import collect  # noqa: PLC0415
 
+    moved = None
     with common.output.progress() as progress:
+        if compacts:
+            from bayou.maintenance.compact import compact  # noqa: PLC0415
+
+            moved = compact(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
         report = collect(repo, dry_run=dry_run, grace_s=grace, timeout=timeout, engine=engine, progress=progress)
-    common.output.emit(render_maintenance.collect_json(report), render_maintenance.collect_text(report))
+    common.output.emit(
+        render_maintenance.collect_json(report, moved),
+        render_maintenance.collect_text(report, moved, verbose=common.verbose > 0),
+    )
+    return _FAILED if moved is not None and moved.failures else 0
+
+
+@datastore.command(writes=True)
+@click.option("--dry-run", is_flag=True, help="Show what would be moved, and change nothing.")
+@engine_option
+@_timeout
+@click.pass_obj
+def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spark"], timeout: float | None) -> int:
+    """Move small files together, and away from deleted ones.
+
+    Rewrites packs that are small or hold deleted files, and packs small objects. `bayou datastore gc` frees the space
+    of what was moved, once nothing needs it any more.
+    """
+    repo = common.open_repo()
+    from bayou.maintenance.compact import compact  # noqa: PLC0415
+
+    with common.output.progress() as progress:
+        report = compact(repo, dry_run=dry_run, timeout=timeout, engine=engine, progress=progress)
+    common.output.emit(
+        render_maintenance.compact_json(report), render_maintenance.compact_text(report, verbose=common.verbose > 0)
+    )
+    return _FAILED if report.failures else 0
 
 
 @datastore.command(writes=True)
@@ -270,6 +309,64 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
 
     moved = hydrate(repo, target, timeout=timeout)
     common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))
+
+
+@datastore.command()
+@click.argument("path")
+@click.option("--locate", is_flag=True, help="Print where the bytes are in the store, and not the content.")
+@_timeout
+@click.pass_obj
+def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
+    """Print the content of one file of the datastore.
+
+    The bytes as they are, from this tree if it has them, else from the store; a lazy tree stays as it is. With --json
+    what is known of them, and the content where it is text.
+    """
+    repo = common.open_repo()
+    from bayou.sync import read_file  # noqa: PLC0415
+
+    connection = common.connect(repo)
+    if locate:
+        found = read_file.locate(repo, path, timeout=timeout, connection=connection)
+        common.output.emit(render_maintenance.location_json(found), render_maintenance.location_text(found))
+        return
+    from bayou.cli.content import text_of, write_stdout  # noqa: PLC0415
+
+    with read_file.open_content(repo, path, timeout=timeout, connection=connection) as content:
+        if common.json:
+            common.output.emit(render_maintenance.content_json(content, text_of(content.file, content.size)), ())
+        else:
+            write_stdout(content.file)
+
+
+@datastore.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--prefix", metavar="P", help="Only the file P, or all below the directory P.")
+@_timeout
+@click.pass_obj
+def export(common: Common, directory: Path, prefix: str | None, timeout: float | None) -> int:
+    """Write the files of the datastore into an empty or new directory.
+
+    Each as a plain file under its name, proved by its hash.
+    """
+    repo = common.open_repo()
+    from bayou.maintenance.export import export  # noqa: PLC0415
+
+    try:
+        with common.output.progress() as progress:
+            report = export(
+                repo, directory, prefix=prefix, timeout=timeout, progress=progress, connection=common.connect(repo)
+            )
+    except KeyboardInterrupt as error:
+        # Unlike other commands, this one does not go on where it was stopped.
+        written = getattr(error, "__notes__", ["nothing was written"])
+        raise Cancelled(
+            "; ".join(["the export was stopped", *written]), hint="delete the directory, or export to another one"
+        ) from None
+    common.output.emit(
+        render_maintenance.export_json(report), render_maintenance.export_text(report, verbose=common.verbose > 0)
+    )
+    return _FAILED if report.failures else 0
 
 
 @datastore.group()

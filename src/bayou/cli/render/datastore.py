@@ -34,7 +34,10 @@ from bayou.core.clock import format_ms
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
     from bayou.repo import Repo
-    from bayou.sync.report import Conflict, KeptCopy, Moved, Refusal, SetupReport, Status, SyncReport
+    from bayou.sync.report import Conflict, KeptCopy, Moved, PackStatus, Refusal, SetupReport, Status, SyncReport
+
+_MANY_SMALL = 100
+"""Small packs from which on `status` names the command that joins them."""
 
 _NOTHING = {"sync": "already in sync", "push": "nothing to push", "pull": "nothing to pull"}
 
@@ -96,13 +99,17 @@ def status_text(report: Status) -> Iterator[Part]:
         yield fail(report.message)
     if report.index is not None:
         yield show(f"store: commit {report.index.seq}, {files(report.index.entries, report.index.bytes)}")
+    if report.packs is not None:
+        yield show(f"packs: {', '.join(_packs_state(report.packs))}")
     yield show(f"tree:  {', '.join(_tree_state(report))}")
     if report.healthy and not report.in_sync:
         yield hint("reconcile tree and store with `bayou datastore sync`")
+    if report.packs is not None and _is_worth_compacting(report.packs):
+        yield hint("join small packs and remove what was deleted with `bayou datastore compact`")
 
 
 def status_json(report: Status) -> Document:
-    index = report.index
+    index, packs = report.index, report.packs
     return {
         "url": report.url,
         "namespace": report.namespace,
@@ -121,6 +128,11 @@ def status_json(report: Status) -> Document:
         "journal": {"paths": report.journal_paths, "bulk": report.journal_bulk},
         "hydrate": report.hydrate,
         "tree": report.tree,
+        **(
+            {"packs": {"count": packs.count, "small": packs.small, "bytes": packs.bytes, "dead_bytes": packs.dead}}
+            if packs is not None
+            else {}
+        ),
     }
 
 
@@ -190,12 +202,13 @@ def log_text(rows: Sequence[LogRow]) -> Iterator[Part]:
     if not rows:
         yield say("no commits yet")
         return
-    headings = ("commit", "when", "by", "added", "changed", "deleted", "size")
+    headings = ("commit", "when", "by", "kind", "added", "changed", "deleted", "size")
     cells = [
         (
             str(row.seq),
             moment(row.at),
             row.by,
+            row.kind,
             f"{row.added:,}",
             f"{row.changed:,}",
             f"{row.deleted:,}",
@@ -214,6 +227,7 @@ def log_json(rows: Iterable[LogRow]) -> Document:
                 "commit": row.commit,
                 "at": row.at,
                 "by": row.by,
+                "kind": row.kind,
                 "added": row.added,
                 "changed": row.changed,
                 "deleted": row.deleted,
@@ -259,6 +273,19 @@ def refused_text(refused: Sequence[Refusal], verbose: bool, total: int | None = 
 
 def refused_json(refused: Iterable[Refusal]) -> list[str]:
     return [refusal.path for refusal in refused]
+
+
+def _packs_state(packs: PackStatus) -> Iterator[str]:
+    yield f"{packs.count:,} ({size(packs.bytes)})"
+    if packs.small:
+        yield f"{packs.small:,} of them small"
+    if packs.dead:
+        yield f"{size(packs.dead)} in them of files that were deleted or replaced"
+
+
+def _is_worth_compacting(packs: PackStatus) -> bool:
+    """Whether a user should hear of `compact`: many small packs, or as much deleted as alive."""
+    return packs.small >= _MANY_SMALL or 2 * packs.dead > packs.bytes
 
 
 def _tree_state(report: Status) -> Iterator[str]:

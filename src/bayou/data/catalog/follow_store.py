@@ -36,9 +36,10 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
     if changes is None:
         return _rebuild(db, root, feed, backfill)
     named = partial(feed.gone, named=True)
-    count = apply(db, read_all(root, _records(changes.paths | _fresh(db))), named)
+    # In order of path, as packs have their files: so does a query that reads the content of many rows.
+    count = apply(db, read_all(root, sorted(_records(changes.paths | _fresh(db)))), named)
     for directory in changes.below:
-        count += apply(db, read_all(root, _touched(db, root, directory)), named)
+        count += apply(db, read_all(root, sorted(_touched(db, root, directory))), named)
     if feed.complete:
         count += _drop_unseen(db, feed)
     db.executemany("DELETE FROM pending WHERE id = ?", [(number,) for number in changes.dropped])

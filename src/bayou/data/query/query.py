@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from msgspec import Struct
 from bayou.core import limits
 from bayou.core.documents import read_at_most
 from bayou.core.errors import QueryInvalid, RecordError
+from bayou.core.iterators import batched
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.query.evaluator import FAILURES, TooCostly
 from bayou.data.query.expression import Expression, as_json, check_size, content_of
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
 
 Load = Callable[[VersionRow], bytes]
+Fetch = Callable[[Sequence[VersionRow]], None]
+"""Fetches the content of many versions at once, before `Load` is called for each of them."""
+
+_FETCHED = 1000
+"""Versions whose content is fetched at once: enough for requests that read many files, and few if the user stops."""
+
 _MAX_COSTLY = 5
 """After so many versions for which an expression takes too long, the query fails: each costs seconds."""
 
@@ -42,45 +50,102 @@ def query(records: Records, predicate: str, select: str | None = None, limit: in
     """
     from bayou.data.items import Item, metadata_of  # noqa: PLC0415  (only for content)
 
+    unfetched: dict[str, str] = {}
+
+    def fetch(rows: Sequence[VersionRow]) -> None:
+        unfetched.clear()
+        unfetched.update(records.data.fetch([row.raw_path for row in rows if row.size <= limits.CONTENT_BYTES]))
+
     def load(row: VersionRow) -> bytes:
         check_size(row.size)
+        if row.raw_path in unfetched:
+            raise RecordError(unfetched[row.raw_path])
         with records.data.open(Item(metadata_of(row))) as file:
             return read_at_most(file, limits.CONTENT_BYTES)
 
     wanted = Expression(predicate, "the predicate")
     shown = Expression(select, "the selection") if select is not None else None
-    return judge(records.catalog.select(push_down(wanted)), wanted, shown, limit, load)
+    return judge(records.catalog.select(push_down(wanted)), wanted, shown, limit, load, fetch)
 
 
 def judge(
-    rows: Iterable[VersionRow], wanted: Expression, shown: Expression | None, limit: int | None, load: Load
+    rows: Iterable[VersionRow],
+    wanted: Expression,
+    shown: Expression | None,
+    limit: int | None,
+    load: Load,
+    fetch: Fetch | None = None,
 ) -> QueryResult:
     """Evaluate the predicate for each row, and the selection for the rows within the limit."""
+    failures = _Failures()
     results: list[Any] = []
-    failed: list[str] = []
-    total = costly = 0
-    for row in rows:
-        content: Mapping[str, Any] = {}
+    total = 0
+    shows_content = shown is not None and bool(shown.content)
+    matches = _matches(rows, wanted, load, fetch, failures)
+    if fetch is not None and shows_content and not wanted.content:
+        matches = _fetched(matches, limit, fetch)
+    for row, content in matches:
+        total += 1
+        if limit is not None and len(results) >= limit:
+            continue
+        with failures.of(row):
+            if shown is None:
+                results.append(_listed(row))
+                continue
+            values = content_of(load(row)) if shows_content and not content else content
+            results.append(as_json(shown.evaluate(row, values), shown.order))
+    return QueryResult(results, total, failures.sentences)
+
+
+_Match = tuple[VersionRow, Mapping[str, Any]]
+"""A version for which the predicate is true, and its content, if the predicate uses it."""
+
+
+def _matches(
+    rows: Iterable[VersionRow], wanted: Expression, load: Load, fetch: Fetch | None, failures: _Failures
+) -> Iterator[_Match]:
+    for some in batched(rows, _FETCHED):
+        if fetch is not None and wanted.content:
+            fetch(some)
+        for row in some:
+            found = False
+            content: Mapping[str, Any] = {}
+            with failures.of(row):
+                content = content_of(load(row)) if wanted.content else {}
+                found = _truth(wanted.evaluate(row, content))
+            if found:
+                yield row, content
+
+
+def _fetched(matches: Iterable[_Match], limit: int | None, fetch: Fetch) -> Iterator[_Match]:
+    """Fetch the content of matches whose content a selection is going to read, many at once."""
+    left = limit
+    for some in batched(matches, _FETCHED):
+        fetch([row for row, _ in (some if left is None else some[: max(left, 0)])])
+        left = None if left is None else left - len(some)
+        yield from some
+
+
+class _Failures:
+    """The evaluations that failed, each as a sentence; too many costly ones end the query."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self._costly = 0
+
+    @contextmanager
+    def of(self, row: VersionRow) -> Iterator[None]:
+        """Note what fails inside, and go on after it."""
         try:
-            if wanted.content:
-                content = content_of(load(row))
-            if not _truth(wanted.evaluate(row, content)):
-                continue
-            total += 1
-            if limit is not None and len(results) >= limit:
-                continue
-            if shown is not None and shown.content and not content:
-                content = content_of(load(row))
-            results.append(_listed(row) if shown is None else as_json(shown.evaluate(row, content), shown.order))
+            yield
         except (*FAILURES, RecordError) as error:
-            failed.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
-            costly += isinstance(error, TooCostly)
-            if costly >= _MAX_COSTLY:
+            self.sentences.append(f"{row.name} of {row.model}, version {row.version}: {_reason(error)}")
+            self._costly += isinstance(error, TooCostly)
+            if self._costly >= _MAX_COSTLY:
                 raise QueryInvalid(
-                    f"the expression is too costly for {costly} versions, the last of them {failed[-1]}",
+                    f"the expression is too costly for {self._costly} versions, the last of them {self.sentences[-1]}",
                     hint="ask first for what is cheap to tell, as name == ... && ...",
                 ) from None
-    return QueryResult(results, total, failed)
 
 
 def _truth(value: Any) -> bool:

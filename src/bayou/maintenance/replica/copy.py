@@ -1,250 +1,181 @@
-"""Copy objects from store to store in bounded memory. An object that does not have its entry's hash is not copied.
+"""Copy files from store to store: small ones in packs, the others as objects of their own.
 
-`Pair` compares the entries of a path in the source and in the target, and says what to do about it.
-
-The key of a copy is derived from its content and from the target's *age*: the id of the store and its number of garbage
-collections. Two processes that copy an object, at the same time or one after the other, so write the same bytes to the
-same key (V11), and an object at that key proves that it was copied. Each garbage collection changes the age and so the
-keys of later copies: a DELETE of an earlier collection that arrives late removes nothing that is in use.
+A pack of the source is read once, by joined ranges, and its wanted files go into new packs, together with those that
+are single objects in the source (P8). A pack's name is new in each attempt: a task that runs twice writes two packs,
+only one of which is committed, and garbage collection deletes the other (P1). Each file is proved by its hash on the
+way. Memory is bounded by the ranges that are read and the packs that are written at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from hashlib import sha256
-from io import BytesIO
-from typing import BinaryIO, Literal, cast
+from typing import TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from bayou.core.errors import BadAnswer, BayouError, ContentChanged, NotFound, PathRefused, PreconditionFailed, Rejected
-from bayou.core.ids import ulid, ulid_of
+from bayou.core.errors import BadAnswer, NotFound, PathRefused, Rejected
 from bayou.index.entry import Entry
-from bayou.objectstore.multipart import THRESHOLD, NullSink
+from bayou.maintenance.replica.objects import (
+    Unreadable,
+    copy_object,
+    find_copy,
+    other_bytes,
+    read_object,
+    send,
+    unreadable,
+)
+from bayou.maintenance.replica.pairs import Copied, CopyRules
+from bayou.objectstore.multipart import THRESHOLD
 from bayou.objectstore.store import Store
+from bayou.packs.read import IN_FLIGHT_BYTES, PackRange, extract_all, load_range, plan_ranges, threads_for
+from bayou.packs.write import PackWriter, SentPack
 from bayou.sync.report import Failure
-
-_IDENTITY = slice(10, 20)
-"""The characters of a copy's push id that are derived from the content; a time precedes them, the age follows."""
-
-_TIME_BITS, _IDENTITY_BITS, _AGE_BITS = 48, 50, 30
-
-
-class Pair(Struct, frozen=True):
-    """The entries of one path in the source and in the target; None where a store has no such path."""
-
-    path: str
-    source: Entry | None
-    target: Entry | None
-
-    @property
-    def action(self) -> Literal["copy", "record", "delete", "keep"]:
-        """What makes the target equal to the source: `record` changes only the entry, and not the object."""
-        if self.source is None:
-            return "delete" if self.target is not None else "keep"
-        if self.target is None or not is_copy(self.target, self.source):
-            return "copy"
-        return "keep" if self.target.modified == self.source.modified else "record"
-
-    @property
-    def settled(self) -> Entry | None:
-        """The target's entry after an action that copies nothing."""
-        if self.source is None or self.target is None:
-            return None
-        return replace(self.target, modified=self.source.modified)
-
-
-def is_copy(there: Entry, source: Entry) -> bool:
-    """Return whether a target's entry has the content of the source's entry."""
-    if there.size != source.size:
-        return False
-    if source.sha256 is not None:
-        return there.sha256 == source.sha256
-    # The source was discovered by a listing, without hashes: only the key of a copy says from which object it was made.
-    known = _identity(source)
-    return known is not None and there.push is not None and there.push[_IDENTITY] == ulid_of(known)[_IDENTITY]
-
-
-def copy_push(source: Entry, store: str, collections: int) -> str:
-    """Return the push id of a copy of an entry, in the store with the id `store` after so many `collections`."""
-    known = _identity(source)
-    if known is None:
-        return ulid()  # the object may change without a trace, so no key can be derived from its content
-    age = _number(f"{store} {collections}".encode(), _AGE_BITS)
-    return ulid_of(known | age)
-
-
-def _identity(source: Entry) -> int | None:
-    """Return the bits of a push id that are derived from an entry's content; None if nothing identifies the content."""
-    if source.sha256 is not None:
-        content = b"sha256\0" + source.sha256
-    elif source.etag is not None or source.version is not None:
-        content = f"object\0{source.path}\0{source.size}\0{source.etag}\0{source.version}".encode()
-    else:
-        return None
-    time = source.modified & ((1 << _TIME_BITS) - 1)
-    return (time << _IDENTITY_BITS | _number(content, _IDENTITY_BITS)) << _AGE_BITS
-
-
-def _number(data: bytes, bits: int) -> int:
-    return int.from_bytes(sha256(data).digest()[:8], "big") >> (64 - bits)
-
 
 _LANES = ((1 << 20, None), (THRESHOLD, 8), (None, 2))
 """Sizes, and how many objects up to that size are copied at once (None: as many as the store allows).
 
 Together that takes some 200 MB of memory at most."""
 
-_SPAN = 8 << 20
-_AHEAD = 4
-"""Spans of one large object that are read at once."""
+_LEAST_THREADS = 4
+
+Result: TypeAlias = tuple[Entry, Copied | Failure]
+"""An entry of the source, and what became of it."""
+
+Content: TypeAlias = tuple[Entry, bytes | Failure]
+"""An entry of the source, and its bytes, which have its hash; or why they could not be read."""
 
 
-class Age(Struct, frozen=True):
-    """The store id and the number of garbage collections of the target, from which the keys of copies are derived.
+def copy_all(source: Store, target: Store, entries: Sequence[Entry], rules: CopyRules) -> Iterator[Result]:
+    """Copy many files at once, in bounded memory; yield each entry with its result, small files first.
 
-    `doubt`: an earlier run may have copied some objects already, so a HEAD request checks each key before a copy.
+    A fault of one file is its `Failure`; a fault of a store is raised. A task may run this twice.
     """
-
-    store: str
-    collections: int
-    doubt: bool
-
-
-class Copied(Struct, frozen=True):
-    """An entry for the target, whose object is in the target; `sent`: this run copied it."""
-
-    entry: Entry
-    sent: bool
-
-
-class _Unreadable(BayouError):
-    """The source does not have the bytes that its index names."""
-
-    code = "unreadable"
-
-
-def copy_all(
-    source: Store, target: Store, entries: Sequence[Entry], age: Age
-) -> Iterator[tuple[Entry, Copied | Failure]]:
-    """Copy many objects at once, in bounded memory; yield each entry with its result, small objects first."""
+    small: list[Entry] = []
+    packed: list[Entry] = []
+    alone: list[Entry] = []
     for entry in entries:
         why = entry.refusal()
         if why is not None:
             yield entry, Failure(entry.path, PathRefused.code, f"{entry.path}: {why}")  # V25
-    entries = [entry for entry in entries if entry.refusal() is None]
+        elif rules.is_packed(entry):
+            small.append(entry)
+        else:
+            (alone if entry.pack is None else packed).append(entry)
+    yield from _copy_to_packs(source, target, small, rules)
+    yield from _copy_from_packs(source, target, packed, rules)
+    yield from _copy_objects(source, target, alone, rules)
+
+
+def _copy_to_packs(source: Store, target: Store, entries: Sequence[Entry], rules: CopyRules) -> Iterator[Result]:
+    """Copy small files, of packs and single objects, into new packs; yield each once the store has its pack."""
+    if not entries:
+        return
+    waiting: dict[str, Entry] = {}
+    with closing(PackWriter(target, rules.pack_size)) as writer:
+        for entry, data in _read_all(source, entries):
+            if isinstance(data, Failure):
+                yield entry, data
+                continue
+            waiting[entry.path] = entry
+            writer.add(entry.path, rules.push(entry), data, entry.sha256 or sha256(data).digest(), entry.modified)
+            for sent in writer.sent():
+                yield from _copies(sent, waiting)
+        writer.seal()
+        for sent in writer.drain():
+            yield from _copies(sent, waiting)
+
+
+def _copies(sent: SentPack, waiting: dict[str, Entry]) -> Iterator[Result]:
+    """Yield the files of a pack that has arrived; raise the error of one that has not: it is one of the store."""
+    if sent.stored is None:
+        assert sent.error is not None
+        raise sent.error
+    name, repeated = sent.pack.name, sent.stored.repeated
+    for member in sent.pack.members:
+        there = Entry(
+            member.path, member.push, member.size, member.sha256, None, None, member.modified,
+            None, name, member.offset, member.stored, member.method,
+        )  # fmt: skip
+        yield waiting.pop(member.path), Copied(there, sent=True, repeated=repeated)
+
+
+def _copy_from_packs(source: Store, target: Store, entries: Sequence[Entry], rules: CopyRules) -> Iterator[Result]:
+    """Copy files that are in packs of the source, and are too large for packs of the target, to objects."""
+    if not entries:
+        return
+    found = target.map(partial(find_copy, target, rules=rules), entries) if rules.doubt else [None] * len(entries)
+    missing: list[Entry] = []
+    for entry, copied in zip(entries, found, strict=True):
+        if copied is not None:
+            yield entry, copied
+        else:
+            missing.append(entry)
+    yield from target.map(
+        partial(_send, target, rules), _read_packs(source, missing), threads=_threads(target, entries)
+    )
+
+
+def _send(target: Store, rules: CopyRules, content: Content) -> Result:
+    entry, data = content
+    if isinstance(data, Failure):
+        return entry, data
+    assert entry.sha256 is not None  # it was in a pack
+    try:
+        return entry, send(target, entry, data, entry.sha256, rules)
+    except Rejected as error:  # the target does not allow the name
+        return entry, Failure(entry.path, error.code, error.message)
+
+
+def _copy_objects(source: Store, target: Store, entries: Sequence[Entry], rules: CopyRules) -> Iterator[Result]:
+    """Copy objects to objects."""
     least = -1
     for most, threads in _LANES:
         lane = [entry for entry in entries if least < entry.size and (most is None or entry.size <= most)]
-        yield from zip(
-            lane, target.map(lambda entry: copy(source, target, entry, age), lane, threads=threads), strict=True
-        )
+        copies = target.map(lambda entry: copy_object(source, target, entry, rules), lane, threads=threads)
+        yield from zip(lane, copies, strict=True)
         least = most if most is not None else least
 
 
-def copy(source: Store, target: Store, entry: Entry, age: Age) -> Copied | Failure:
-    """Copy the object of an entry of the source to the target, and return the target's entry.
+def _read_all(source: Store, entries: Sequence[Entry]) -> Iterator[Content]:
+    """Read small files, wherever they are, several at once."""
+    yield from _read_packs(source, (entry for entry in entries if entry.pack is not None))
+    alone = [entry for entry in entries if entry.pack is None]
+    yield from source.map(partial(_read_object, source), alone, threads=_threads(source, alone))
 
-    A fault of this object is returned as a `Failure`; a fault of a store is raised. A task may run this twice.
-    """
-    push = copy_push(entry, age.store, age.collections)
-    there = replace(entry, push=push, etag=None, version=None)
-    if age.doubt and entry.sha256 is not None:
-        found = _find_copy(target, there)
-        if found is not None:
-            return Copied(found, sent=False)
+
+def _read_object(source: Store, entry: Entry) -> Content:
     try:
-        if entry.size <= THRESHOLD:
-            return _small(source, target, entry, there)
-        return _large(source, target, entry, there)
-    except (_Unreadable, Rejected) as error:  # `Rejected`: the target does not allow the name
-        return Failure(entry.path, error.code, error.message)
+        return entry, read_object(source, entry)[0]
+    except Unreadable as error:
+        return entry, Failure(entry.path, error.code, error.message)
 
 
-def _find_copy(target: Store, there: Entry) -> Entry | None:
-    """Return the entry of a copy that an earlier run made, or None; its key identifies its content."""
+def _read_packs(source: Store, entries: Iterable[Entry]) -> Iterator[Content]:
+    """Read files of packs by joined ranges. Threads load ranges; only one file at a time is inflated."""
+    ranges = plan_ranges(entries)
+    for part, data in source.map(partial(_load, source), ranges, threads=threads_for(source, ranges)):
+        if isinstance(data, memoryview):
+            for entry, content in extract_all(part, data):
+                yield entry, content if content is not None else _failure(other_bytes(entry), entry)
+        else:
+            for entry in part.entries:
+                yield entry, _failure(unreadable(entry, data), entry)
+
+
+def _load(source: Store, part: PackRange) -> tuple[PackRange, memoryview | NotFound | BadAnswer | Rejected]:
+    """Load a range, or return why its pack is not the one that the index names: it fails all its files."""
     try:
-        meta = target.head(there.key)
-    except NotFound:
-        return None
-    return replace(there, etag=meta.etag, version=meta.version) if meta.size == there.size else None
+        return part, load_range(source, part)
+    except (NotFound, BadAnswer, Rejected) as error:  # `Rejected`: the pack ends before the range
+        return part, error
 
 
-def _small(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
-    received = BytesIO()
-    with _reading(entry):
-        digest = source.download(entry.key, received, entry.size, if_match=_condition(entry)).sha256
-    _check_hash(entry, digest)
-    stored = target.put(there.key, received.getbuffer())
-    return Copied(replace(there, sha256=digest, etag=stored.etag, version=stored.version), sent=True)
+def _failure(error: Unreadable, entry: Entry) -> Failure:
+    return Failure(entry.path, error.code, error.message)
 
 
-def _large(source: Store, target: Store, entry: Entry, there: Entry) -> Copied:
-    digest = entry.sha256
-    if digest is None:  # an upload needs the hash before its first byte, so the object is read once more for it
-        with _reading(entry):
-            digest = source.download(entry.key, NullSink(), entry.size, if_match=_condition(entry)).sha256
-    remote = RemoteFile(source, entry)
-    try:
-        stored = target.upload(there.key, cast("BinaryIO", remote), entry.size, digest)
-    except ContentChanged:
-        raise _other_bytes(entry) from None
-    return Copied(replace(there, sha256=digest, etag=stored.etag, version=stored.version), sent=True)
-
-
-class RemoteFile:
-    """An object of a store as a file to read from its start; all parts are of one version of the object (V2)."""
-
-    def __init__(self, store: Store, entry: Entry) -> None:
-        self._store = store
-        self._entry = entry
-        self._etag = _condition(entry)
-        self._at = 0
-        self.name = entry.path
-
-    def seek(self, at: int) -> int:
-        self._at = at
-        return at
-
-    def read(self, size: int) -> bytes:
-        end = min(self._at + size, self._entry.size)
-        spans = [(at, min(at + _SPAN, end)) for at in range(self._at, end, _SPAN)]
-        with _reading(self._entry):
-            data = b"".join(self._store.map(self._fetch, spans, threads=_AHEAD))
-        self._at = end
-        return data
-
-    def _fetch(self, span: tuple[int, int]) -> bytes:
-        found = self._store.get(self._entry.key, span=span, if_match=self._etag)
-        if found is None or found.meta.size != self._entry.size:
-            raise BadAnswer(f"{self._entry.key}: {self._entry.size} bytes expected, the store has another object")
-        return bytes(found.data)
-
-
-@contextmanager
-def _reading(entry: Entry) -> Iterator[None]:
-    """Turn an error about one object of the source into `_Unreadable`, so that it is not taken for the target's."""
-    try:
-        yield
-    except NotFound:
-        raise _Unreadable(f"the object of {entry.path} is missing in the source") from None
-    except PreconditionFailed:
-        raise _Unreadable(f"the object of {entry.path} is another one than the source's index names") from None
-    except BadAnswer as error:
-        raise _Unreadable(error.message) from None
-
-
-def _condition(entry: Entry) -> str | None:
-    """Return the ETag that a discovered object must still have; None for an object that Bayou wrote."""
-    return entry.etag if entry.push is None else None
-
-
-def _check_hash(entry: Entry, digest: bytes) -> None:
-    if entry.sha256 is not None and digest != entry.sha256:
-        raise _other_bytes(entry)
-
-
-def _other_bytes(entry: Entry) -> _Unreadable:
-    return _Unreadable(f"the object of {entry.path} does not have the bytes that were pushed")
+def _threads(store: Store, entries: Sequence[Entry]) -> int:
+    """Return how many of these files to transfer at once, so that memory stays bounded."""
+    largest = max((entry.size for entry in entries), default=0)
+    return min(store.concurrency, max(_LEAST_THREADS, IN_FLIGHT_BYTES // max(1, largest)))

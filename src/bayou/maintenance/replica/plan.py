@@ -14,7 +14,7 @@ from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.core.iterators import batched
 from bayou.index.log import Tally
 from bayou.index.tree import IndexTree, diff, find_many
-from bayou.maintenance.replica.copy import Pair
+from bayou.maintenance.replica.pairs import Pair
 from bayou.maintenance.replica.target import Target, same
 from bayou.sync.plan.policy import version_dir
 

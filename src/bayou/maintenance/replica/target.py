@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import closing
+from itertools import chain, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,16 +19,18 @@ from msgspec.structs import replace
 from bayou.core.clock import now
 from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
 from bayou.core.ids import ulid
-from bayou.index.discovery import TooMany, discover
+from bayou.engine.handle import StoreHandle
+from bayou.engine.local import LocalExecutor
 from bayou.index.head import Head, HeadSeen, Replica, create_head, first_head, iter_log, read_head
 from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import Change, IndexTree, diff
-from bayou.maintenance.replica.copy import is_copy
+from bayou.maintenance.replica.pairs import is_copy
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
+from bayou.sync.plan.discovery_job import DiscoveryJob, TooMany
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
 _NAMED = 3
@@ -61,15 +64,16 @@ def same(a: Root | None, b: Root | None) -> bool:
     return (a and a.digest) == (b and b.digest)
 
 
-def look(store: Store, source: Head, source_store: Store) -> Target:
+def look(handle: StoreHandle, source: Head, source_store: Store) -> Target:
     """Read the target's head, and check that the store is a replica of the source or may become one; write nothing."""
+    store = handle.open()
     try:
         seen = read_head(store)
     except NotFound:
         try:
-            _check_empty(store)
+            _check_empty(handle)
         except AlreadyExists:  # during the listing another process created a head
-            return look(store, source, source_store)
+            return look(handle, source, source_store)
         return Target(store, None, Replica(source.store))
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
@@ -164,15 +168,17 @@ def unmark(target: Target) -> None:
     target.store.delete([keys.REPLICATING])
 
 
-def _check_empty(store: Store) -> None:
+def _check_empty(store: StoreHandle) -> None:
     """Refuse a store that has payload and no index: the owner of that data is unknown."""
+    job = DiscoveryJob(store, divided=False, most=_MOST_FOREIGN)
     try:
-        found = discover(store, limit=_MOST_FOREIGN)
+        found = LocalExecutor(threads=1).run(job)
     except TooMany:
         raise ReplicaRefused(f"{store.url} is full of objects that are not Bayou's", hint=_ELSEWHERE) from None
-    if found.entries or found.refused:
-        path = found.entries[0].path if found.entries else found.refused[0].key
-        raise ReplicaRefused(f"{store.url} has data of its own, such as {path}", hint=_ELSEWHERE)
+    with closing(found):
+        paths = chain((entry.path for entry in found.entries()), (refused.key for refused in found.refused))
+        if (path := next(paths, None)) is not None:
+            raise ReplicaRefused(f"{store.url} has data of its own, such as {path}", hint=_ELSEWHERE)
 
 
 def _check_history(store: Store, head: Head, replica: Replica) -> None:

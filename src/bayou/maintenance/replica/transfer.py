@@ -1,38 +1,43 @@
 """Carry out the plan of a replication: copy the objects, build the target's next tree, and swap its head.
 
-The pairs of a plan are handled in windows. A job (`CopyJob`, on any engine) copies the objects of a window; then this
+The pairs of a plan are handled in windows. A job (`CopyJob`, on any engine) copies the files of a window; then this
 process merges the new entries into the target's tree. At the end one compare-and-swap of the target's head publishes
-the tree (V1). If an object of a version cannot be copied, the target keeps its whole version as it was.
+the tree (V1). If a file of a version cannot be copied, the target keeps its whole version as it was.
+
+If the swap fails because the head has changed, the next attempt takes over the packs of this one (`EarlierCopies`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bayou.core.clock import now
-from bayou.core.errors import BadAnswer, PreconditionFailed, StoreError
+from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, PreconditionFailed, StoreError
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
-from bayou.index.head import Head, Replica, advance, iter_log, read_head, swap_head
+from bayou.index.head import Gc, Head, Replica, advance, iter_log, read_head, swap_head
 from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node import Root
 from bayou.index.node_store import StagingSink, StoreNodes
-from bayou.index.tree import IndexTree, diff
-from bayou.maintenance.replica.copy import Age, Copied, Pair, copy_all
+from bayou.index.tree import IndexTree, diff, find_many
+from bayou.maintenance.replica.copy import copy_all
+from bayou.maintenance.replica.pairs import Copied, CopyRules, Pair, is_copy
 from bayou.maintenance.replica.plan import Counts, Plan, windows
 from bayou.maintenance.replica.target import Target
+from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import Failure
+from bayou.sync.transfer.push import is_collected
 
 MOST_FAILED = 1000
 """Failures that the report lists; of more, it has only the number."""
@@ -49,10 +54,14 @@ class Made(Struct):
     bytes: int = 0
     failed: list[Failure] = field(default_factory=list)
     failures: int = 0
+    unread: list[Entry] = field(default_factory=list)
+    """The source's entries of `failed`."""
+    repeated: set[str] = field(default_factory=set)
+    """The packs that more than one request has written."""
 
 
 class Outcome(NamedTuple):
-    """A row of the job: the target's entry of a copied object (`sent`: by this run), or the `code` of a failure."""
+    """A row of the job: the target's entry and the rest of a `Copied`, or the `code` of a failure."""
 
     path: str
     push: str | None = None
@@ -61,7 +70,13 @@ class Outcome(NamedTuple):
     etag: str | None = None
     version: str | None = None
     modified: int = 0
+    at: str | None = None
+    pack: str | None = None
+    offset: int | None = None
+    stored: int | None = None
+    method: int | None = None
     sent: bool = False
+    repeated: bool = False
     code: str | None = None
     message: str = ""
 
@@ -69,33 +84,35 @@ class Outcome(NamedTuple):
     def of(cls, path: str, result: Copied | Failure) -> Outcome:
         if isinstance(result, Failure):
             return cls(path, code=result.code, message=result.message)
-        entry = result.entry
-        known = (entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
-        return cls(path, *known, sent=result.sent)
+        return cls(**asdict(result.entry), sent=result.sent, repeated=result.repeated)
 
     @property
     def result(self) -> Copied | Failure:
         if self.code is not None:
             return Failure(self.path, self.code, self.message)
-        return Copied(Entry(*self[:7]), self.sent)
+        entry = Entry(
+            self.path, self.push, self.size, self.sha256, self.etag, self.version, self.modified,
+            self.at, self.pack, self.offset, self.stored, self.method,
+        )  # fmt: skip
+        return Copied(entry, self.sent, self.repeated)
 
 
 class CopyJob:
-    """Copies the objects of some entries from store to store. An `engine.job.Job`.
+    """Copies the files of some entries from store to store. An `engine.job.Job`.
 
-    A part may run twice: a copy's key is derived from its content, so the second run writes the same bytes again.
+    A part may run twice: an object's key is derived from its content, so the second run writes the same bytes again,
+    and a pack has a new name each time (P1).
     """
 
     row = Outcome
 
-    def __init__(self, source: StoreHandle, target: StoreHandle, age: Age, entries: Sequence[Entry] = ()) -> None:
-        self._source = source
-        self._target = target
-        self._age = age
+    def __init__(self, stores: Stores, rules: CopyRules, entries: Sequence[Entry] = ()) -> None:
+        self._stores = stores
+        self._rules = rules
         self._entries = entries
 
-    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, StoreHandle, Age]]:
-        return type(self), (self._source, self._target, self._age)  # the parts have the entries
+    def __reduce__(self) -> tuple[Any, tuple[Stores, CopyRules]]:
+        return type(self), (self._stores, self._rules)  # the parts have the entries
 
     @property
     def stage(self) -> Stage:
@@ -103,32 +120,42 @@ class CopyJob:
 
     @property
     def needs(self) -> Needs:
-        return needs_of(self._source, self._target)
+        return needs_of(self._stores)
 
     def parts(self, wanted: int) -> Sequence[Sequence[Entry]]:
-        """Divide the entries, in path order, into parts of about equal cost in bytes and requests."""
-        most = max(_LEAST_COST, sum(map(_cost, self._entries)) // wanted)
-        parts: list[list[Entry]] = []
-        cost = most
-        for entry in self._entries:
-            if cost >= most:
-                parts.append([])
-                cost = 0
-            parts[-1].append(entry)
-            cost += _cost(entry)
-        return parts
+        """Divide the entries, about in path order, into parts of about equal cost; a pack is read for one part only.
+
+        A part of small files has enough of them for a pack of the target.
+        """
+        small = [entry for entry in self._entries if self._rules.is_packed(entry)]
+        others = [entry for entry in self._entries if not self._rules.is_packed(entry)]
+        parts = _divide(small, lambda entry: entry.size, wanted, self._rules.pack_size)
+        return parts + _divide(others, lambda entry: entry.size + REQUEST, wanted, _LEAST_COST)
 
     def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
-        for entry, result in copy_all(self._source.open(), self._target.open(), part, self._age):
+        source, target = self._stores.source.open(), self._stores.target.open()
+        for entry, result in copy_all(source, target, part, self._rules):
             yield Outcome.of(entry.path, result)
 
     def fold(self, rows: Iterable[Outcome]) -> list[Outcome]:
         return list(rows)  # the rows of one window fit into memory
 
 
-def needs_of(source: StoreHandle, target: StoreHandle) -> Needs:
-    """Return what workers need: access to both stores, and no directory of this machine."""
-    return Needs((source, target), written=(target,))
+def _divide(entries: Sequence[Entry], cost: Callable[[Entry], int], wanted: int, least: int) -> list[list[Entry]]:
+    """Divide entries into about `wanted` parts of at least that cost; the files of one pack stay together."""
+    most = max(least, sum(map(cost, entries)) // wanted)
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.key, []).append(entry)
+    parts: list[list[Entry]] = []
+    so_far = most
+    for group in groups.values():
+        if so_far >= most:
+            parts.append([])
+            so_far = 0
+        parts[-1] += group
+        so_far += sum(map(cost, group))
+    return parts
 
 
 class Stores(Struct, frozen=True):
@@ -138,45 +165,106 @@ class Stores(Struct, frozen=True):
     target: StoreHandle
 
 
-def replicate(executor: Executor, stores: Stores, target: Target, plan: Plan, age: Age, sink: StagingSink) -> Made:
-    """Copy the objects of a plan, window by window, and build the target's next tree in `sink`."""
-    made = Made(target.root)
+def needs_of(stores: Stores) -> Needs:
+    """Return what workers need: access to both stores, and no directory of this machine."""
+    return Needs((stores.source, stores.target), written=(stores.target,))
+
+
+class EarlierCopies:
+    """The packs of an attempt whose swap failed: they are in the target, and no head names them.
+
+    The nodes that the attempt wrote say which files they hold. If the target was collected meanwhile, each pack is
+    checked once with a HEAD request, and not used if it is gone, older than what the collection may delete, or written
+    by more than one request (P6). Objects of their own are found by their keys (`CopyRules.doubt`).
+    """
+
+    def __init__(self, target: Target, made: Made) -> None:
+        assert target.seen is not None
+        self._store = target.store
+        self._tree = IndexTree(StoreNodes(target.store), made.root)
+        self._count = target.seen.head.gc.count
+        self.repeated = made.repeated
+        self._lost: dict[str, bool] = {}
+
+    def find(self, sources: Sequence[Entry], gc: Gc) -> dict[str, Entry]:
+        """Return the target's entries of those files that need no second copy, by path."""
+        try:
+            there = find_many(self._tree, [source.path for source in sources])
+        except (NodeMissing, NodeDamaged):  # collected: the packs are leftovers, too
+            return {}
+        known = {
+            source.path: replace(there[source.path], modified=source.modified)
+            for source in sources
+            if source.path in there and there[source.path].pack is not None and is_copy(there[source.path], source)
+        }
+        if gc.count != self._count:
+            self._check({entry.pack for entry in known.values() if entry.pack is not None} - self._lost.keys(), gc)
+        return {path: entry for path, entry in known.items() if not self._lost.get(entry.pack or "")}
+
+    def _check(self, packs: Iterable[str], gc: Gc) -> None:
+        unsure = sorted(packs)
+        lost = self._store.map(
+            lambda pack: pack in self.repeated or is_collected(self._store, keys.pack(pack), gc), unsure
+        )
+        self._lost.update(zip(unsure, lost, strict=True))
+
+
+def replicate(
+    executor: Executor,
+    stores: Stores,
+    target: Target,
+    plan: Plan,
+    rules: CopyRules,
+    sink: StagingSink,
+    earlier: EarlierCopies | None = None,
+) -> Made:
+    """Copy the files of a plan, window by window, and build the target's next tree in `sink`."""
+    made = Made(target.root, repeated=set() if earlier is None else earlier.repeated)
     nodes = StoreNodes(target.store)
     for window in windows(plan.pairs()):
-        changes = _copy(executor, stores, window, age, made)
+        changes = _copy(executor, stores, target, window, rules, earlier, made)
         made.root = merge(IndexTree(nodes, made.root), changes, sink)
     sink.flush()
     return made
 
 
 def _copy(
-    executor: Executor, stores: Stores, window: Sequence[Pair], age: Age, made: Made
+    executor: Executor,
+    stores: Stores,
+    target: Target,
+    window: Sequence[Pair],
+    rules: CopyRules,
+    earlier: EarlierCopies | None,
+    made: Made,
 ) -> Mapping[str, Entry | None]:
-    """Copy the objects of a window, add the counts to `made`, and return the changes to the target's index."""
+    """Copy the files of a window, add the counts to `made`, and return the changes to the target's index."""
+    assert target.seen is not None
     entries = [pair.source for pair in window if pair.action == "copy" and pair.source is not None]
-    copied: dict[str, Entry] = {}
+    copied = earlier.find(entries, target.seen.head.gc) if earlier is not None else {}
+    entries = [entry for entry in entries if entry.path not in copied]
     failed: list[Failure] = []
-    for outcome in executor.run(CopyJob(stores.source, stores.target, age, entries)) if entries else ():
+    for outcome in executor.run(CopyJob(stores, rules, entries)) if entries else ():
         result = outcome.result
         if isinstance(result, Failure):
             failed.append(result)
-        else:
-            copied[outcome.path] = result.entry
-            made.copied += result.sent
-            made.bytes += outcome.size if result.sent else 0
+            continue
+        copied[outcome.path] = result.entry
+        made.copied += result.sent
+        made.bytes += outcome.size if result.sent else 0
+        if result.repeated and result.entry.pack is not None:
+            made.repeated.add(result.entry.pack)
     failed.sort(key=lambda failure: failure.path)
     made.failures += len(failed)
-    made.failed += failed[: MOST_FAILED - len(made.failed)]
+    listed = failed[: MOST_FAILED - len(made.failed)]
+    made.failed += listed
+    named = {failure.path for failure in listed}
+    made.unread += [entry for entry in entries if entry.path in named]
     held = Held.of(failed)
     return {
         pair.path: copied.get(pair.path) if pair.action == "copy" else pair.settled
         for pair in window
         if not held.back(pair.path)
     }
-
-
-def _cost(entry: Entry) -> int:
-    return entry.size + REQUEST
 
 
 class Held(Struct, frozen=True):

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pyarrow
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from pyarrow import parquet
 
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
-from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batch, rows
+from bayou.spark.arrow import BYTES, ENTRIES, INT, TEXT, batch, rows
 from bayou.spark.kernels.transfer import Kernel
 from bayou.state import file_stats
 from bayou.state.base import Why
@@ -35,7 +35,7 @@ from bayou.sync.report import Failure
 from bayou.worktree.hashing import Content, FileStat
 
 _FLAG = pyarrow.bool_()
-_ENTRY = {"push": TEXT, "size": INT, "sha256": BYTES, "etag": TEXT, "version": TEXT, "modified": TIME}
+_ENTRY = {name: ENTRIES.field(name).type for name in ENTRIES.names if name != "path"}
 _STAT = {"size": INT, "mtime": INT, "ctime": INT, "inode": INT}
 
 SIDES: dict[str, dict[str, pyarrow.DataType]] = {
@@ -84,6 +84,8 @@ LOOKED = pyarrow.schema(
 of something in the tree that is no payload, or the code of a failure."""
 
 _POSITIONS = {name: at for at, name in enumerate(PATHS.names)}
+_SIZE = list(_ENTRY).index("size")
+"""The position of a column that every entry has: `push` is null for a discovered object."""
 _START = {side: _POSITIONS[f"{side}_{next(iter(columns))}"] for side, columns in SIDES.items()}
 
 
@@ -116,8 +118,7 @@ class LookAt(Struct, frozen=True):
         policy = Policy.of(*self.policy)  # type: ignore[arg-type]
         before = (None,) * (_START["remote"] - 1)
         for entry in found():
-            values = (entry.push, entry.size, entry.sha256, entry.etag, entry.version, entry.modified)
-            for row in self._rows(_PathRow((entry.path, *before, *values)), policy):
+            for row in self._rows(_PathRow((entry.path, *before, *astuple(entry)[1:])), policy):
                 yield _looked(row)
 
     def _rows(self, path_row: _PathRow, policy: Policy) -> Iterator[tuple[object, ...]]:
@@ -210,8 +211,7 @@ class _PathRow:
 
     def entry(self, side: str) -> Entry | None:
         values = self.of(side)
-        # `modified`, the last column, is never null; `push` is, for a discovered object.
-        return None if values[-1] is None else Entry(self.path, *values)
+        return None if values[_SIZE] is None else Entry(self.path, *values)
 
     def hashes(self, *entries: Entry | None) -> dict[str, Entry]:
         if not self.has("hashed"):

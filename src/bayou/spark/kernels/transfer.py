@@ -3,11 +3,15 @@
 The driver writes the records of all tasks to one file (`write_records`); each task reads its own batch of it. A task
 returns a row for each path and, at the end, the number of requests that it sent.
 
+An attempt at a task writes packs of its own, under new names (P1). The driver takes the first row that it gets of a
+path; if another attempt has packed the file, too, no entry names the other copy, and gc deletes it with its pack.
+
 Spark returns the rows of a task when the task ends. A large task takes minutes, and a driver that is killed before that
 would have recorded nothing of it (V19). So each attempt also appends its rows to a report file of its own, which the
 driver reads meanwhile (`report_done`, `Reports`). The files are in a directory that the driver and all workers see. A
 record is one line of JSON, written by one call; a line without its end was not written completely. Only `done` rows are
-reported: a path that failed may succeed in the next attempt.
+reported: a path that failed may succeed in the next attempt. The files of a pack are `done` once the store has
+acknowledged the pack.
 """
 
 from __future__ import annotations
@@ -29,9 +33,11 @@ from bayou.index.entry import Entry
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Requests, Stored
+from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Downloaded, Upload, batch_results, fetch_all, send_all
+from bayou.sync.transfer.executor import Downloaded, Place, Upload, batch_results, fetch_all
+from bayou.sync.transfer.packed import upload_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
 
@@ -43,9 +49,15 @@ MOVED = pyarrow.schema(
     {
         "outcome": TEXT,
         "path": TEXT,
+        "size": INT,
         "sha256": BYTES,
         "etag": TEXT,
         "version": TEXT,
+        "repeated": pyarrow.bool_(),
+        "pack": TEXT,
+        "offset": INT,
+        "stored": INT,
+        "method": INT,
         "file": TEXT,
         "code": TEXT,
         "message": TEXT,
@@ -62,13 +74,23 @@ R = TypeVar("R")
 
 
 class TransferRow(NamedTuple):
-    """A row of `MOVED`: the outcome of a path or of a task."""
+    """A row of `MOVED`: the outcome of a path or of a task.
+
+    Of a packed file, `size` and `sha256` are of the bytes in the pack, and the fields from `pack` to `method` say where
+    these are.
+    """
 
     outcome: Outcome
     path: str | None = None
+    size: int | None = None
     sha256: bytes | None = None
     etag: str | None = None
     version: str | None = None
+    repeated: bool | None = None
+    pack: str | None = None
+    offset: int | None = None
+    stored: int | None = None
+    method: int | None = None
     file: str | None = None
     code: str | None = None
     message: str | None = None
@@ -214,50 +236,97 @@ class Reports:
                     yield row
 
 
+_REPORTED = slice(TransferRow._fields.index("path"), TransferRow._fields.index("file") + 1)
+_HASH = TransferRow._fields[_REPORTED].index("sha256")
+
+
 def _line(row: TransferRow) -> bytes:
-    sha256 = None if row.sha256 is None else row.sha256.hex()
-    return json.dumps([row.path, sha256, row.etag, row.version, row.file]).encode() + b"\n"
+    values = list(cast("tuple[object, ...]", row[_REPORTED]))
+    values[_HASH] = None if row.sha256 is None else row.sha256.hex()
+    return json.dumps(values).encode() + b"\n"
 
 
 def _row(line: bytes) -> TransferRow | None:
     """Return the row of a line; None if its writer wrote only a part of it, as on a full disk."""
     try:
-        path, sha256, etag, version, file = json.loads(line)
+        values = json.loads(line)
     except ValueError:
         return None
-    return TransferRow("done", path, None if sha256 is None else bytes.fromhex(sha256), etag, version, file)
+    sha256 = values[_HASH]
+    values[_HASH] = None if sha256 is None else bytes.fromhex(sha256)
+    return TransferRow("done", *values)
 
 
-UPLOADS = pyarrow.schema({"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT})
+_UPLOAD = {"path": TEXT, "push": TEXT, "size": INT, "sha256": BYTES, "gc": INT, "modified": INT}
+UPLOADS = pyarrow.schema({**_UPLOAD, "packed": pyarrow.bool_()})
+"""A file to upload: in a pack (`packed`), or as an object of its own."""
+
+
+class QueuedUpload(Struct, frozen=True):
+    """A row of `UPLOADS`."""
+
+    upload: Upload
+    packed: bool
+
+    @property
+    def path(self) -> str:
+        return self.upload.path
 
 
 class Uploads(Struct, frozen=True):
     """A kernel: upload files, from batches of `UPLOADS` to batches of `MOVED`; report each that the store acknowledged.
 
-    The key and the hash of each upload were recorded before (V11), so a task that runs twice writes the same bytes to
-    the same keys.
+    The key and the hash of each single object were recorded before (V11), so a task that runs twice writes the same
+    bytes to the same keys. Packs have new names in each attempt (P1), and their files are in the order of the rows.
     """
 
     recipe: StoreSpec
     root: Path
+    pack_size: int
     seconds: float | None = None
     reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         store = store_of(self.recipe, self.seconds)
-        uploads = [Upload(*row) for found in batches for row in rows(found, UPLOADS.names)]  # type: ignore[arg-type]
-        results = result_rows(send_all(store, self.root, uploads, len(uploads)), upload_row, store)
-        yield from to_batches(report_done(results, self.reports))
+        queued = [queued_upload(row) for found in batches for row in rows(found, UPLOADS.names)]
+        loose = [item.upload for item in queued if not item.packed]
+        packed = [item.upload for item in queued if item.packed]
+        size = even_pack_size(packed, self.pack_size)
+        results = last_results(upload_all(store, self.root, loose, len(loose), packed, size))
+        yield from to_batches(report_done(result_rows(results, upload_row, store), self.reports))
 
 
-def uploads_to_batch(uploads: Sequence[Upload]) -> pyarrow.RecordBatch:
-    return batch(UPLOADS, ([getattr(upload, name) for upload in uploads] for name in UPLOADS.names))
+def even_pack_size(packed: Sequence[Upload], pack_size: int) -> int:
+    """Return the pack size, near `pack_size`, with which the last pack of a task is as large as its others."""
+    total = sum(member_bytes(upload.path, upload.size) for upload in packed)
+    return -(-total // max(1, round(total / pack_size))) if total else pack_size
+
+
+def last_results(results: Iterable[Upload | Failure | None]) -> Iterator[Upload | Failure]:
+    """Yield the last result of each file: the driver names no file of a pack that the store has not acknowledged."""
+    for result in results:
+        if isinstance(result, Failure) or (result is not None and (result.stored is not None or result.place is None)):
+            yield result
+
+
+def queued_to_batch(queued: Sequence[QueuedUpload]) -> pyarrow.RecordBatch:
+    columns: list[list[object]] = [[getattr(item.upload, name) for item in queued] for name in _UPLOAD]
+    return batch(UPLOADS, [*columns, [item.packed for item in queued]])
+
+
+def queued_upload(row: tuple[object, ...]) -> QueuedUpload:
+    path, push, size, sha256, gc, modified, packed = cast("tuple[str, str, int, bytes, int, int, bool]", row)
+    return QueuedUpload(Upload(path, push, size, sha256, gc, modified=modified), packed)
 
 
 def upload_row(upload: Upload) -> TransferRow:
-    if upload.stored is None:
+    stored, place = upload.stored, upload.place
+    if stored is None:
         return TransferRow("nothing", upload.path)
-    return TransferRow("done", upload.path, etag=upload.stored.etag, version=upload.stored.version)
+    done = TransferRow("done", upload.path, upload.size, upload.sha256, stored.etag, stored.version, stored.repeated)
+    if place is None:
+        return done
+    return done._replace(pack=place.pack, offset=place.offset, stored=place.stored, method=place.method)
 
 
 class UploadResults(Struct, frozen=True):
@@ -268,10 +337,14 @@ class UploadResults(Struct, frozen=True):
     def __call__(self, row: TransferRow) -> Upload:
         assert row.path is not None
         upload = self.requested[row.path]
-        if row.outcome == "nothing":
-            return upload
-        # `repeated`: another attempt at the task may have written the object too, or may still write it.
-        return structs.replace(upload, stored=Stored(row.etag, row.version, repeated=True), data=None)
+        if row.outcome == "nothing" or (row.size, row.sha256) != (upload.size, upload.sha256):
+            return upload  # P3: only the bytes that this push wants become an entry
+        if row.pack is None:
+            # `repeated`: another attempt at the task may have written the object too, or may still write it.
+            return structs.replace(upload, stored=Stored(row.etag, row.version, repeated=True), data=None)
+        place = Place(row.pack, *cast("tuple[int, int, int]", (row.offset, row.stored, row.method)))
+        stored = Stored(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
+        return structs.replace(upload, stored=stored, place=place, data=None)
 
 
 class Downloads(Struct, frozen=True):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def entries(spark: SparkSession, recipe: StoreSpec, tree: IndexTree, tasks: int) -> DataFrame:
-    """Return the entries of a tree in a store: `path`, `push`, `size`, `sha256`, `etag`, `version`, `modified`.
+    """Return the entries of a tree in a store, with the columns of `ENTRIES`.
 
     Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
     """

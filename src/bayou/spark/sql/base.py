@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct, field
 
@@ -20,11 +21,15 @@ LEAVES = 64
 
 
 class BaseView(Struct, frozen=True):
-    """A snapshot of base: a root of the local nodes, and the rows changed since (None: deleted). It can be pickled."""
+    """A snapshot of base: a root of the local nodes, and the rows changed since (None: deleted). It can be pickled.
+
+    `absent` is how many entries the tree leaves in the store on purpose.
+    """
 
     nodes: Path
     root: Root | None = None
     newer: Mapping[str, Entry | None] = field(default_factory=dict)
+    absent: int = 0
 
     def lookup(self, paths: Iterable[str]) -> dict[str, Entry]:
         """Return the entries that base has for these paths."""
@@ -69,5 +74,6 @@ def base_view(repo: Repo) -> BaseView:
             " SELECT path, entry, NULL FROM overlay WHERE place = ?",
             (remote, remote),
         )
+        ((absent,),) = database.rows("SELECT count(*) FROM absent WHERE place = ?", (remote,))
     found = {str(path): load_entry(str(path), None if entry is None else str(entry)) for path, entry, _ in newer}
-    return BaseView(nodes, load_root(None if root is None else str(root)), found)
+    return BaseView(nodes, load_root(None if root is None else str(root)), found, cast("int", absent))

@@ -2,25 +2,30 @@
 
 Workers run this code and write nothing. A `Grant` gives them access to the store, or the reason why they have none,
 which a query reports only if it needs the store.
+
+Bytes in the store are read by groups of packs. Where a tree lacks so much that one task would take long, the view
+first asks for the location of each row's content (`location_column`), and Spark brings the rows of one pack to one
+task. A task joins the ranges that it needs of a pack, for as many rows as Spark sends at once (`packs.entries`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from io import BytesIO
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 from msgspec import Struct
+from msgspec.msgpack import decode, encode
 
-from bayou.core.errors import BayouError, ContentDamaged, NotFound, RecordError
+from bayou.core.errors import BayouError, PathRefused, RecordError, TreeError
 from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore import Store
 from bayou.objectstore.spec import StoreSpec
+from bayou.packs.entries import EntryReader, Unreadable
 from bayou.repo import Repo
 from bayou.spark.sql.base import BaseView
 from bayou.state.journal import NoJournal
@@ -62,23 +67,32 @@ def grant_for(repo: Repo) -> Grant:
 
 
 GROUP_BYTES = 32 << 20
-GROUP_ROWS = 256
+GROUP_ROWS = 4096
 """Content goes to Spark in groups of at most this size, however many rows a batch has: it bounds the memory."""
 
 LARGEST = 1 << 30
 """The largest content of a column, in bytes."""
 
-_THREADS = 16
+LOCATION = pyarrow.struct({"pack": pyarrow.string(), "entry": pyarrow.binary()})
+LOCATION_DDL = "pack string, entry binary"
+"""Where the content of a row is in the store: its pack, if it has one, and its entry; null if the tree has it."""
+
+CONTENT = pyarrow.struct({"content": pyarrow.binary(), "error": pyarrow.string()})
+CONTENT_DDL = "content binary, error string"
 
 
 class Wanted(Struct, frozen=True):
-    """A version whose content is wanted. Its raw file, `path`, may have grown beyond `size` (streaming)."""
+    """A version whose content is wanted. Its raw file, `path`, may have grown beyond `size` (streaming).
+
+    `entry` is given if the tree is known to lack the file.
+    """
 
     path: str
     size: int
     sha256: str | None
     streaming: bool
     deleted: bool
+    entry: Entry | None = None
 
 
 class ContentSource(Struct, frozen=True):
@@ -88,6 +102,14 @@ class ContentSource(Struct, frozen=True):
     base: BaseView
     grant: Grant
 
+    def has(self, path: str) -> bool:
+        """Whether the tree seems to have a file; the reader finds out, and follows no link."""
+        return os.path.lexists(f"{self.tree}/{path}")
+
+
+Content = bytes | Unreadable | None
+"""The content of a version, None for a deleted one, or why it cannot be read."""
+
 
 class ContentReader:
     """Read content and check its hash, if it has one. It opens the store only for content that the tree lacks."""
@@ -96,81 +118,175 @@ class ContentReader:
         self._source = source
         self._tree = Worktree(source.tree, NoJournal())
 
-    def read(self, group: Sequence[Wanted]) -> list[bytes | None]:
-        """Return the content of each version, in order; None for a deleted one."""
-        found: dict[str, bytes] = {}
-        missing: list[Wanted] = []
-        for version in group:
-            if version.deleted:
-                continue
-            if version.size > LARGEST:
-                raise RecordError(f"the content of {version.path} is too large for a column: {version.size} bytes")
-            try:
-                with self._tree.open(version.path) as file:
-                    found[version.path] = _verified(version, file.read(version.size if version.streaming else -1))
-            except FileNotFoundError:
-                missing.append(version)
-        found.update(self._fetch(missing))
-        return [None if version.deleted else found[version.path] for version in group]
+    def read(self, rows: Sequence[Wanted]) -> Iterator[list[Content]]:
+        """Yield the content of the versions, in order, in groups of bounded size.
 
-    def _fetch(self, missing: Sequence[Wanted]) -> dict[str, bytes]:
-        if not missing:
-            return {}
-        entries = self._source.base.lookup([version.path for version in missing])
-        for version in missing:
-            if version.path not in entries:
-                raise ContentDamaged(f"the content of {version.path} is missing")
+        `RecordError` if the store is needed and may not be used, since then each row would fail.
+        """
+        entries = self._lacking([version for version in rows if not version.deleted])
+        store = self._expecting([entries[version.path] for version in rows if version.path in entries])
+        for group in groups([(version, _bytes_of(version, entries)) for version in rows]):
+            yield self._read_group(group, entries, store)
+
+    def _lacking(self, rows: Sequence[Wanted]) -> dict[str, Entry]:
+        """Return the entries of the versions whose files the tree lacks, as far as base has them."""
+        entries = {version.path: version.entry for version in rows if version.entry is not None}
+        unknown = [path for version in rows if (path := version.path) not in entries and not self._source.has(path)]
+        return entries | self._source.base.lookup(unknown) if unknown else entries
+
+    def _expecting(self, entries: Sequence[Entry]) -> EntryReader | None:
+        if not entries:
+            return None
         try:
             store = self._source.grant.open()
         except RecordError as error:
-            raise RecordError(f"the content of {missing[0].path} is not here: {error.message}") from error
-        fetch = partial(_download, store, entries)
-        return dict(
-            zip((version.path for version in missing), store.map(fetch, missing, threads=_THREADS), strict=True)
-        )
+            raise RecordError(f"the content of {entries[0].path} is not here: {error.message}") from error
+        reader = EntryReader(store)
+        reader.expect(entries)
+        return reader
+
+    def _read_group(
+        self, group: Sequence[Wanted], entries: Mapping[str, Entry], store: EntryReader | None
+    ) -> list[Content]:
+        found: dict[str, Content] = {}
+        lost: list[Wanted] = []
+        fetched: list[Wanted] = []
+        for version in group:
+            if version.deleted:
+                found[version.path] = None
+            elif _bytes_of(version, entries) > LARGEST:
+                size = _bytes_of(version, entries)
+                found[version.path] = Unreadable(
+                    f"the content of {version.path} is too large for a column: {size} bytes"
+                )
+            elif version.path in entries:
+                fetched.append(version)
+            else:
+                content = self._from_tree(version)
+                if content is None:
+                    lost.append(version)
+                else:
+                    found[version.path] = content
+        if fetched and store is not None:
+            found.update(_checked(fetched, entries, store.read([version.path for version in fetched])))
+        if lost:
+            found.update(self._from_base(lost))
+        return [found[version.path] for version in group]
+
+    def _from_tree(self, version: Wanted) -> Content:
+        """Return the content of a file of the tree, None if there is no such file."""
+        try:
+            with self._tree.open(version.path) as file:
+                return _verified(version, file.read(version.size if version.streaming else -1))
+        except FileNotFoundError:
+            return None
+        except (PathRefused, TreeError) as error:
+            return Unreadable(error.message)
+
+    def _from_base(self, lost: Sequence[Wanted]) -> dict[str, Content]:
+        """Read what neither the tree has nor base had: files that vanished since, or were never here."""
+        entries = self._source.base.lookup([version.path for version in lost])
+        store = self._expecting(list(entries.values()))
+        there = [version for version in lost if version.path in entries]
+        found: dict[str, Content] = {
+            version.path: Unreadable(f"the content of {version.path} is missing") for version in lost
+        }
+        if store is not None:
+            found.update(_checked(there, entries, store.read(list(entries))))
+        return found
 
 
-def _download(store: Store, entries: dict[str, Entry], version: Wanted) -> bytes:
-    entry = entries[version.path]
-    buffer = BytesIO()
-    try:
-        # An object that Bayou did not push must still be the one that was listed.
-        stored = store.download(entry.key, buffer, entry.size, if_match=entry.etag if entry.push is None else None)
-    except NotFound:
-        raise ContentDamaged(f"the content of {version.path} is missing, here and in the store") from None
-    if entry.sha256 is not None and stored.sha256 != entry.sha256:
-        raise ContentDamaged(f"the object of {version.path} does not have the bytes that were pushed")
-    data = buffer.getvalue()
-    return _verified(version, data[: version.size] if version.streaming else data)
+def _bytes_of(version: Wanted, entries: Mapping[str, Entry]) -> int:
+    """Return how many bytes to read for a version: an entry may say more than the metadata (V25)."""
+    if version.deleted:
+        return 0
+    entry = entries.get(version.path)
+    return version.size if entry is None else max(version.size, entry.size)
 
 
-def _verified(version: Wanted, data: bytes) -> bytes:
+def _checked(
+    rows: Iterable[Wanted], entries: Mapping[str, Entry], contents: Mapping[str, bytes | Unreadable]
+) -> Iterator[tuple[str, Content]]:
+    """Yield the contents of versions, which have the hashes of their entries, as the metadata describes them."""
+    for version in rows:
+        content = contents[version.path]
+        proved = entries[version.path].sha256
+        if not isinstance(content, bytes) or (proved is not None and proved.hex() == version.sha256):
+            yield version.path, content
+        else:
+            yield version.path, _verified(version, content[: version.size] if version.streaming else content)
+
+
+def _verified(version: Wanted, data: bytes) -> bytes | Unreadable:
     """Return content whose hash is the recorded one. Streaming data that was appended to has no hash."""
     if version.sha256 is not None and hashlib.sha256(data).hexdigest() != version.sha256:
-        raise ContentDamaged(f"{version.path} is not what was saved: its SHA-256 is another one")
+        return Unreadable(f"{version.path} is not what was saved: its SHA-256 is another one")
     return data
 
 
-def groups(rows: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
-    """Divide versions, in order, into groups of at most GROUP_ROWS rows and about GROUP_BYTES bytes."""
-    start = size = 0
-    for at, version in enumerate(rows):
-        if at > start and (size + version.size > GROUP_BYTES or at - start >= GROUP_ROWS):
-            yield rows[start:at]
-            start, size = at, 0
-        size += version.size
-    if start < len(rows):
-        yield rows[start:]
+def groups(rows: Sequence[tuple[Wanted, int]]) -> Iterator[Sequence[Wanted]]:
+    """Divide versions and their sizes into groups of at most GROUP_ROWS rows and about GROUP_BYTES bytes."""
+    group: list[Wanted] = []
+    total = 0
+    for version, size in rows:
+        if group and (total + size > GROUP_BYTES or len(group) >= GROUP_ROWS):
+            yield group
+            group, total = [], 0
+        group.append(version)
+        total += size
+    if group:
+        yield group
 
 
-def content_column(source: ContentSource) -> Callable[[Iterator[tuple[pyarrow.Array, ...]]], Iterator[pyarrow.Array]]:
-    """Return the Arrow function behind the column `content`: from columns of versions to their content."""
+Arrays = Iterator[tuple[pyarrow.Array, ...]]
 
-    def read(batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        reader = ContentReader(source)
-        for columns in batches:
-            rows = [Wanted(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
-            for group in groups(rows):
-                yield pyarrow.array(reader.read(group), pyarrow.binary())
 
-    return read
+def location_column(source: ContentSource) -> Callable[[Arrays], Iterator[pyarrow.Array]]:
+    """Return the Arrow function from the columns `path` and `deleted` of versions to their `LOCATION`."""
+
+    def bayou_location(batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        return _locations(source, batches)
+
+    return bayou_location
+
+
+def content_column(source: ContentSource, *, tolerant: bool) -> Callable[[Arrays], Iterator[pyarrow.Array]]:
+    """Return the Arrow function behind the columns `content` and `content_error`, from the columns of `Wanted`.
+
+    If it is `tolerant`, content that cannot be read is null, with the reason (V25). Otherwise it ends the query: only a
+    query that names `content_error` gets nulls for damage.
+    """
+
+    def bayou_content(batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        return _contents(source, batches, tolerant=tolerant)
+
+    return bayou_content
+
+
+def _locations(source: ContentSource, batches: Arrays) -> Iterator[pyarrow.Array]:
+    for paths, deleted in batches:
+        rows = list(zip(paths.to_pylist(), deleted.to_pylist(), strict=True))
+        entries = source.base.lookup(path for path, gone in rows if not gone and not source.has(path))
+        found = [entries.get(path) for path, _ in rows]
+        places = [None if entry is None else {"pack": entry.pack, "entry": encode(entry)} for entry in found]
+        yield pyarrow.array(places, LOCATION)
+
+
+def _wanted(columns: tuple[pyarrow.Array, ...]) -> list[Wanted]:
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return [
+        Wanted(path, size, sha256, streaming, deleted, decode(entry, type=Entry) if entry else None)
+        for path, size, sha256, streaming, deleted, entry in rows
+    ]
+
+
+def _contents(source: ContentSource, batches: Arrays, *, tolerant: bool) -> Iterator[pyarrow.Array]:
+    reader = ContentReader(source)
+    for columns in batches:
+        for contents in reader.read(_wanted(columns)):
+            errors = [content.message if isinstance(content, Unreadable) else None for content in contents]
+            if not tolerant and any(errors):
+                raise RecordError(next(filter(None, errors)))
+            found = [content if isinstance(content, bytes) else None for content in contents]
+            arrays = [pyarrow.array(found, pyarrow.binary()), pyarrow.array(errors, pyarrow.string())]
+            yield pyarrow.StructArray.from_arrays(arrays, fields=list(CONTENT))

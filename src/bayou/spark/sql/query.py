@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayou.core import errors
 from bayou.core.deadline import Deadline
 from bayou.core.errors import QueryInvalid, SparkFailed
 from bayou.core.progress import Progress
 from bayou.repo import LOCAL, Repo
+from bayou.spark.arrow import tasks_of
 from bayou.spark.progress import watching
 from bayou.spark.server.control import START_S
 from bayou.spark.session import interrupt_at_deadline, log_hint, log_of, spark_session
 from bayou.spark.shared_fs import require_shared
 from bayou.spark.sql import parquet
-from bayou.spark.sql.base import base_view
+from bayou.spark.sql.base import BaseView, base_view
 from bayou.spark.sql.content import ContentSource, Grant, grant_for
 from bayou.spark.sql.plan_check import require_read_only, restrict_session, to_frame
 from bayou.spark.sql.read_only import parse_read_only
-from bayou.spark.sql.views import VIEWS, create_views
+from bayou.spark.sql.views import RANGE, VIEWS, ContentPlan, create_views
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +107,7 @@ def _stack_trace(error: Exception) -> str:
 
 def _hint(message: str, log: Path | None) -> str:
     if any(part in message for part in ("is missing", "is not what was saved", "bytes that were pushed")):
-        return "bayou datastore verify shows what is damaged"
+        return "bayou datastore verify shows what is damaged; a query that names content_error gets a row for it"
     return log_hint(log)
 
 
@@ -142,7 +144,13 @@ PandasFrame: TypeAlias = "pandas.DataFrame"
 
 _STAGE = "asking"
 _NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
-_MAY_READ_CONTENT = re.compile(r"\bcontent\b|\*", re.IGNORECASE)
+_MAY_READ_CONTENT = re.compile(r"\bcontent(?:_error)?\b|\*", re.IGNORECASE)
+_ASKS_FOR_ERRORS = re.compile(r"\bcontent_error\b", re.IGNORECASE)
+
+_TASK_BYTES = 64 << 20
+_TASK_ROWS = 5000
+_TASKS_PER_SLOT = 4
+"""A task that reads content from the store gets so many bytes; there are more tasks if cores would be idle."""
 
 
 class Column(Struct, frozen=True):
@@ -232,7 +240,10 @@ def open_query(
     names = " ".join([text, *map(str, (parameters or {}).values())])  # IDENTIFIER(:name) names a view or column, too
     # Only a query that names the column, or all columns, can need the store.
     grant = grant_for(repo) if _MAY_READ_CONTENT.search(names) else Grant(refused="the query does not name content")
-    source = ContentSource(repo.tree_root, base_view(repo), grant)
+    content = ContentPlan(
+        ContentSource(repo.tree_root, base_view(repo), grant), tolerant=_ASKS_FOR_ERRORS.search(names) is not None
+    )
+    catalog = repo.root / LOCAL / "catalog.db"
     with spark_session(repo.config.spark, deadline=_to_open(deadline)) as spark, interrupt_at_deadline(spark, deadline):
         silence()
         named = _named_views(names)
@@ -240,7 +251,7 @@ def open_query(
             require_shared(spark, repo.root / LOCAL, "the catalog")
             if not repo.tree_root.is_relative_to(repo.root / LOCAL):
                 require_shared(spark, repo.tree_root, "the tree")
-        views = create_views(spark, named or VIEWS, repo.root / LOCAL / "catalog.db", source)
+        views = create_views(spark, named or VIEWS, catalog, content)
 
         def columns_of() -> dict[str, list[str]]:
             return {name: list(views[name].columns) for name in named}
@@ -253,8 +264,24 @@ def open_query(
                 frame = cast("DataFrame", spark.sql(question.statement, dict(parameters) if parameters else None))
             else:
                 frame = to_frame(spark, question.statement, parameters or {})
+                if content.source.base.absent > RANGE and _reads_much_content(frame):
+                    # The query is a relation of names, which Spark looks up when it runs: it finds the new views.
+                    tasks = _content_tasks(content.source.base, tasks_of(spark))
+                    create_views(spark, named or VIEWS, catalog, replace(content, tasks=tasks))
             columns = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
         yield Query(spark, frame, columns_of, columns)
+
+
+def _reads_much_content(frame: DataFrame) -> bool:
+    """Whether a query may read the content of many rows: its plan reads content, and does not end with a LIMIT."""
+    plan = frame._explain_string()
+    return "bayou_content(" in plan and "CollectLimit" not in plan
+
+
+def _content_tasks(base: BaseView, slots: int) -> int:
+    """Return among how many tasks to divide the rows whose content is in the store."""
+    size = base.root.bytes if base.root is not None else 0
+    return max(size // _TASK_BYTES, min(slots * _TASKS_PER_SLOT, base.absent // _TASK_ROWS), 1)
 
 
 def _to_open(deadline: Deadline | None) -> Deadline | None:

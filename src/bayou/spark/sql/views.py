@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow
 from msgspec import Struct
@@ -21,7 +21,7 @@ from bayou.core.errors import StateError
 from bayou.index.node import Ref
 from bayou.spark.arrow import ENTRIES, ddl, entries_to_batch
 from bayou.spark.sql.base import BaseView
-from bayou.spark.sql.content import ContentSource, content_column
+from bayou.spark.sql.content import CONTENT_DDL, LOCATION_DDL, ContentSource, content_column, location_column
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -121,9 +121,18 @@ VIEWS: Mapping[str, tuple[str, ...]] = {
         *("run_id", "workflow", "workflow_id", "status", _moment("started_at"), _moment("finished_at")),
         *("failed_step", "`by`", _TAGS),
     ),
-    "entries": ("path", "push", "size", "lower(hex(sha256)) AS sha256", "etag", "version", "modified"),
+    "entries": (
+        *("path", "push", "size", "lower(hex(sha256)) AS sha256", "etag", "version", "modified"),
+        *("at", "pack", "offset", "stored", "method"),
+    ),
 }
-"""The columns of each view, as Spark SQL over its source; `data` and `versions` also have `content`."""
+"""The columns of each view, as Spark SQL over its source.
+
+`data` and `versions` also have `content`; and `content_error`, which says why content cannot be read, in a query that
+names it: as a column of all queries it would make `SELECT * EXCEPT (content)` read content.
+"""
+
+_NOWHERE = f"CAST(NULL AS STRUCT<{LOCATION_DDL}>)"
 
 RANGE = 25_000
 """Rows of one task: a worker reads them in a fraction of a second, so that the last task is never long."""
@@ -185,15 +194,27 @@ Part = TypeVar("Part")
 Batches = Callable[[Iterator["RecordBatch"]], Iterator["RecordBatch"]]
 
 
-def create_views(spark: SparkSession, names: Iterable[str], file: Path, content: ContentSource) -> dict[str, DataFrame]:
-    """Create some of the views in a session, and return them; read no row yet."""
+class ContentPlan(Struct, frozen=True):
+    """How a query reads content: where it is, whether there is a column `content_error`, and in how many tasks.
+
+    `tasks` is None if content is read by the tasks that read the catalog. Otherwise Spark divides the rows among that
+    many tasks, the rows of one pack to one task.
+    """
+
+    source: ContentSource
+    tolerant: bool = False
+    tasks: int | None = None
+
+
+def create_views(spark: SparkSession, names: Iterable[str], file: Path, content: ContentPlan) -> dict[str, DataFrame]:
+    """Create some of the views in a session, or replace them, and return them; read no row yet."""
     views = {name: _view(spark, name, file, content) for name in names}
     for name, view in views.items():
         view.createOrReplaceTempView(name)
     return views
 
 
-def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) -> DataFrame:
+def _view(spark: SparkSession, name: str, file: Path, content: ContentPlan) -> DataFrame:
     match name:
         case "data":
             return _with_content(_table(spark, file, VERSION, "latest"), name, content)
@@ -203,21 +224,38 @@ def _view(spark: SparkSession, name: str, file: Path, content: ContentSource) ->
             return _table(spark, file, OUTPUT).selectExpr(*VIEWS[name])
         case "runs":
             return _table(spark, file, RUN).selectExpr(*VIEWS[name])
-    return _entries(spark, content.base)
+    return _entries(spark, content.source.base)
 
 
-def _with_content(source: DataFrame, view: str, content: ContentSource) -> DataFrame:
-    """Return a view of versions with `content`, which Spark reads only for the rows whose content a query uses."""
+def _with_content(source: DataFrame, view: str, content: ContentPlan) -> DataFrame:
+    """Return a view of versions with `content`, which Spark reads only for the rows whose content a query uses.
+
+    Spark applies a query's conditions on other columns before the location is looked up and rows are divided.
+    """
+    shown = source.selectExpr(*VIEWS[view], "CAST(deleted AS BOOLEAN) AS _deleted", f"{_NOWHERE} AS _at")
+    if content.tasks is not None:
+        locate = _arrow_udf(location_column(content.source), LOCATION_DDL)
+        located = shown.withColumn("_at", locate("path", "_deleted"))
+        shown = located.selectExpr("*", "coalesce(_at.pack, path) AS _group").repartition(content.tasks, "_group")
+    read = _arrow_udf(content_column(content.source, tolerant=content.tolerant), CONTENT_DDL)
+    found = shown.withColumn("_read", read("path", "size", "sha256", "streaming", "_deleted", "_at.entry"))
+    errors = ["_read.error AS content_error"] if content.tolerant else []
+    return found.selectExpr("*", "_read.content AS content", *errors).drop("_deleted", "_at", "_group", "_read")
+
+
+def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
+    """Return a UDF of Arrow arrays. Its type is built here: pyspark would ask a server to parse the DDL, and takes the
+    first session of this process for that, which may be closed by now."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf  # noqa: PLC0415
-    from pyspark.sql.types import BinaryType  # noqa: PLC0415
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType  # noqa: PLC0415
 
+    kinds = {"string": StringType, "binary": BinaryType}
+    fields = (field.split(" ") for field in returns.split(", "))
+    schema = StructType([StructField(name, kinds[kind]()) for name, kind in fields])
     with warnings.catch_warnings():
         # pyspark prefers type annotations to the explicit type that it is given here.
         warnings.simplefilter("ignore", UserWarning)
-        read = arrow_udf(content_column(content), BinaryType(), ArrowUDFType.SCALAR_ITER)
-    shown = source.selectExpr(*VIEWS[view], "CAST(deleted AS BOOLEAN) AS _deleted")
-    with_content = shown.withColumn("content", read("path", "size", "sha256", "streaming", "_deleted"))
-    return with_content.drop("_deleted")
+        return arrow_udf(function, cast("Any", schema), ArrowUDFType.SCALAR_ITER)
 
 
 def _table(spark: SparkSession, file: Path, table: CatalogTable, where: str = "TRUE") -> DataFrame:

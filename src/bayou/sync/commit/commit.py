@@ -27,7 +27,7 @@ from bayou.core.ids import ulid
 from bayou.index.discovery import trash_changes
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, advance, iter_log, read_head, swap_head
-from bayou.index.log import Tally
+from bayou.index.log import Kind, Page, Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import Change, IndexTree, find_many
@@ -95,13 +95,16 @@ def commit(
     paths: Sequence[str],
     choose: Choose,
     *,
+    before_swap: Callable[[], bool] | None = None,
+    kind: Kind = "push",
     mass_delete: bool = False,
     base_paths: Container[str] | None = None,
 ) -> Committed | None:
     """Commit what `choose` returns for `paths`, and retry until it succeeds; None if there is nothing left to commit.
 
-    `choose` may leave out paths that conflict with a newer head. `base_paths` are the paths whose entries the commit
-    also changes in base (None: all of them). `DeadlinePassed` if the deadline passes first.
+    `choose` may leave out paths that conflict with a newer head. `before_swap` is called once the nodes are stored; if
+    it returns False, `choose` decides again. `base_paths` are the paths whose entries the commit also changes in base
+    (None: all of them). `DeadlinePassed` if the deadline passes first.
     """
     store, database, remote_id = committer.store, committer.database, committer.remote_id
     attempts: dict[str, Mapping[str, Entry | None]] = {}
@@ -113,10 +116,12 @@ def commit(
             if not changes:
                 return None
             number = ulid()
-            attempts[number] = changes
             base_changes = {path: entry for path, entry in changes.items() if base_paths is None or path in base_paths}
-            pending_commit = Pending(number, seen.head.seq, base_changes)
-            made = _attempt(committer, seen, tree, changes, pending_commit, mass_delete=mass_delete)
+            new, page = _write_nodes(committer, seen, tree, changes, number, kind, mass_delete=mass_delete)
+            if before_swap is not None and not before_swap():
+                continue
+            attempts[number] = changes
+            made = _swap(committer, seen, new, page, changes, Pending(number, seen.head.seq, base_changes))
             if made is not None:
                 return made
             if len(attempts) == _LOSSES:
@@ -148,17 +153,18 @@ def commit_lease(store: Store, deadline: Deadline) -> Iterator[bool]:
         yield True
 
 
-def _attempt(
+def _write_nodes(
     committer: Committer,
     seen: HeadSeen,
     tree: IndexTree,
     changes: Mapping[str, Entry | None],
-    pending_commit: Pending,
+    number: str,
+    kind: Kind,
     *,
     mass_delete: bool,
-) -> Committed | None:
-    """Try once. None: another client was faster, or the response was lost."""
-    head, number, store = seen.head, pending_commit.commit, committer.store
+) -> tuple[Head, Page | None]:
+    """Merge the changes and store the new nodes; return the head of this attempt, and the log page that it needs."""
+    head, store = seen.head, committer.store
     old = find_many(tree, changes)
     sink = StoreSink(store, number, committer.cache, durable=True)  # base may soon consist of these nodes
     root = merge(tree, changes, sink)
@@ -168,7 +174,7 @@ def _attempt(
     trash = {path: entry for path, entry in trash.items() if entry is not None or path in trashed}
     trash_root = merge(trash_tree, trash, sink) if trash else head.trash
     sink.flush()
-    new, page = advance(
+    return advance(
         head,
         commit=number,
         at=now(),
@@ -176,8 +182,21 @@ def _attempt(
         root=root,
         trash=trash_root,
         tally=_tally(old, changes),
+        kind=kind,
         mass_delete=mass_delete,
     )
+
+
+def _swap(
+    committer: Committer,
+    seen: HeadSeen,
+    new: Head,
+    page: Page | None,
+    changes: Mapping[str, Entry | None],
+    pending_commit: Pending,
+) -> Committed | None:
+    """Try once to swap the head. None: another client was faster, or the response was lost."""
+    store = committer.store
     _record(committer.database, committer.remote_id, pending_commit)
     try:
         stored = swap_head(store, new, seen.match, page)
@@ -187,7 +206,8 @@ def _attempt(
         if not error.ambiguous:
             raise
         return None
-    return Committed(number, new.seq, changes, HeadSeen(new, stored.etag, stored.version), replaced=head)
+    made = HeadSeen(new, stored.etag, stored.version)
+    return Committed(pending_commit.commit, new.seq, changes, made, replaced=seen.head)
 
 
 def resolve(store: Store, database: Database, remote_id: int, seen: HeadSeen) -> Committed | None:
@@ -263,7 +283,12 @@ def _record(database: Database, remote_id: int, attempt: Pending) -> None:
 
 
 def _tally(old: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> Tally:
-    new = [entry for path, entry in changes.items() if entry is not None and entry != old.get(path)]
+    new = [entry for path, entry in changes.items() if entry is not None and not _is_known(entry, old.get(path))]
     added = sum(entry.path not in old for entry in new)
     deleted = sum(path in old for path, entry in changes.items() if entry is None)
     return Tally(added, len(new) - added, deleted, sum(entry.size for entry in new))
+
+
+def _is_known(entry: Entry, old: Entry | None) -> bool:
+    """Whether the index had this content before, wherever its bytes were: then its row is no change (P4)."""
+    return old is not None and (entry == old or entry.same_content(old))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
-from bayou.core.errors import NodeMissing
+from bayou.core.errors import BayouError, NodeMissing
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import KeyRange, KeyRanges
@@ -82,7 +83,7 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     A step that pushes nothing is committed with the store's own entry: a pending commit to that path then fails.
     """
     pushes, seen = started.pushes, started.planned
-    uploaded = push.finish(context, started.uploads)
+    uploaded = push.collect(context, started.uploads)
     files = started.uploads.files
     batch = PushBatch({step.path: step for step in pushes}, dict(uploaded), files, seen.head.gc.count)
     batch.entries.update({step.path: None for step in pushes if step.action is Action.DELETE_REMOTE})
@@ -93,9 +94,17 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     entries = seen.head.root.entries if seen.head.root else 0
     leftover: set[str] = set()
 
+    def acknowledged() -> bool:
+        """Wait for packs that are still on their way; whether all files have arrived that the commit names (V11)."""
+        failed = push.acknowledge(context, started.uploads)
+        lost.update(failed)
+        batch.hold_back(failed)
+        return not failed
+
     def choose(head: HeadSeen, remote: Mapping[str, Entry]) -> Mapping[str, Entry | None]:
         leftover.clear()
         if head.head.gc.count != batch.gc:
+            acknowledged()
             lost.update(_renew_uploads(context, batch, head))
         torn = _changed_versions(context, batch, seen, head)
         changes: dict[str, Entry | None] = {}
@@ -108,14 +117,21 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
                 leftover.add(path)
         return changes
 
-    done = commit.commit(
-        context.committer,
-        newest,
-        list(batch.entries),
-        choose,
-        mass_delete=context.options.allow_mass_delete
-        and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
-    )
+    try:
+        done = commit.commit(
+            context.committer,
+            newest,
+            list(batch.entries),
+            choose,
+            before_swap=acknowledged,
+            mass_delete=context.options.allow_mass_delete
+            and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
+        )
+    except BayouError:
+        with suppress(BayouError):
+            acknowledged()  # the next push does not send again what has arrived
+        raise
+    acknowledged()  # also if there is nothing to commit: the next pass finds the files that have arrived
     # The report names what failed; what changed while it was read is planned again.
     leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
@@ -148,7 +164,9 @@ def _changed_versions(context: SyncContext, batch: PushBatch, planned: HeadSeen,
     try:
         within = KeyRanges(KeyRange.under(f"{version}/") for version in versions)
         changes = diff(IndexTree(source, planned.head.root), IndexTree(source, head.head.root), within)
-        return versions & {version for change in changes if (version := version_dir(change.path)) is not None}
+        return versions & {
+            version for change in changes if not change.moved and (version := version_dir(change.path)) is not None
+        }
     except NodeMissing:
         return versions  # gc deleted the older root, so what changed since is unknown
 

@@ -1,7 +1,9 @@
 """The three-way decision table, as a pure function: what to do with a path, given base, local and remote.
 
-Nothing here reads a disk or a store. Files are compared by content (V6). A remote entry with the content of base but
-another object is recorded in base and not downloaded.
+Nothing here reads a disk or a store. Files are compared by content (V6). A remote entry is the same as base's if it is
+of the same push and has the same hash, wherever its bytes are (P5): base takes its location, and nothing is downloaded.
+The same bytes of another push are not downloaded either, but they are a change: another client deleted the file and
+made it again, and a delete that is pending here is of the old one.
 """
 
 from __future__ import annotations
@@ -76,13 +78,15 @@ class _Local(Enum):
 class _Remote(Enum):
     SAME = 0
     MOVED = 1
-    CHANGED = 2
-    DELETED = 3
+    REMADE = 2
+    CHANGED = 3
+    DELETED = 4
 
 
 _UNCHANGED_HERE = {
     _Remote.SAME: Action.NOTHING,
     _Remote.MOVED: Action.RECORD,
+    _Remote.REMADE: Action.RECORD,
     _Remote.CHANGED: Action.PULL,
     _Remote.DELETED: Action.DELETE_LOCAL,
 }
@@ -104,7 +108,8 @@ def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Actio
         case _Local.DELETED:
             if remote is None:
                 return Action.RECORD if base is not None else Action.NOTHING
-            return Action.KEEP_REMOTE if remote_change is _Remote.CHANGED else Action.DELETE_REMOTE
+            remade = remote_change in (_Remote.REMADE, _Remote.CHANGED)
+            return Action.KEEP_REMOTE if remade else Action.DELETE_REMOTE
         case _Local.MISSING:
             return Action.RECORD if remote is None else Action.PULL
         case _Local.UNTRACKED:
@@ -123,7 +128,7 @@ def same_object(first: Entry, second: Entry) -> bool:
 
 def unchanged(base: Entry, remote: Entry | None) -> bool:
     """Whether the store still has the content of base: the same object, or another object with the same bytes."""
-    return _compare_remote(base, remote) in (_Remote.SAME, _Remote.MOVED)
+    return _compare_remote(base, remote) in (_Remote.SAME, _Remote.MOVED, _Remote.REMADE)
 
 
 def _compare_local(base: Entry | None, local: LocalState) -> _Local:
@@ -143,7 +148,7 @@ def _compare_remote(base: Entry | None, remote: Entry | None) -> _Remote:
         return _Remote.DELETED
     if same_object(base, remote):
         return _Remote.SAME if base == remote else _Remote.MOVED
-    return _Remote.MOVED if base.sha256 is not None and base.sha256 == remote.sha256 else _Remote.CHANGED
+    return _Remote.REMADE if base.sha256 is not None and base.sha256 == remote.sha256 else _Remote.CHANGED
 
 
 def _both_changed(local: LocalState, remote: Entry | None) -> Action:

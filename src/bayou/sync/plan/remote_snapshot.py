@@ -7,6 +7,8 @@ or restored from a backup must never cause deletes here.
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,15 +16,19 @@ from msgspec.structs import replace
 from bayou.core.clock import now
 from bayou.core.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
 from bayou.core.ids import ulid
+from bayou.engine.handle import StoreHandle
+from bayou.engine.select import Engines
 from bayou.index.build import build
-from bayou.index.discovery import Discovered, Refused, TooMany, discover, publish
+from bayou.index.discovery import Refused, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
-from bayou.index.node_store import LocalNodes, NodeFiles, StagingSink, StoreNodes, StoreSink
+from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
 from bayou.state.base import RemoteState
-from bayou.sync.bulk import Bulk
+
+if TYPE_CHECKING:
+    from bayou.sync.plan.discovery_job import Discovery
 
 
 class RemoteSnapshot(Struct, frozen=True):
@@ -39,18 +45,23 @@ class RemoteSnapshot(Struct, frozen=True):
         return self.seen.head if self.seen is not None else None
 
 
-def read_snapshot(store: Store, cache: NodeFiles, known: RemoteState, *, etag: str | None) -> RemoteSnapshot | None:
-    """Read the head and check that it continues what base knows; None if the head has this ETag.
+def read_snapshot(
+    store: Store, cache: NodeFiles, known: RemoteState, *, etag: str | None, seen: HeadSeen | None = None
+) -> RemoteSnapshot | None:
+    """Read the head, unless the caller has `seen` it, and check that it continues what base knows.
 
-    `NotFound` if the store has no head and base knows of none; `StoreEmptied` if base knows one.
+    None if the head has this ETag. `NotFound` if the store has no head and base knows of none; `StoreEmptied` if base
+    knows one.
     """
+    if seen is not None and known.seq is not None and seen.head.seq < known.seq:
+        seen = None  # another sync of this repo has gone on since it was read
     try:
-        seen = read_head(store, if_none_match=etag)
+        seen = seen or read_head(store, if_none_match=etag)
     except NotFound:
         if known.commit is not None:
             raise store_emptied(store, known) from None
         raise
-    if seen is None:
+    if seen is None or (etag is not None and seen.etag == etag):
         return None
     check_history(store, known, seen.head)
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
@@ -92,54 +103,49 @@ def rebuilt_since(known: RemoteState, head: Head) -> bool:
     return head.rebuilt is not None and head.rebuilt != known.rebuilt
 
 
-def discover_snapshot(store: Store, nodes: LocalNodes, cache: NodeFiles, bulk: Bulk | None = None) -> RemoteSnapshot:
+def discover_snapshot(store: StoreHandle, engines: Engines, nodes: LocalNodes, cache: NodeFiles) -> RemoteSnapshot:
     """Discover the objects of a store without a head, and write nothing to it (V15)."""
     try:
-        found = _discover(store, nodes, bulk, carry=True)
+        with _discover(store, engines) as found:
+            root = build(found.entries(), nodes)
     except AlreadyExists:
-        return _read_published(store, cache)
+        return _read_published(store.open(), cache)
     return RemoteSnapshot(
-        IndexTree(nodes, found.root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored
+        IndexTree(nodes, root), None, discovered=True, refused=tuple(found.refused), ignored=found.ignored
     )
 
 
 def create_index(
-    store: Store, cache: NodeFiles, by: str, *, proved: bool = False, bulk: Bulk | None = None
+    store: StoreHandle, engines: Engines, cache: NodeFiles, by: str, *, proved: bool = False
 ) -> RemoteSnapshot:
     """Probe the store, discover its objects, and publish them as its first head.
 
     This happens before any upload, so objects of pushes without a head always mean that a head was lost. A client that
     loses the race continues from the winner's head (V1). `proved`: the caller has just probed the store.
     """
+    opened = store.open()
     if not proved:
-        probe(store)
+        probe(opened)
     commit = ulid()
     try:
-        found = _discover(store, StoreSink(store, commit, cache), bulk, carry=False)
+        with _discover(store, engines) as found:
+            root = build(found.entries(), StoreSink(opened, commit, cache))
     except AlreadyExists:
-        return _read_published(store, cache)
-    seen = publish(store, found.root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
+        return _read_published(opened, cache)
+    seen = publish(opened, root, store_id=str(uuid.uuid4()), commit=commit, at=now(), by=by)
     return RemoteSnapshot(
-        IndexTree(StoreNodes(store, cache), seen.head.root),
+        IndexTree(StoreNodes(opened, cache), seen.head.root),
         seen,
-        discovered=found.root is not None,
+        discovered=root is not None,
         refused=tuple(found.refused),
         ignored=found.ignored,
     )
 
 
-def _discover(store: Store, sink: StagingSink, bulk: Bulk | None, *, carry: bool) -> Discovered:
-    """Discover a store and build its tree in `sink`: the listing starts here, and a long one moves to Spark."""
-    try:
-        found = discover(store, limit=bulk.limit if bulk is not None else None)
-    except TooMany:
-        large = bulk.discover(store, sink, carry=carry) if bulk is not None else None
-        if large is not None:
-            return large
-        found = discover(store)
-    root = build(found.entries, sink)
-    sink.flush()
-    return Discovered(root, found.refused, len(found.refused), found.ignored)
+def _discover(store: StoreHandle, engines: Engines) -> closing[Discovery]:
+    from bayou.sync.plan import discovery_job  # noqa: PLC0415  (almost every store has a head)
+
+    return closing(discovery_job.discover(store, engines))
 
 
 def _read_published(store: Store, cache: NodeFiles) -> RemoteSnapshot:

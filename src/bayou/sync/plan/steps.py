@@ -39,6 +39,12 @@ class PathAction(Struct, frozen=True):
     observed: Observed
     absent: Why | None = None
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the file, the entry or the record of either changes; base taking a new location is no change (P4)."""
+        moved = self.base is not None and self.remote is not None and self.base.same_content(self.remote)
+        return self.action is not Action.NOTHING and not (self.action is Action.RECORD and moved)
+
 
 def decide_path(
     observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy

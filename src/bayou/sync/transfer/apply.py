@@ -145,9 +145,14 @@ def _torn_versions(
         step.path: step.observed for step in steps if step.path not in read_again and version_dir(step.path) in versions
     }
     torn: set[str] = set()
+    # A range, since a large sync asks this for each of its windows.
+    around = min(versions), max(f"{version}0" for version in versions)  # 0 comes right after the slash
     with context.database.snapshot() as db:
-        newest = "SELECT path, MAX(id) FROM journal WHERE place = ? AND kind != 'tree' GROUP BY path"
-        for path, number in db.execute(newest, (context.remote_id,)):
+        newest = (
+            "SELECT path, MAX(id) FROM journal WHERE place = ? AND kind != 'tree' AND path > ? AND path < ?"
+            " GROUP BY path"
+        )
+        for path, number in db.execute(newest, (context.remote_id, *around)):
             version = version_dir(path)
             if version in versions and path not in read_again and (path not in others or number > through):
                 torn.add(version)

@@ -1,7 +1,8 @@
-"""Uploads and downloads of single files, and the executors that run them.
+"""Uploads and downloads of files, and the executors that run them.
 
 To transfer a file takes the tree's directory, the store and one record, and no other state of a sync. So threads of
-this process can do it (`ThreadTransfer`), or workers of Spark that can reach both (`spark.transfer`).
+this process can do it (`ThreadTransfer`), or workers of Spark that can reach both (`spark.transfer`). Small files
+travel together in packs (`transfer.packed`), the others as objects of their own.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from bayou.objectstore import keys
 from bayou.objectstore.multipart import THRESHOLD
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
+from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
 from bayou.sync.report import Failure
 from bayou.worktree.staging import StagingArea
 
@@ -58,6 +60,9 @@ _QUICK_S = 0.0005
 _BATCH_BYTES = 64 << 20
 """Bytes of results after which a batch is recorded, however few results it has."""
 
+BAD_CONTENT = "bad_content"
+"""The code of a download whose bytes are not those that were pushed."""
+
 _OUTAGE_COUNT = 8
 """Consecutive paths that fail with `Unavailable` before the store counts as down."""
 
@@ -68,10 +73,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class Place(Struct, frozen=True):
+    """Where a file's bytes lie in a pack; see `Entry`."""
+
+    pack: str
+    offset: int
+    stored: int
+    method: int
+
+
 class Upload(SelectiveStruct, frozen=True):
     """An object to write, or (with `stored`) that was written. `resumed`: an earlier run may have started to write it.
 
     `data` has the bytes with this hash if they are in memory; otherwise the upload reads and checks the file.
+    `modified` is the file's mtime in ms. `place` is where a packed file lies, as soon as its pack is made; the file has
+    arrived only with `stored`.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("data",)
@@ -85,6 +101,8 @@ class Upload(SelectiveStruct, frozen=True):
     stored: Stored | None = None
     resumed: bool = False
     data: bytes | None = None
+    modified: int = 0
+    place: Place | None = None
 
 
 class Downloaded(Struct, frozen=True):
@@ -99,23 +117,28 @@ class Downloaded(Struct, frozen=True):
     durable: bool = False
 
 
-UploadResults: TypeAlias = Generator[Upload | Failure, None, None]
-"""Yields each upload once it is stored or has failed; closing it stops the others."""
+UploadResults: TypeAlias = Generator[Upload | Failure | None, None, None]
+"""Yields each upload once it is stored or has failed; closing it stops the others.
+
+A packed file may also come earlier, with its `place` and without `stored`. After None come only results of files that
+have come with their places: by then all entries are known, and the index nodes can be written.
+"""
 
 DownloadResults: TypeAlias = Iterator[Downloaded | Failure]
 
 
 class TransferExecutor(Protocol):
-    """Transfers single files. It yields one result for each record, in any order; each result names its path.
+    """Transfers files. It yields one last result for each record, in any order; each result names its path.
 
     An error of one path is a `Failure` among the results; an error that every path would meet is raised. A persistent
     500 for one object fails only its path, if the store is up (`raise_if_down`). `count` is the number of records.
     """
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
-        """Write objects. A result without `stored` is a file that changed meanwhile; it stays journaled.
+    def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> UploadResults:
+        """Write objects, and packs of the `packed` files.
 
-        The uploads may start before the caller takes the first result. A caller that wants no more results closes it.
+        A last result without `stored` is a file that changed meanwhile; it stays journaled (P3). The uploads may start
+        before the caller takes the first result. A caller that wants no more results closes it.
         """
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
@@ -138,9 +161,12 @@ class ThreadTransfer(Struct, frozen=True):
     store: Store
     root: Path
     incoming: StagingArea
+    pack_size: int
 
-    def upload(self, uploads: Iterable[Upload], count: int) -> UploadResults:
-        return raise_if_down(self.store, send_all(self.store, self.root, uploads, count))
+    def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> UploadResults:
+        from bayou.sync.transfer.packed import upload_all  # noqa: PLC0415  (a pull writes no packs)
+
+        return raise_if_down(self.store, upload_all(self.store, self.root, uploads, count, packed, self.pack_size))
 
     def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         """Download ahead while the caller moves a batch of earlier files into the tree, which waits for the disk."""
@@ -155,24 +181,29 @@ def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) ->
     again. But if the first few files take long to read, on a network or a spinning disk, many threads read faster.
     """
     source = iter(uploads)
-    first: list[Upload] = []
-    seconds: list[float] = []
-    for upload in islice(source, _SAMPLE):
-        begin = time.perf_counter()
-        first.append(_with_data(root, upload))
-        seconds.append(time.perf_counter() - begin)
-    # The median, not the mean: one delayed file says nothing about the others.
-    slow = bool(seconds) and sorted(seconds)[len(seconds) // 2] > _QUICK_S
-    rest = source if slow else (_with_data(root, upload) for upload in source)
+    first, slow = read_sample(source, partial(with_data, root))
+    rest = source if slow else (with_data(root, upload) for upload in source)
     yield from parallel_map(store, partial(send, store, root), chain(first, rest), count)
 
 
-def _with_data(root: Path, upload: Upload) -> Upload:
+def read_sample(source: Iterator[Upload], read: Callable[[Upload], R]) -> tuple[list[R], bool]:
+    """Read the first few files; return them, and whether this disk is so slow that threads read faster."""
+    first: list[R] = []
+    seconds: list[float] = []
+    for upload in islice(source, _SAMPLE):
+        begin = time.perf_counter()
+        first.append(read(upload))
+        seconds.append(time.perf_counter() - begin)
+    # The median, not the mean: one delayed file says nothing about the others.
+    return first, bool(seconds) and sorted(seconds)[len(seconds) // 2] > _QUICK_S
+
+
+def with_data(root: Path, upload: Upload, most: int = _SMALL_BYTES) -> Upload:
     """Return an upload with its data if the file is small; `send` reports what is wrong with an unexpected file."""
-    if upload.data is not None or upload.size > _SMALL_BYTES:
+    if upload.data is not None or upload.size > most:
         return upload
     try:
-        descriptor = _open_regular(f"{root}/{upload.path}", os.O_RDONLY)
+        descriptor = open_regular(f"{root}/{upload.path}", os.O_RDONLY)
         try:
             data = os.read(descriptor, upload.size)
         finally:
@@ -181,7 +212,7 @@ def _with_data(root: Path, upload: Upload) -> Upload:
         return upload
     if len(data) != upload.size or hashlib.sha256(data).digest() != upload.sha256:
         return upload
-    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, upload.stored, upload.resumed, data)
+    return replace(upload, data=data)
 
 
 def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
@@ -191,7 +222,7 @@ def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
         if upload.data is not None:
             stored = store.upload(key, upload.data, upload.size, upload.sha256)
         else:
-            with open(f"{root}/{upload.path}", "rb", buffering=0, opener=_open_regular) as file:
+            with open(f"{root}/{upload.path}", "rb", buffering=0, opener=open_regular) as file:
                 stored = store.upload(key, file, upload.size, upload.sha256)
     except (ContentChanged, FileNotFoundError):
         return upload
@@ -207,7 +238,7 @@ def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
 def _stored(upload: Upload, stored: Stored) -> Upload:
     if upload.resumed:
         stored = replace(stored, repeated=True)
-    return Upload(upload.path, upload.push, upload.size, upload.sha256, upload.gc, stored)
+    return replace(upload, stored=stored, data=None)
 
 
 def path_failure(path: str, error: StoreError) -> Failure:
@@ -235,7 +266,7 @@ def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R |
         if not served and _is_unavailable(result):
             held.append(result)
             continue
-        if not served and not isinstance(result, Failure):
+        if not served and _proves_service(result):
             served = True
             yield from held
         yield result
@@ -245,17 +276,45 @@ def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R |
         yield from held
 
 
+def _proves_service(result: object) -> bool:
+    """Whether a result shows that the store is up; the place of a file in a pack that is on its way does not."""
+    return not (result is None or isinstance(result, Failure) or (isinstance(result, Upload) and result.stored is None))
+
+
 def _is_unavailable(result: object) -> TypeGuard[Failure]:
     return isinstance(result, Failure) and result.code == Unavailable.code
 
 
-def _outage(failed: Failure) -> Unavailable:
+def outage(failed: Failure) -> Unavailable:
     return Unavailable(failed.message, hint="try again in a moment")
 
 
 def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> DownloadResults:
-    """Download objects with many threads."""
-    return parallel_map(store, partial(fetch, store, incoming), entries, count)
+    """Download objects with many threads: those of single files, then packs, of which one request reads many files."""
+    packed: list[Entry] = []
+    loose: list[Entry] = []
+    for entry in entries:
+        (loose if entry.pack is None else packed).append(entry)
+    yield from parallel_map(store, partial(fetch, store, incoming), loose, count - len(packed))
+    if not packed:
+        return
+    ranges = plan_ranges(packed)
+    work = partial(fetch_range, store, incoming)
+    for results in parallel_map(store, work, ranges, 1, threads=threads_for(store, ranges)):
+        yield from results
+
+
+def fetch_range(store: Store, incoming: StagingArea, part: PackRange) -> list[Downloaded | Failure]:
+    """Download the wanted files of a pack's range to the staging directory, and check each file's hash."""
+    results: list[Downloaded | Failure] = []
+    try:
+        for entry, data in read_range(store, part):
+            results.append(stage(incoming, entry, data) if data is not None else bad_content(entry))
+    except NotFound:
+        return [Downloaded(entry.path) for entry in part.entries]
+    except StoreError as error:
+        return [path_failure(entry.path, error) for entry in part.entries]
+    return results
 
 
 def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
@@ -273,10 +332,10 @@ def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Fai
 def _fetch_at_once(store: Store, incoming: StagingArea, entry: Entry, sha256: bytes) -> Downloaded | Failure:
     """Download an object in one request, and check its hash before anything is written to disk."""
     data = store.read(entry.key, entry.size, sha256)
-    return _stage(incoming, entry, data) if data is not None else _bad_content(entry)
+    return stage(incoming, entry, data) if data is not None else bad_content(entry)
 
 
-def _stage(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
+def stage(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
     staged, file = incoming.stage()
     try:
         with file:
@@ -298,12 +357,12 @@ def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Downloade
         raise
     if entry.sha256 is not None and came.sha256 != entry.sha256:
         staged.unlink(missing_ok=True)
-        return _bad_content(entry)
+        return bad_content(entry)
     return Downloaded(entry.path, staged, came.sha256)
 
 
-def _bad_content(entry: Entry) -> Failure:
-    return Failure(entry.path, "bad_content", f"the object of {entry.path} does not have the bytes that were pushed")
+def bad_content(entry: Entry) -> Failure:
+    return Failure(entry.path, BAD_CONTENT, f"the object of {entry.path} does not have the bytes that were pushed")
 
 
 def failure(path: str, error: BayouError) -> Failure:
@@ -311,9 +370,15 @@ def failure(path: str, error: BayouError) -> Failure:
 
 
 def parallel_map(
-    store: Store, work: Callable[[T], R], items: Iterable[T], count: int, *, ahead: int = 1
+    store: Store,
+    work: Callable[[T], R],
+    items: Iterable[T],
+    count: int,
+    *,
+    threads: int | None = None,
+    ahead: int = 1,
 ) -> Generator[R, None, None]:
-    """Yield `work(item)` for each of `count` items, in order, run by many threads; `ahead` as in `Store.map`.
+    """Yield `work(item)` for each of `count` items, in order, run by many threads; the rest as in `Store.map`.
 
     A thread takes several items at a time if there are many, because handing over a single item costs a third of what
     it costs to send a small file.
@@ -325,7 +390,7 @@ def parallel_map(
     size = max(1, min(_BATCH, count // (2 * store.concurrency)))
     results = _UnyieldedResults(work)
     try:
-        for done in store.map(results.run_batch, batched(items, size), ahead=ahead):
+        for done in store.map(results.run_batch, batched(items, size), threads=threads, ahead=ahead):
             yield from map(results.take, done)
     except (Exception, KeyboardInterrupt):
         yield from results.unyielded()
@@ -343,11 +408,12 @@ class _UnyieldedResults(Generic[T, R]):
 
     def __call__(self, item: T) -> R:
         result = self._work(item)
-        if _is_unavailable(result):
+        failed = result[0] if isinstance(result, list) and result else result
+        if _is_unavailable(failed):
             with self._lock:
                 self._in_a_row += 1
                 if self._in_a_row >= _OUTAGE_COUNT:
-                    raise _outage(result)
+                    raise outage(failed)
         else:
             self._in_a_row = 0
         self._results[id(result)] = result
@@ -386,6 +452,6 @@ def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> 
         yield batch
 
 
-def _open_regular(path: str, flags: int) -> int:
+def open_regular(path: str, flags: int) -> int:
     """Open a file without following a link, and without waiting for the writer of a FIFO."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

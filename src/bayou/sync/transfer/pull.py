@@ -15,8 +15,11 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.core.errors import BayouError, PathRefused, StateError
+from bayou.core.errors import BayouError, NotFound, PathRefused, StateError
 from bayou.index.entry import Entry
+from bayou.index.head import read_head
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, find_many
 from bayou.state import base, file_stats, journal
 from bayou.state.base import Why
 from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
@@ -68,6 +71,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
     If one of a version's `siblings` has changed since the scan, no file of that version is pulled.
     """
     moved: set[str] = set()
+    gone: list[IncomingFile] = []
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
     try:
@@ -80,7 +84,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
                     case Failure():
                         context.report.failed.append(result)
                     case None:
-                        context.report.missing.append(item.path)
+                        gone.append(item)
             moved |= place(context, staged, siblings)
             context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
     except (Exception, KeyboardInterrupt):
@@ -89,6 +93,23 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
     # V3: the renames are durable before the client records "in sync".
     context.incoming.sync_directories()
     context.progress.end()
+    return moved | _relocated(context, gone) if gone else moved
+
+
+def _relocated(context: SyncContext, gone: Sequence[IncomingFile]) -> set[str]:
+    """Return which of the paths, whose object or pack is gone, the head describes differently by now (P7).
+
+    A compaction has moved their bytes, or another client has replaced or deleted them: they must be planned again. If
+    the head still has the same row, the object is missing; that is damage, and never a delete.
+    """
+    paths = [item.path for item in gone]
+    try:
+        seen = read_head(context.store)
+    except NotFound:  # a store that was only discovered
+        seen = None
+    current = find_many(IndexTree(StoreNodes(context.store, context.cache), seen.head.root), paths) if seen else None
+    moved = {item.path for item in gone if current is not None and current.get(item.path) != item.entry}
+    context.report.missing += [path for path in paths if path not in moved]
     return moved
 
 

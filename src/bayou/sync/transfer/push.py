@@ -1,16 +1,18 @@
-"""Upload files, each to its own key (V11), so that a push can be killed at any point and repeated (V19).
+"""Upload files, each to its own key (V11) or in packs, so that a push can be killed at any point and repeated (V19).
 
-The client records each upload (key and hash) before it starts, and its result afterwards. The next push does not repeat
-an upload that a killed push has finished; it repeats one that may have started, with the same key and the same bytes; a
-file that has changed since gets a new push id. A power cut may lose some of these records: then those files get a new
-id too, and gc deletes the old objects.
+The client records the upload of an object (key and hash) before it starts, and its result afterwards. The next push
+does not repeat an upload that a killed push has finished; it repeats one that may have started, with the same key and
+the same bytes; a file that has changed since gets a new push id. The files of a pack are recorded only once the store
+has acknowledged the pack: a pack that may have arrived is abandoned, and its files go into a new one (P1). A power cut
+may lose some of these records: then those files are uploaded again too, and gc deletes the old objects.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import cast
+from itertools import compress, takewhile
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,12 +23,14 @@ from bayou.core.ids import ulid
 from bayou.core.iterators import batched
 from bayou.index.entry import Entry
 from bayou.index.head import Gc
+from bayou.objectstore import keys
+from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
 from bayou.state.database import Database
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Upload, UploadResults, batch_results
+from bayou.sync.transfer.executor import Place, Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
 
 _RECORD_BATCH = 128
@@ -43,15 +47,17 @@ def per_transaction(count: int) -> int:
     return min(max(_MIN_PER_TRANSACTION, count // 16), _MAX_PER_TRANSACTION)
 
 
-class StartedUploads(Struct, frozen=True):
-    """Uploads that have started: their files, the entries of files that were uploaded before, and results to come.
+class StartedUploads(Struct):
+    """Uploads that have started: their files, the known entries, and the results to come.
 
-    Once all results have come, each uploaded file in `files` has its content.
+    Once all results have come, each uploaded file in `files` has its content. `entries` has the files that were
+    uploaded before, those that have arrived, and those of packs that are still on their way.
     """
 
     files: dict[str, Observed]
     entries: dict[str, Entry]
     results: UploadResults
+    acknowledged: bool = False
 
 
 def upload(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
@@ -63,50 +69,100 @@ def begin(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> St
     """Start to upload files that are not uploaded yet; `finish` waits for the results."""
     files = {file.path: file for file in files_to_push if file.stat is not None}
     plan = _UploadPlan(context, files, {}, recorded(context.database, context.remote_id), ulid(), gc.count)
-    items: list[Upload | Observed] = []
+    loose: list[Upload | Observed] = []
+    packed: list[Upload | Observed] = []
     for file in files.values():
         upload = plan.upload_of(file, file.content) if file.content is not None else file
         if upload is not None:
-            items.append(upload)
-    context.progress.begin("pushing", len(items), sum(_size(file) for file in items))
-    results = context.executor.upload(plan.uploads(items), len(items))
+            alone = _size(upload) >= context.pack_below or (isinstance(upload, Upload) and upload.resumed)
+            (loose if alone else packed).append(upload)
+    packed.sort(key=lambda file: file.path)  # files that are read together lie together
+    context.progress.begin("pushing", len(loose) + len(packed), sum(map(_size, loose)) + sum(map(_size, packed)))
+    results = context.executor.upload(plan.uploads(loose), len(loose), plan.packed(packed))
     return StartedUploads(files, plan.entries, results)
 
 
 def finish(context: SyncContext, started: StartedUploads) -> dict[str, Entry]:
     """Wait for the uploads and record each; return the entry of every uploaded path."""
+    collect(context, started)
+    acknowledge(context, started)
+    return started.entries
+
+
+def collect(context: SyncContext, started: StartedUploads) -> Mapping[str, Entry]:
+    """Wait until every entry is known; packs that hold some of the files may still be on their way."""
+    _take(context, started, takewhile(lambda result: result is not None, started.results))
+    return started.entries
+
+
+def acknowledge(context: SyncContext, started: StartedUploads) -> set[str]:
+    """Wait until the store has acknowledged all uploads; return the paths that failed since `collect`.
+
+    No commit may name a file before that (V11). A second call finds nothing to wait for.
+    """
+    before = set(started.entries)
+    if not started.acknowledged:
+        _take(context, started, started.results)
+        started.acknowledged = True
+        context.progress.end()
+    return before - started.entries.keys()
+
+
+def _take(context: SyncContext, started: StartedUploads, results: Iterable[Upload | Failure | None]) -> None:
+    """Record results as they come."""
     entries = started.entries
-    for batch in batch_results(started.results, _RECORD_BATCH, _bytes):
-        done = [result for result in batch if isinstance(result, Upload)]
-        _record(context.database, context.remote_id, done)
-        context.report.failed += [result for result in batch if isinstance(result, Failure)]
-        for sent in done:
-            if sent.stored is not None:
-                entries[sent.path] = _entry(started.files[sent.path], sent, sent.stored)
-        context.progress.advance(files=len(batch), bytes=sum(sent.size for sent in done))
-    context.progress.end()
-    return entries
+    for batch in batch_results(results, _RECORD_BATCH, _bytes):
+        done: list[Upload] = []
+        last = len(batch)
+        for result in batch:
+            if isinstance(result, Failure):
+                context.report.failed.append(result)
+                entries.pop(result.path, None)
+            elif result is None or (result.stored is None and result.place is None):
+                continue  # the file has changed meanwhile
+            else:
+                entries[result.path] = _entry(started.files[result.path], result)
+                if result.stored is not None:
+                    done.append(result)
+                else:
+                    last -= 1  # its last result comes with the response to its pack
+        if done:
+            _record(context.database, context.remote_id, done)
+        context.progress.advance(files=last, bytes=sum(sent.size for sent in done))
 
 
 def recheck(context: SyncContext, entries: Iterable[Entry], gc: Gc) -> set[str]:
     """Return the paths whose upload a collection has deleted, or may yet delete (T13): they must be uploaded again.
 
-    The store's own clock decides, with one request for each object. An object that more than one request has written
-    may have been deleted and then written again by a late request; another DELETE of it may follow.
+    The store's own clock decides, with one request for each object or pack (P6). An object that more than one request
+    has written may have been deleted and then written again by a late request; another DELETE of it may follow.
     """
     uploads = recorded(context.database, context.remote_id)
+    entries = list(entries)
+    doubtful = {entry.key for entry in entries if _is_doubtful(entry, uploads.get(entry.path))}
 
-    def lost(entry: Entry) -> str | None:
-        sent = uploads.get(entry.path)
-        if sent is None or sent.push != entry.push or sent.stored is None or sent.stored.repeated:
-            return entry.path
-        try:
-            meta = context.store.head(entry.key)
-        except NotFound:
-            return entry.path
-        return entry.path if gc.before is not None and meta.modified < parse_ms(gc.before) else None
+    def lost(key: keys.Key) -> bool:
+        return is_collected(context.store, key, gc)
 
-    return {path for path in context.store.map(lost, entries) if path is not None}
+    unsure = list({entry.key for entry in entries} - doubtful)
+    gone = doubtful.union(compress(unsure, context.store.map(lost, unsure)))
+    return {entry.path for entry in entries if entry.key in gone}
+
+
+def is_collected(store: Store, key: keys.Key, gc: Gc) -> bool:
+    """Whether a collection has deleted an object that no head names yet, or may still delete it."""
+    try:
+        meta = store.head(key)
+    except NotFound:
+        return True
+    return gc.before is not None and meta.modified < parse_ms(gc.before)
+
+
+def _is_doubtful(entry: Entry, sent: Upload | None) -> bool:
+    """Whether it is not known that just one request has written the object of an entry (K13)."""
+    if sent is None or sent.push != entry.push or sent.stored is None or sent.stored.repeated:
+        return True
+    return (sent.place.pack if sent.place is not None else None) != entry.pack
 
 
 def renew(
@@ -124,13 +180,17 @@ def renew(
 def recorded(database: Database, remote_id: int) -> dict[str, Upload]:
     """Return the recorded uploads, started or finished, that no commit contains yet."""
     found = database.rows(
-        "SELECT path, push, size, sha256, gc, done, etag, version, repeated FROM upload WHERE place = ?",
+        "SELECT path, push, size, sha256, gc, done, etag, version, repeated, pack, pack_offset, stored, method"
+        " FROM upload WHERE place = ?",
         (remote_id,),
     )
-    return {
-        cast("str", path): Upload(path, push, size, sha256, gc, Stored(etag, version, bool(again)) if done else None)  # type: ignore[arg-type]
-        for path, push, size, sha256, gc, done, etag, version, again in found
-    }
+    uploads: dict[str, Upload] = {}
+    for path, push, size, sha256, gc, done, etag, version, again, *place in cast("list[tuple[Any, ...]]", found):
+        stored = Stored(etag, version, bool(again)) if done else None
+        uploads[path] = Upload(
+            path, push, size, sha256, gc, stored, place=Place(*place) if place[0] is not None else None
+        )
+    return uploads
 
 
 class _UploadPlan(Struct, frozen=True):
@@ -170,17 +230,34 @@ class _UploadPlan(Struct, frozen=True):
                 moved = kept and not context.is_unchanged(self.files[upload.path])
                 yield replace(upload, data=None) if moved else upload
 
+    def packed(self, items: Sequence[Upload | Observed]) -> Iterator[Upload]:
+        """Yield the uploads of files that travel in packs. They are recorded once their pack has arrived (P1)."""
+        for item in items:
+            upload = self._read(item) if isinstance(item, Observed) else item
+            if upload is None:
+                continue
+            moved = upload is item and upload.data is not None and not self.context.is_unchanged(self.files[item.path])
+            yield replace(upload, data=None) if moved else upload
+
     def upload_of(self, file: Observed, content: Content) -> Upload | None:
         """Return the upload of a file; None if an earlier push has uploaded it, or it must be scanned again first."""
         old = self.before.get(file.path)
         if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
-            return Upload(file.path, self.push, content.size, content.sha256, self.gc, data=content.data)
+            return Upload(
+                file.path,
+                self.push,
+                content.size,
+                content.sha256,
+                self.gc,
+                data=content.data,
+                modified=content.stat.mtime_ns // 1_000_000,
+            )
         if old.stored is None:
             return replace(old, resumed=True, data=content.data)
         # The file is not read again. If it has changed since the scan, so may have the other files of its version,
         # and the tree never had the scanned files at the same time.
         if self.context.is_unchanged(file):
-            self.entries[file.path] = _entry(file, old, old.stored)
+            self.entries[file.path] = _entry(file, old)
         return None
 
     def _read(self, file: Observed) -> Upload | None:
@@ -205,7 +282,7 @@ class _UploadPlan(Struct, frozen=True):
         return upload
 
 
-def _bytes(result: Upload | Failure) -> int:
+def _bytes(result: Upload | Failure | None) -> int:
     return result.size if isinstance(result, Upload) else 0
 
 
@@ -238,12 +315,38 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
                     upload.push,
                 )
                 for upload in done
-                if upload.stored
+                if upload.stored and upload.place is None
+            ],
+        )
+        db.executemany(
+            "INSERT OR REPLACE INTO upload (place, path, push, size, sha256, gc, done, repeated, pack, pack_offset,"
+            " stored, method) VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?)",
+            [
+                (
+                    remote_id,
+                    upload.path,
+                    upload.push,
+                    upload.size,
+                    upload.sha256,
+                    upload.gc,
+                    upload.stored.repeated,
+                    upload.place.pack,
+                    upload.place.offset,
+                    upload.place.stored,
+                    upload.place.method,
+                )
+                for upload in done
+                if upload.stored and upload.place is not None
             ],
         )
 
 
-def _entry(observed: Observed, sent: Upload, stored: Stored) -> Entry:
+def _entry(observed: Observed, sent: Upload) -> Entry:
     assert observed.content is not None
     modified = observed.content.stat.mtime_ns // 1_000_000
-    return Entry(observed.path, sent.push, sent.size, sent.sha256, stored.etag, stored.version, modified)
+    place = sent.place
+    if place is not None:
+        location = (None, place.pack, place.offset, place.stored, place.method)
+        return Entry(observed.path, sent.push, sent.size, sent.sha256, None, None, modified, *location)
+    assert sent.stored is not None
+    return Entry(observed.path, sent.push, sent.size, sent.sha256, sent.stored.etag, sent.stored.version, modified)

@@ -1,0 +1,1 @@
+"""Tests of packs: small files that travel together."""
