@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
+
+import _svg
+from _svg import Line
 
 Times = Mapping[str, Mapping[int, float]]
 """Seconds of each job at each size."""
 
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#888888")
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 640, 400, 60, 40
 _BAR = 50
 
 
@@ -46,40 +46,9 @@ def bars(times: Times) -> list[str]:
     return lines
 
 
-def picture(times: Times, target: Path) -> None:
+def picture(title: str, times: Times) -> str:
     """Draw the times as an SVG, both axes logarithmic, with a dotted line of slope one for each job."""
-    sizes = sorted({size for found in times.values() for size in found})
-    every = [seconds for found in times.values() for seconds in found.values()]
-    bottom, top = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
-    left, right = math.log10(sizes[0]), max(math.log10(sizes[-1]), math.log10(sizes[0]) + 1)
-
-    def at(size: float, seconds: float) -> str:
-        x = _LEFT + (math.log10(size) - left) / (right - left) * (_WIDTH - _LEFT - 120)
-        y = (_HEIGHT - _BELOW) - (math.log10(seconds) - bottom) / max(1, top - bottom) * (_HEIGHT - _BELOW - 20)
-        return f"{x:.1f},{y:.1f}"
-
-    def text(place: str, said: str, more: str = "") -> str:
-        x, y = place.split(",")
-        return f'<text x="{x}" y="{y}" font-family="sans-serif" font-size="12" {more}>{said}</text>'
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}">']
-    parts.append('<rect width="100%" height="100%" fill="white"/>')
-    parts += [
-        text(f"8,{at(sizes[0], 10.0**power).split(',')[1]}", f"{10.0**power:g} s") for power in range(bottom, top + 1)
-    ]
-    parts += [
-        text(f"{at(size, 1.0).split(',')[0]},{_HEIGHT - 12}", f"{size:,}", 'text-anchor="middle"') for size in sizes
-    ]
-    for (name, found), color in zip(times.items(), _COLORS, strict=False):
-        known = sorted(found)
-        line = " ".join(at(size, found[size]) for size in known)
-        linear = " ".join(at(size, found[known[0]] * size / known[0]) for size in known)
-        parts.append(f'<polyline points="{linear}" fill="none" stroke="{color}" stroke-dasharray="2 4"/>')
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
-        x, y = at(known[-1], found[known[-1]]).split(",")
-        parts.append(text(f"{float(x) + 6:.1f},{y}", name, f'fill="{color}"'))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("\n".join([*parts, "</svg>"]) + "\n")
+    return _svg.lines(title, "objects", "seconds (dotted: linear)", [Line(*one, linear=True) for one in times.items()])
 
 
 def worst(times: Times, names: Sequence[str]) -> float:

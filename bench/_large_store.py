@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import subprocess
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from bayou.core.ids import ulid
 from bayou.data import document
 from bayou.data.layout import Owner
 from bayou.data.metadata import Metadata
-from bayou.index.discovery import discover
+from bayou.engine.handle import StoreHandle
+from bayou.engine.local import LocalExecutor
 from bayou.index.merge import merge
 from bayou.index.node_store import LocalNodes, NodeFiles
 from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
+from bayou.sync.plan.discovery_job import DiscoveryJob
 
 _SPAWN = multiprocessing.get_context("spawn")
 _BLOCK = 1000
@@ -88,7 +91,9 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _digest(recipe: StoreSpec, folder: Path) -> bytes | None:
-    entries = discover(recipe.open()).entries
+    job = DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=False)
+    with closing(LocalExecutor(threads=1).run(job)) as found:
+        entries = list(found.entries())
     random.Random(1).shuffle(entries)
     nodes = LocalNodes(NodeFiles(folder), ulid())
     root = None

@@ -1,11 +1,15 @@
 """Threads of one process against Spark on this machine: the measurement behind the choice of `bayou.engine.select`.
 
-    ./dev bench engine [--files 1000 3000] [--size 5000] [--rounds 1] [--cold 3000]
+    ./dev bench engine [--files 1000 3000] [--size 5000] [--rounds 1] [--cold 3000] [--objects]
 
 Push, pull and verify of so many files on a SeaweedFS of its own, whole commands, interpreter start included: by
-threads (`--engine point`) and on a warm server (`--engine spark`), one right after the other; of `--cold` files also
-where no server runs when the command begins. Prints the table of docs/spark.md, as Markdown, and what it says of the
-selector's numbers. Exits 1 where the selector would choose the slower of two by more than a tenth.
+threads (`--engine point`) and on a warm server (`--engine spark`), one right after the other, in turns at being first;
+of `--cold` files also where no server runs when the command begins. Small files are packed, or with `--objects` every
+file is an object of its own. Prints the tables of docs/spark.md, as Markdown, and what they say of the selector's
+numbers. Exits 1 where the selector would choose the slower of two by more than a tenth.
+
+A ratio is of times of one round, and the median of the rounds' counts: the machine is shared, and faster in one minute
+than in the next. Processor seconds, those of the Spark server included, depend less on what else runs.
 """
 
 from __future__ import annotations
@@ -13,62 +17,80 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from _tools import BUCKET, Ran, Tools, in_turn, make_files, remove
+
 from bayou.engine.select import FILES_PER_S, LARGE, START_S, Selector
 from bayou_testing.seaweed import SeaweedServer
-from sync import BIN, Tools, make_files, run
 
 VERBS = ("push", "pull", "verify")
 KINDS = {"threads": "point", "warm": "spark", "cold": "spark"}
 
-Measured = dict[tuple[int, str, str], list[float]]
-"""Seconds of each round, by number of files, kind and verb."""
+Measured = Mapping[tuple[int, str, str], Sequence[Ran]]
+"""The command of each round, by number of files, kind and verb."""
 
 
-def measure(tools: Tools, files: int, size: int, kind: str, turn: int) -> dict[str, float]:
+def measure(tools: Tools, files: int, size: int, kind: str, turn: int, settings: str) -> dict[str, Ran]:
     """Push, pull and verify so many files, on a prefix of their own."""
     named = f"{kind}{files}-{turn}"
 
-    def seconds(repo: Path, *arguments: str) -> float:
-        if kind != "threads":
-            run(BIN / "bayou", "spark", "stop" if kind == "cold" else "warm", env=tools.env)
-        return tools.bayou(repo, *arguments, "--engine", KINDS[kind], "--timeout", "3600")[0]
+    def timed(repo: Path, *arguments: str) -> Ran:
+        if kind == "cold":
+            tools.stop()
+        elif kind == "warm":
+            tools.warm()
+        return tools.bayou(repo, "datastore", *arguments, "--engine", KINDS[kind], "--timeout", "3600")
 
-    repo = tools.repo(f"{named}-a", named)
+    repo = tools.repo(f"{named}-a", named, settings=settings)
     make_files(repo / ".bayou/tree", files, size)
-    found = {"push": seconds(repo, "sync", "--push", "--adopt")}
-    other = tools.repo(f"{named}-b", named)
-    found["pull"] = seconds(other, "sync", "--pull")
-    found["verify"] = seconds(other, "verify")
-    for verb, taken in found.items():
-        print(f"{files:,} files, {kind}, {verb}: {taken:.2f} s", file=sys.stderr, flush=True)
+    found = {"push": timed(repo, "sync", "--push", "--adopt")}
+    other = tools.repo(f"{named}-b", named, settings=settings)
+    found["pull"] = timed(other, "sync", "--pull")
+    found["verify"] = timed(other, "verify")
+    for verb, ran in found.items():
+        told = f"{ran.seconds:.2f} s, {ran.cpu:.2f} s of a processor, {ran.memory_mb:.0f} MB"
+        print(f"{files:,} files, {kind}, {verb}: {told}", file=sys.stderr, flush=True)
     return found
 
 
 def table(found: Measured, sizes: Sequence[int]) -> str:
-    """Return seconds for push / pull / verify, one line for each number of files."""
+    """Return seconds, processor seconds and ratios to threads, for push / pull / verify, a line for each size."""
     kinds = [kind for kind in KINDS if any(kind == one for _, one, _ in found)]
-    lines = ["| files | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    heads = [*kinds, *(f"processor, {kind}" for kind in kinds), *(f"{kind} to threads" for kind in kinds[1:])]
+    lines = ["| files | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for files in sizes:
-        cells = [[found.get((files, kind, verb)) for verb in VERBS] for kind in kinds]
-        told = [" / ".join(f"{median(one):.1f}" if one else "–" for one in cell) for cell in cells]
-        lines.append(f"| {files:,} | " + " | ".join(told) + " |")
+        ran = {kind: [found.get((files, kind, verb), ()) for verb in VERBS] for kind in kinds}
+        cells = [_cell([median(one.seconds for one in some) if some else None for some in ran[kind]]) for kind in kinds]
+        cells += [_cell([median(one.cpu for one in some) if some else None for some in ran[kind]]) for kind in kinds]
+        cells += [_cell([ratio(found, files, kind, verb) for verb in VERBS], 2) for kind in kinds[1:]]
+        lines.append(f"| {files:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cell(values: Iterable[float | None], digits: int = 1) -> str:
+    return " / ".join("–" if value is None else f"{value:.{digits}f}" for value in values)
+
+
+def ratio(found: Measured, files: int, kind: str, verb: str) -> float | None:
+    """Return the median over the rounds of the time on Spark to that of threads."""
+    here, there = found[files, "threads", verb], found.get((files, kind, verb))
+    if not there:
+        return None
+    return median(theirs.seconds / ours.seconds for ours, theirs in zip(here, there, strict=True))
 
 
 def mistakes(found: Measured) -> list[str]:
     """Say where the selector would choose what took longer, by more than a tenth."""
     told = []
-    for (files, kind, verb), taken in found.items():
-        if kind == "threads":
-            continue
-        here, there = median(found[files, "threads", verb]), median(taken)
+    for files, kind, verb in found:
+        to_threads = ratio(found, files, kind, verb)
+        assert to_threads is not None
         chosen = Selector(cores=2, near=lambda kind=kind: kind == "warm").choose(files)
-        if (there if chosen.spark else here) > 1.1 * min(here, there):
-            told.append(f"{verb} of {files:,} files, {kind}: {here:.1f} s here, {there:.1f} s on Spark; {chosen.why}")
+        if to_threads < 1 / 1.1 if not chosen.spark else to_threads > 1.1:
+            told.append(f"{verb} of {files:,} files, {kind}: {to_threads:.2f} of the time of threads; {chosen.why}")
     return told
 
 
@@ -78,31 +100,38 @@ def main() -> int:
     parser.add_argument("--cold", type=int, nargs="*", default=[3000])
     parser.add_argument("--size", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--objects", action="store_true", help="no packs")
     options = parser.parse_args()
 
-    found: Measured = {}
-    with tempfile.TemporaryDirectory() as name, SeaweedServer(Path(name) / "seaweed") as server:
-        tools = Tools(server, Path(name))
-        server.create_bucket("bench")
-        try:
-            for turn in range(options.rounds):
-                for files in options.files:
-                    for kind in KINDS if files in options.cold else ("threads", "warm"):
-                        for verb, taken in measure(tools, files, options.size, kind, turn).items():
-                            found.setdefault((files, kind, verb), []).append(taken)
-        finally:
-            run(BIN / "bayou", "spark", "stop", env=tools.env)
-    print(table(found, options.files))
-    most = max(options.files)
-    rate = most / median(found[most, "threads", "push"])
-    print(f"\nthreads push {rate:,.0f} files a second (FILES_PER_S = {FILES_PER_S:,.0f})")
-    for files in sorted({*options.cold} & {*options.files}):
-        start = median(found[files, "cold", "push"]) - median(found[files, "warm", "push"])
-        print(f"a cold start adds {start:.1f} s to a push of {files:,} files (START_S = {START_S:g})")
-    print(f"Spark does the work from {LARGE:,} entries or files on")
-    wrong = mistakes(found)
-    for one in wrong:
-        print(f"slower than it could be: {one}", file=sys.stderr)
+    found: dict[tuple[int, str, str], list[Ran]] = {}
+    folder = Path(tempfile.mkdtemp(prefix="bayou-bench-"))
+    settings = "[sync]\npack_below = 0\n" if options.objects else ""
+    try:
+        with SeaweedServer(folder / "seaweed", metrics=True) as server:
+            tools = Tools(server, folder)
+            server.create_bucket(BUCKET)
+            try:
+                for turn in range(options.rounds):
+                    for files in options.files:
+                        for kind in in_turn(KINDS if files in options.cold else ("threads", "warm"), turn):
+                            for verb, ran in measure(tools, files, options.size, kind, turn, settings).items():
+                                found.setdefault((files, kind, verb), []).append(ran)
+            finally:
+                tools.stop()
+        print(table(found, options.files))
+        most = max(options.files)
+        rate = most / median(ran.seconds for ran in found[most, "threads", "push"])
+        print(f"\nthreads push {rate:,.0f} files a second (FILES_PER_S = {FILES_PER_S:,.0f})")
+        for files in sorted({*options.cold} & {*options.files}):
+            cold, warm = (median(ran.seconds for ran in found[files, kind, "push"]) for kind in ("cold", "warm"))
+            print(f"a cold start adds {cold - warm:.1f} s to a push of {files:,} files (START_S = {START_S:g})")
+        print(f"Spark does the work from {LARGE:,} entries or files on")
+        wrong = mistakes(found)
+        for one in wrong:
+            print(f"slower than it could be: {one}", file=sys.stderr)
+        sys.stdout.flush()  # before it is cleaned up, which takes minutes
+    finally:
+        remove(folder)
     return 1 if wrong else 0
 
 

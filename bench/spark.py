@@ -25,19 +25,23 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import _growth
 import _large_store
+from _tools import share_class_archives
 
 from bayou.config import SparkConfig
+from bayou.core.deadline import Deadline
 from bayou.core.ids import ulid
 from bayou.data.engine import CatalogEngine
 from bayou.data.records import Records
 from bayou.engine.handle import StoreHandle
+from bayou.engine.select import Engines, Selector
+from bayou.index.build import build
 from bayou.index.head import Head, create_head, first_head
 from bayou.index.log import Tally
 from bayou.index.node import Root
@@ -45,13 +49,13 @@ from bayou.index.node_store import NodeFiles, StoreSink
 from bayou.maintenance.verify_job import VerifyJob
 from bayou.objectstore.spec import StoreSpec
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.spark.discover import discover
 from bayou.spark.executor import SparkExecutor
 from bayou.spark.server.control import SparkServer
 from bayou.spark.session import spark_session
 from bayou.spark.warm import stop
 from bayou.sync import service
 from bayou.sync.plan import remote_snapshot
+from bayou.sync.plan.discovery_job import DiscoveryJob
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
 
@@ -133,13 +137,11 @@ def session_on(master: str, folder: Path) -> Iterator[Session]:
 def run_jobs(session: Session, root: Path, folder: Path, rounds: int) -> tuple[dict[str, float], Root | None]:
     """Return the best time of each job on a store that has no head, and the tree of the store."""
     recipe = StoreSpec.of(root.as_uri(), None, {})
-    store = recipe.open()
     times: dict[str, list[float]] = {job: [] for job in JOBS}
     tree = None
     for _ in range(rounds):
-        taken, found = seconds_of(lambda: discover(session, store, recipe, StoreSink(store, ulid())))
+        taken, tree = seconds_of(lambda: discovered(session, recipe))
         times["discover"].append(taken)
-        tree = found.root
         head = head_of(tree)
         taken, checked = seconds_of(lambda: verified(session, recipe, head))
         times["verify"].append(taken)
@@ -155,6 +157,14 @@ def head_of(root: Root | None) -> Head:
     return first_head(
         store=str(uuid.uuid4()), commit=ulid(), at="2031-05-04T08:00:00.000Z", by="bench@host", root=root, tally=tally
     )
+
+
+def discovered(session: Session, recipe: StoreSpec) -> Root | None:
+    """List a store on Spark, and build its tree here."""
+    store = recipe.open()
+    job = DiscoveryJob(StoreHandle(store, lambda: recipe), divided=True)
+    with closing(SparkExecutor(session).run(job)) as found:
+        return build(found.entries(), StoreSink(store, ulid()))
 
 
 def verified(session: Session, recipe: StoreSpec, head: Head) -> int:
@@ -201,11 +211,7 @@ def one_changed_file(root: Path, folder: Path) -> tuple[int, int]:
 
 def keep_servers_in(cache: Path) -> None:
     """Have a cache of our own, so that the servers are ours; but with the class archives that this user has."""
-    classes = Path("bayou", "spark", "classes")
-    known = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / classes
-    (cache / classes).mkdir(parents=True)
-    for archive in known.glob("*.jsa"):
-        (cache / classes / archive.name).symlink_to(archive)
+    share_class_archives(cache)
     os.environ["XDG_CACHE_HOME"] = str(cache)
 
 
@@ -257,8 +263,10 @@ def check_push(root: Path, folder: Path, tree: Root | None, outcome: Outcome) ->
     create_head(StoreSpec.of(root.as_uri(), None, {}).open(), head_of(tree))
     small = folder / "store-small"
     _large_store.make(small, SMALL)
+    recipe = StoreSpec.of(small.as_uri(), None, {})
+    engines = Engines(SparkConfig(), Selector("point"), Deadline.after(600), print)
     remote_snapshot.create_index(
-        StoreSpec.of(small.as_uri(), None, {}).open(), NodeFiles(folder / "nodes-small"), "bench@host"
+        StoreHandle(recipe.open(), lambda: recipe), engines, NodeFiles(folder / "nodes-small"), "bench@host"
     )
     (few, low), (many, high) = one_changed_file(small, folder), one_changed_file(root, folder)
     outcome.check(many - max(0, high - 2) == few - max(0, low - 2), f"one changed file took {many} requests, and {few}")
@@ -290,13 +298,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # neither a server nor a store is left behind
     with tempfile.TemporaryDirectory(prefix="bayou-bench-") as made:
         folder = Path(made)
+        os.environ["BAYOU_TRUST"] = "1"  # the repos of a run are its own: they may name its directories
         keep_servers_in(folder / "cache")
         grow(folder, sizes, outcome)
         for root in folder.glob("store-*"):
             _large_store.remove(root)
     times = outcome.times
     print("", *_growth.table(times), "", *_growth.bars(times), "", sep="\n")
-    _growth.picture(times, PICTURE)
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    PICTURE.write_text(_growth.picture("Jobs on Spark as stores grow", times))
     print(f"the same as a picture: {PICTURE}")
     ratio = times["discover"][sizes[-1]] / times["rclone"][sizes[-1]]
     print(f"discovery of {sizes[-1]:,} objects took {ratio:.1f} times as long as rclone (at most {options.limit:g})")
