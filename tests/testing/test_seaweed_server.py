@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import obstore
 import pytest
 from obstore.exceptions import (
@@ -13,6 +16,7 @@ from obstore.exceptions import (
 )
 
 from bayou_testing.faults import LoseResponse, Rule
+from bayou_testing.processes import ServerFailed
 from bayou_testing.proxy import HttpProxy
 from bayou_testing.s3 import S3Endpoint
 from bayou_testing.seaweed import SeaweedEndpoint, SeaweedServer, weed_program
@@ -130,3 +134,25 @@ def test_a_kill_and_a_restart_keep_the_data() -> None:
         assert [bytes(obstore.get(store, f"k{n}").bytes()) for n in range(50)] == [b"%d" % n for n in range(50)]
         with pytest.raises(AlreadyExistsError):
             obstore.put(store, "k0", b"again", mode="create")
+
+
+def test_it_counts_the_requests_that_it_answered(tmp_path: Path) -> None:
+    with SeaweedServer(tmp_path / "weed", metrics=True) as server:
+        server.create_bucket("counted")
+        before = server.requests()
+        for number in range(3):
+            server.request("PUT", f"/counted/{number}", body=b"1")
+        server.request("GET", "/counted/0")
+        server.request("GET", "/counted/absent")
+        server.request("GET", "/counted", query={"list-type": "2"})
+
+        answered = {"PUT": 3, "GET": 2, "LIST": 1}
+        until = time.monotonic() + 30  # it counts a request after it has answered it
+        while server.requests() - before != answered and time.monotonic() < until:
+            time.sleep(0.05)
+        assert server.requests() - before == answered
+
+
+def test_without_metrics_it_does_not_count() -> None:
+    with pytest.raises(ServerFailed, match="without metrics"):
+        SeaweedServer().requests()

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -57,6 +59,9 @@ _ATTEMPTS = 3
 _WELCOME_WITHIN = 5.0
 _KEEPER_WITHIN = _START_WITHIN + 30.0
 _SERVICES = ("master", "volume", "filer", "s3")
+_COUNTED = re.compile(
+    r'^SeaweedFS_s3_request_total\{bucket="(?P<bucket>[^"]*)",.*type="(?P<kind>[A-Z]+)"\} (?P<count>\S+)$'
+)
 
 
 class _EndedByItself(ServerFailed):
@@ -94,10 +99,15 @@ class SeaweedEndpoint(S3Endpoint):
 
 
 class SeaweedServer(SeaweedEndpoint):
-    """A SeaweedFS that this process starts, below `directory`, else in a temporary one that goes at the end."""
+    """A SeaweedFS that this process starts, below `directory`, else in a temporary one that goes at the end.
 
-    def __init__(self, directory: Path | None = None) -> None:
+    With `metrics` it counts requests, which costs the clients nothing.
+    """
+
+    def __init__(self, directory: Path | None = None, *, metrics: bool = False) -> None:
         super().__init__(port=0)
+        self._metrics_port: int | None = None
+        self._metrics = metrics
         self._given = directory
         self._directory: Path | None = None
         self._ports: list[int] = []
@@ -111,8 +121,9 @@ class SeaweedServer(SeaweedEndpoint):
     def start(self) -> None:
         """Start it on ports of its own, and return when objects can be written and read."""
         for attempt in range(1, _ATTEMPTS + 1):
-            self._ports = free_ports(2 * len(_SERVICES))
-            self.port = self._ports[-2]
+            self._ports = free_ports(2 * len(_SERVICES) + 1)
+            self.port = self._ports[-3]
+            self._metrics_port = self._ports[-1] if self._metrics else None
             try:
                 self._run()
                 return
@@ -138,6 +149,26 @@ class SeaweedServer(SeaweedEndpoint):
         if self._process is not None:
             self._process.kill()
             self._forget()
+
+    def requests(self) -> Counter[str]:
+        """Count the requests that it has answered, by SeaweedFS's kinds: PUT, GET (and HEAD), LIST, DELETE, …
+
+        SeaweedFS counts a request after it has answered it: the newest one may still be missing.
+        """
+        if self._metrics_port is None:
+            raise ServerFailed("it was started without metrics")
+        connection = HTTPConnection(self.host, self._metrics_port, timeout=_WELCOME_WITHIN)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        counted: Counter[str] = Counter()
+        for line in text.splitlines():
+            found = _COUNTED.match(line)
+            if found and found["bucket"] != _READY_BUCKET:
+                counted[found["kind"]] += round(float(found["count"]))
+        return counted
 
     def __enter__(self) -> Self:
         try:
@@ -213,6 +244,7 @@ class SeaweedServer(SeaweedEndpoint):
             "-master.electionTimeout=1s",
             "-master.heartbeatInterval=100ms",
             "-master.telemetry=false",
+            *([f"-metricsPort={self._metrics_port}", "-metricsIp=127.0.0.1"] if self._metrics_port else []),
         ]
 
     def _home(self) -> Path:
