@@ -78,7 +78,7 @@ def test_what_a_file_does_not_say_has_a_default(file):
 
     assert config == Config(REPO_ID)
     assert config.sync == SyncConfig(
-        timeout=300.0, concurrency=64, point_limit=None, pack_below=256 << 10, pack_size=8 << 20
+        timeout=None, concurrency=64, point_limit=None, pack_below=256 << 10, pack_size=8 << 20
     )
     assert config.datastore == DatastoreConfig(None, None, None, "full", (), {})
 

@@ -31,6 +31,7 @@ from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends import obstore as remote_module
 from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.link import Link
 from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.transport import Fetched
@@ -110,13 +111,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_size == 200 * MIB
 
 
-@given(st.integers(1, 5 << 40))
-@example(5 << 40)
-@example(THRESHOLD + 1)
-@example(9_000 * 16 * MIB)
-@example(9_000 * 16 * MIB + 1)
-def test_a_file_of_any_size_fits_into_the_parts_that_stores_allow(size: int) -> None:
-    part = part_size(size)
+@given(st.integers(1, 5 << 40), st.none() | st.floats(1, 1e10))
+@example(5 << 40, None)
+@example(THRESHOLD + 1, 1e3)
+@example(9_000 * 16 * MIB, 1e9)
+@example(9_000 * 16 * MIB + 1, 1e9)
+def test_a_file_of_any_size_fits_into_the_parts_that_stores_allow_on_any_link(size: int, rate: float | None) -> None:
+    link = Link()
+    link.up._rate = rate
+    part = part_size(size, link)
     assert -(-size // part) <= 10_000
     assert part % MIB == 0
     assert 5 * MIB <= part <= 5 << 30

@@ -256,7 +256,7 @@ def test_the_limit_of_a_request_grows_with_the_bytes_that_it_moves(patient: Pati
     store.read(key, len(data), sha256(data).digest())
     store.get(key, span=(0, 30_000))
     store.get(key)
-    assert patient.limits == pytest.approx([10, 60, 30, 60, 40, 10], abs=0.5)
+    assert patient.limits == pytest.approx([10, 60, 30, 60, 10, 10], abs=0.5), "by then the rate is known"
 
 
 def test_the_limit_of_a_request_never_goes_beyond_the_callers_deadline(patient: Patient) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bayou.cli.output import Output, parse_duration
 from bayou.core import limits
@@ -49,6 +50,7 @@ class Common(Struct):
     quiet: bool = False
     verbose: int = 0
     offline: bool = False
+    limit_rate: int | None = None
     warnings: list[str] = field(default_factory=list)
     connection: Connection | None = None
     """The open datastore of this process, once a command needs one (`connect`)."""
@@ -74,6 +76,10 @@ class Common(Struct):
 
         self._show_state_warnings()
         repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
+        if self.limit_rate is not None:
+            repo = replace(
+                repo, config=replace(repo.config, sync=replace(repo.config.sync, limit_rate=self.limit_rate))
+            )
         if repo.links is None:
             self._set_aside_foreign_state(repo)
         return repo
@@ -218,6 +224,23 @@ def duration(text: str) -> float:
     if seconds is None:
         raise click.BadParameter(f"{text!r} is no duration: use seconds, or a number with s, m, h, d or w")
     return seconds
+
+
+def rate(text: str) -> int:
+    """Read bytes a second: a number, or one with a unit (500K, 2M, 1MiB)."""
+    from bayou.config.load import limit_rate  # noqa: PLC0415
+
+    return limit_rate(text, "--limit-rate")
+
+
+limit_rate_option = click.option(
+    "--limit-rate",
+    type=rate,
+    metavar="RATE",
+    expose_value=False,
+    callback=_set_common,
+    help="Move at most RATE bytes a second to and from the store (500K, 2M; or BAYOU_SYNC_LIMIT_RATE).",
+)
 
 
 def timeout(text: str) -> float:

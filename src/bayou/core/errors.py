@@ -54,6 +54,7 @@
     │   ├── BadAnswer               truncated, garbage, or not a response to the request
     │   ├── TooLarge                an object has more bytes than its reader accepts (V25)
     │   ├── Rejected                any other 4xx, or a local failure of a file:// store
+    │   ├── UploadGone              the store no longer has an unfinished upload, or a part of it
     │   ├── NoConditionalWrites     the store ignores preconditions (probe)
     │   └── DeleteFailed            some keys of a batch could not be deleted
     ├── IndexDamaged                the index is damaged (exit 4)
@@ -355,6 +356,12 @@ class TooLarge(StoreError):
 
 class Rejected(StoreError):
     code = "store_rejected"
+
+
+class UploadGone(StoreError):
+    """An upload in parts was completed, aborted or expired, or a part is missing: begin it anew."""
+
+    code = "upload_gone"
 
 
 class NoConditionalWrites(StoreError):

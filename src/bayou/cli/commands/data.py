@@ -15,7 +15,7 @@ from bayou.cli import options as parameters
 from bayou.cli.commands.data_gc import gc, prune
 from bayou.cli.commands.data_sql import sql
 from bayou.cli.content import as_json, open_input, write_file, write_stdout
-from bayou.cli.options import Common, Group, confirm, yes_option
+from bayou.cli.options import Common, Group, confirm, limit_rate_option, yes_option
 from bayou.cli.render import data as render_data
 from bayou.cli.session import reading, with_remarks, write
 
@@ -47,6 +47,7 @@ data.add_command(sql)
 @click.option("--lifetime", metavar="T", help="How long this version lives: 10m 24h 7d 4w 6mo 1y, run or infinite.")
 @click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
 @click.option("--streaming", is_flag=True, help="Let it be appended to.")
+@limit_rate_option
 @click.pass_obj
 def put(
     common: Common,
@@ -90,6 +91,7 @@ def put(
 @click.argument("model")
 @click.argument("name")
 @_file
+@limit_rate_option
 @click.pass_obj
 def append(common: Common, model: str, name: str, file: str | None) -> int:
     """Add to the latest version of streaming data.
@@ -124,6 +126,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     metavar="FILE",
     help="Write it to FILE, whole or not at all.",
 )
+@limit_rate_option
 @click.pass_obj
 def get(common: Common, model: str, name: str, version: int | None, target: Path | None) -> None:
     """Print the content of data.

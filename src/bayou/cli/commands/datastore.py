@@ -9,7 +9,7 @@ import click
 
 from bayou.cli import options as parameters
 from bayou.cli.commands.conflicts import conflicts
-from bayou.cli.options import Common, Group, engine_option
+from bayou.cli.options import Common, Group, engine_option, limit_rate_option
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
@@ -40,6 +40,7 @@ datastore.add_command(conflicts)
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def setup(
     common: Common,
@@ -111,6 +112,7 @@ def status(common: Common, packs: bool, timeout: float | None) -> int:
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def sync(
     common: Common,
@@ -159,6 +161,7 @@ def sync(
 )
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def verify(
     common: Common,
@@ -200,6 +203,7 @@ def log(common: Common, number: int) -> None:
 @click.option("compacts", "--compact", is_flag=True, help="First rewrite packs, as `datastore compact` does.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def gc(
     common: Common,
@@ -231,6 +235,7 @@ def gc(
 @click.option("--dry-run", is_flag=True, help="Show what would be moved, and change nothing.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spark"], timeout: float | None) -> int:
     """Move small files together, and away from deleted ones.
@@ -257,6 +262,7 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def replicate(
     common: Common,
@@ -298,6 +304,7 @@ def replicate(
 @datastore.command(writes=True)
 @click.argument("target", metavar="[MODEL|PATH]", required=False)
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     """Fetch what a lazy tree has left in the store.
@@ -315,6 +322,7 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
 @click.argument("path")
 @click.option("--locate", is_flag=True, help="Print where the bytes are in the store, and not the content.")
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
     """Print the content of one file of the datastore.
@@ -343,6 +351,7 @@ def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--prefix", metavar="P", help="Only the file P, or all below the directory P.")
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def export(common: Common, directory: Path, prefix: str | None, timeout: float | None) -> int:
     """Write the files of the datastore into an empty or new directory.

@@ -29,7 +29,7 @@ from bayou.core.errors import (
     TooLarge,
 )
 from bayou.objectstore.backends.obstore_errors import Renewal, Request, UnparsableKey, translate
-from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, PartTransport, Stored
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -74,6 +74,7 @@ class RemoteTransport:
         delete_batch: int = 1,
         lost_credentials: Callable[[], BayouError | None] = lambda: None,
         address: str | None = None,
+        parts: Callable[[], PartTransport | None] = lambda: None,
     ) -> None:
         self._url = url
         self._connect = connect
@@ -82,6 +83,9 @@ class RemoteTransport:
         self._delete_batch = delete_batch
         self._lost_credentials = lost_credentials
         self._address = address
+        self._open_parts = parts
+        self._parts: PartTransport | None = None
+        self._parts_opened = False
         self._clients: dict[float, ObjectStore] = {}
         self._lock = threading.Lock()
 
@@ -104,6 +108,13 @@ class RemoteTransport:
         from bayou.objectstore.backends.plain_http import server_time  # noqa: PLC0415  (urllib: rarely needed)
 
         return server_time(self._address, timeout)
+
+    def parts(self) -> PartTransport | None:
+        """Return the resumable uploads of this store, opened at the first call."""
+        with self._lock:
+            if not self._parts_opened:
+                self._parts, self._parts_opened = self._open_parts(), True
+            return self._parts
 
     def get(
         self,

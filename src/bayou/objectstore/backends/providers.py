@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from bayou.objectstore.backends import credentials
 from bayou.objectstore.backends.obstore import RemoteTransport
 from bayou.objectstore.backends.obstore_errors import NOWHERE
-from bayou.objectstore.transport import ObjectMeta, Transport
+from bayou.objectstore.transport import ObjectMeta, PartTransport, Transport
 from bayou.objectstore.url import StoreUrl, is_clear_text
 
 if TYPE_CHECKING:
@@ -63,10 +63,18 @@ def s3_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
 
         return strict_listing.s3(url.bucket, transport_url, config, provider)(prefix, after, timeout)
 
+    renewal = credentials.aws_renewal(options.get("profile"))
+
+    def parts() -> PartTransport | None:
+        from bayou.objectstore.backends.boto_parts import s3_parts  # noqa: PLC0415  (boto3: only for a large file)
+
+        return s3_parts(url.bucket, config, endpoint, provider, renewal)
+
     return RemoteTransport(
         transport_url,
         connect,
-        renewal=credentials.aws_renewal(options.get("profile")),
+        renewal=renewal,
+        parts=parts,
         list_raw=list_raw,
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
@@ -113,9 +121,15 @@ def gs_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
 
         return strict_listing.gcs(url.bucket, transport_url, options)(prefix, after, timeout)
 
+    def parts() -> PartTransport | None:
+        from bayou.objectstore.backends.boto_parts import google_parts  # noqa: PLC0415
+
+        return google_parts(url.bucket, options, credentials.GCS_RENEWAL)
+
     return RemoteTransport(
         transport_url,
         connect,
+        parts=parts,
         renewal=credentials.GCS_RENEWAL,
         list_raw=list_raw,
         address=endpoint or "https://storage.googleapis.com",
