@@ -100,6 +100,11 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_path ON journal (place, path, id);
 CREATE INDEX journal_open ON journal (place, owner) WHERE state = 'open';
+CREATE TABLE forgotten (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
 CREATE TABLE intent (
     place INTEGER NOT NULL,
     path TEXT NOT NULL,
@@ -138,7 +143,7 @@ CREATE TABLE pending (
     rows TEXT NOT NULL
 );
 """
-_VERSION = 3
+_VERSION = 4
 
 IN_RANGE = "path >= ? AND path < ?"
 """A condition on paths whose parameters are `KeyRange.bounds`; SQLite compares text by its UTF-8 bytes, as they do."""

@@ -234,6 +234,10 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
     )
     if mine != theirs and ahead:
         return
+    if mine != theirs:
+        from bayou.sync.plan.forgotten import learn_forgotten  # noqa: PLC0415  (most syncs end equal)
+
+        learn_forgotten(context, seen.head)
     from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
 
     # Paths that were absent under the old policy may still have to be pulled (F015).
@@ -250,3 +254,5 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
             seen.etag if mine == theirs else None,
             policy,
         )
+        if mine == theirs:
+            base.clear_forgotten(db, context.remote_id)
