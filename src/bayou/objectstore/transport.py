@@ -190,6 +190,19 @@ class SupportsReadLimit(Protocol):
 
 
 @runtime_checkable
+class SupportsUnquotedMatch(Protocol):
+    """Optional: a transport to a server that may want ETags without their quotes in conditions, as Ceph before 20 does.
+
+    `unquoted` is None where the form is known to be right; False: with quotes, which is not proved yet; True: without.
+    """
+
+    unquoted: bool | None
+
+    def with_unquoted(self) -> Transport:
+        """Return a transport to the same server that sends ETags without quotes; this one stays as it is."""
+
+
+@runtime_checkable
 class SupportsLevel(Protocol):
     """Optional: a transport that can list one directory without the contents of its subdirectories."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bayou.core import paths
 from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
@@ -187,7 +188,10 @@ def report_scan(report: SyncReport, observation: Observation) -> None:
     report.failed = list(observation.failed)
     if observation.foreign:
         names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
-        report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
+        report.warn(
+            f"{len(observation.foreign)} names in the tree are not payload and stay here: {names} "
+            f"(payload lies below {', '.join(sorted(paths.PAYLOAD_ROOTS))})"
+        )
 
 
 def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
