@@ -25,6 +25,7 @@ from bayou.core.errors import (
     BadAnswer,
     BayouError,
     DeadlinePassed,
+    NoSuchBucket,
     NotFound,
     PathRefused,
     PreconditionFailed,
@@ -36,7 +37,9 @@ from bayou.core.errors import (
     UsageError,
 )
 from bayou.core.progress import NoProgress, Progress
-from bayou.objectstore.probe import probe
+from bayou.objectstore import keys
+from bayou.objectstore.probe import learn_etag_form, probe
+from bayou.objectstore.store import Store
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
 from bayou.state.database import remote_url
@@ -207,11 +210,11 @@ def setup(
 
 
 def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
-    assert datastore.url is not None
     repo, old = request.repo, request.repo.config.datastore
+    store = replace(repo, config=replace(repo.config, datastore=datastore)).store()
+    datastore = _proved(store.within(request.deadline), datastore)
     renewed = replace(repo, config=replace(repo.config, datastore=datastore))
-    store = renewed.store()
-    probe(store.within(request.deadline))
+    assert datastore.url is not None
     moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(datastore.url, datastore.namespace)
     if moving and old.url is not None and not request.skip_migration:
         hydrate(repo, None, timeout=request.deadline.remaining())
@@ -277,6 +280,22 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         warnings=report.warnings,
         unfinished=unfinished,
     )
+
+
+def _proved(store: Store, datastore: DatastoreConfig) -> DatastoreConfig:
+    """Prove that the store can do what Bayou needs; return its configuration, with what was learned of its server.
+
+    A head is proof enough: the client that made it has probed the store.
+    """
+    try:
+        store.head(keys.HEAD)
+    except (NotFound, NoSuchBucket):  # a directory that does not exist yet is created by the probe
+        probe(store)
+    else:
+        learn_etag_form(store)
+    if store.unquoted_etags is not True:
+        return datastore
+    return replace(datastore, options={**datastore.options, "unquoted_etags": "true"})
 
 
 def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:

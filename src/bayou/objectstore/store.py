@@ -18,7 +18,7 @@ from bayou.core.deadline import Deadline, stop_event
 from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.core.iterators import batched
 from bayou.objectstore import multipart
-from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.keys import Key, KeyScope, content_type
 from bayou.objectstore.link import Link
 from bayou.objectstore.listing import Listing, with_key
 from bayou.objectstore.retry import RetryingClient, RetryPolicy
@@ -27,6 +27,7 @@ from bayou.objectstore.transport import (
     Condition,
     Fetched,
     Level,
+    Match,
     ObjectMeta,
     Requests,
     Stored,
@@ -34,6 +35,7 @@ from bayou.objectstore.transport import (
     SupportsRead,
     SupportsReadLimit,
     SupportsServerTime,
+    SupportsUnquotedMatch,
     Transport,
     UnfinishedUpload,
 )
@@ -95,6 +97,17 @@ class Store:
     def requests(self) -> Requests:
         """The requests that this store and all its views have sent so far, retries included."""
         return self._client.counter.read()
+
+    @property
+    def contacted(self) -> bool:
+        """Whether the store has ever answered."""
+        return self._client.contacted.is_set()
+
+    @property
+    def unquoted_etags(self) -> bool | None:
+        """Whether conditions send ETags without their quotes; None where no server of this kind wants that."""
+        transport = self._transport
+        return transport.unquoted if isinstance(transport, SupportsUnquotedMatch) else None
 
     def add_requests(self, sent: Requests) -> None:
         """Add the requests that another process sent to this store on behalf of this one (V17)."""
@@ -235,11 +248,13 @@ class Store:
         """Write an object whole, and return the fingerprint that the store gave it (V2).
 
         With a condition, the data must differ from what any other client writes to this key (let it carry an id): after
-        a lost response the retry fails, and if the store then holds exactly these bytes, this call wrote them.
+        a lost response the retry fails, and if the store then holds exactly these bytes, this call wrote them. Without
+        `attributes` the object gets the content type that its name tells.
         """
         full = self._scope.full(key)
         deadline = self._client.call_deadline(len(memoryview(data)))
         ambiguous = False
+        attributes = attributes or {"Content-Type": content_type(key)}
 
         def attempt(timeout: float) -> Stored:
             nonlocal ambiguous
@@ -251,12 +266,49 @@ class Store:
 
         try:
             stored = self._client.send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            self._prove_form(condition)
             return replace(stored, repeated=True) if ambiguous else stored
         except (AlreadyExists, PreconditionFailed):
             own = self._own_write(key, data, deadline) if ambiguous else None
-            if own is None:
+            if own is None and not self._changes_form(key, condition, deadline):
                 raise
-            return own
+            return own or self.within(deadline).put(key, data, condition=condition, attributes=attributes)
+
+    def _prove_form(self, condition: Condition | None) -> None:
+        """Note that this server accepts ETags as they are sent."""
+        transport = self._transport
+        if (
+            isinstance(condition, Match)
+            and isinstance(transport, SupportsUnquotedMatch)
+            and transport.unquoted is False
+        ):
+            transport.unquoted = None
+
+    def _changes_form(self, key: Key, condition: Condition | None, deadline: Deadline) -> bool:
+        """After a refused swap, find out whether this server wants ETags without quotes; from then on, send them so.
+
+        It does if the object still has the very ETag that the condition named, and if the store proves, on a key of its
+        own, that it honours the other form: a server that ignored it would let two writers win.
+        """
+        transport = self._transport
+        if not (
+            isinstance(condition, Match)
+            and isinstance(transport, SupportsUnquotedMatch)
+            and transport.unquoted is False
+        ):
+            return False
+        from bayou.objectstore.probe import honours_swaps  # noqa: PLC0415  (only for servers that refuse a swap)
+
+        within = self.within(deadline)
+        try:
+            if within.head(key).etag != condition.etag:
+                return False
+        except NotFound:
+            return False
+        if not honours_swaps(Store(transport.with_unquoted(), self._scope, client=within._client)):
+            return False
+        transport.unquoted = True
+        return True
 
     def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
         """Return the fingerprint of an object that holds exactly these bytes, or None if it holds others."""
@@ -301,7 +353,14 @@ class Store:
 
         def send(chunks: Iterator[bytes], part: int, parallel: int, timeout: float) -> Stored:
             return run_interruptible(
-                lambda: transport.put_chunks(full, chunks, part_size=part, parallel=parallel, timeout=timeout)
+                lambda: transport.put_chunks(
+                    full,
+                    chunks,
+                    part_size=part,
+                    parallel=parallel,
+                    attributes={"Content-Type": content_type(key)},
+                    timeout=timeout,
+                )
             )
 
         return uploads.upload_at_once(self._client, send, key, source, size, sha256, moved)

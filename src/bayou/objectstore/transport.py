@@ -190,6 +190,19 @@ class SupportsReadLimit(Protocol):
 
 
 @runtime_checkable
+class SupportsUnquotedMatch(Protocol):
+    """Optional: a transport to a server that may want ETags without their quotes in conditions, as Ceph before 20 does.
+
+    `unquoted` is None where the form is known to be right; False: with quotes, which is not proved yet; True: without.
+    """
+
+    unquoted: bool | None
+
+    def with_unquoted(self) -> Transport:
+        """Return a transport to the same server that sends ETags without quotes; this one stays as it is."""
+
+
+@runtime_checkable
 class SupportsLevel(Protocol):
     """Optional: a transport that can list one directory without the contents of its subdirectories."""
 
@@ -222,7 +235,10 @@ class PartTransport(Protocol):
         """
 
     def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> Stored:
-        """Make the object from its parts, in their order; `UploadGone` if the upload or one of its parts is gone."""
+        """Make the object from its parts, in their order; `UploadGone` if the upload or one of its parts is gone.
+
+        A store that names no ETag in its answer leaves it None; the caller then proves that the object is there.
+        """
 
     def abort(self, key: str, upload: str, *, timeout: float) -> None:
         """Drop an upload and its parts; it is no error if the upload is gone."""

@@ -164,6 +164,11 @@ class PartUploader:
             if meta.size != size:
                 raise multipart.wrong_size(self._key, size, meta.size) from None
             return Stored(meta.etag, meta.version, repeated=True)
+        if stored.etag is None:
+            meta = self._store.head(self._key)
+            if meta.size != size:
+                raise multipart.wrong_size(self._key, size, meta.size)
+            stored = Stored(None, stored.version)  # V2: an ETag of the HEAD is no ETag of this write
         return replace(stored, repeated=attempts > 1)
 
     def abort(self, upload: str) -> None:

@@ -100,6 +100,11 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_path ON journal (place, path, id);
 CREATE INDEX journal_open ON journal (place, owner) WHERE state = 'open';
+CREATE TABLE forgotten (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
 CREATE TABLE intent (
     place INTEGER NOT NULL,
     path TEXT NOT NULL,

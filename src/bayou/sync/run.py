@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bayou.core import paths
 from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
@@ -187,7 +188,10 @@ def report_scan(report: SyncReport, observation: Observation) -> None:
     report.failed = list(observation.failed)
     if observation.foreign:
         names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
-        report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
+        report.warn(
+            f"{len(observation.foreign)} names in the tree are not payload and stay here: {names} "
+            f"(payload lies below {', '.join(sorted(paths.PAYLOAD_ROOTS))})"
+        )
 
 
 def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
@@ -234,6 +238,10 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
     )
     if mine != theirs and ahead:
         return
+    if mine != theirs:
+        from bayou.sync.plan.forgotten import learn_forgotten  # noqa: PLC0415  (most syncs end equal)
+
+        learn_forgotten(context, seen.head)
     from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
 
     # Paths that were absent under the old policy may still have to be pulled (F015).
@@ -250,3 +258,5 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
             seen.etag if mine == theirs else None,
             policy,
         )
+        if mine == theirs:
+            base.clear_forgotten(db, context.remote_id)

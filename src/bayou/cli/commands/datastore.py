@@ -15,6 +15,7 @@ from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core.deadline import Deadline
 from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
+from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
     from bayou.sync.report import Mode, Resolution
@@ -108,7 +109,12 @@ def status(common: Common, packs: bool, timeout: float | None) -> int:
     show_default=True,
     help="Who gets a path that both sides changed; keep: the store, and a copy of yours stays.",
 )
-@click.option("--adopt", is_flag=True, help="Also push files that were not written through Bayou.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help=f"Also push files that were not written through Bayou. They must lie in a payload root of the tree "
+    f"({', '.join(sorted(PAYLOAD_ROOTS))}), such as files/; whatever else lies in the tree stays here.",
+)
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
 @engine_option
 @_timeout

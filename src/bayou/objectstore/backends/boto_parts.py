@@ -21,6 +21,7 @@ from bayou.core.clock import to_ms
 from bayou.core.errors import BadAnswer, BayouError, CannotConnect, NotFound, TimedOut, Unavailable, UploadGone
 from bayou.objectstore.backends import credentials
 from bayou.objectstore.backends.obstore_errors import Renewal, Request, from_status
+from bayou.objectstore.keys import content_type
 from bayou.objectstore.transport import Stored, UnfinishedUpload
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class BotoParts:
         return 5 * _MIB
 
     def begin(self, key: str, *, timeout: float) -> str:
-        return str(self._call("create_multipart_upload", "POST", key, timeout, self._begin)["UploadId"])
+        arguments = {"ContentType": content_type(key), **self._begin}
+        return str(self._call("create_multipart_upload", "POST", key, timeout, arguments)["UploadId"])
 
     def put_part(self, key: str, upload: str, number: int, data: Buffer, *, timeout: float) -> str:
         body = _Body(bytes(data), time.monotonic() + timeout)
@@ -73,12 +75,10 @@ class BotoParts:
         arguments = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **self._extra}
         answer = self._call("complete_multipart_upload", "POST", key, timeout, arguments)
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        etag = answer.get("ETag")
-        if not etag:
-            raise BadAnswer(f"the answer to the upload of {key} on {self._target} has no ETag", hint="check the store")
-        return Stored(
-            etag if etag.endswith('"') else f'"{etag}"', answer.get("VersionId") or headers.get("x-goog-generation")
-        )
+        etag = answer.get("ETag") or None  # some servers send none, some without its quotes
+        if etag is not None and not etag.endswith('"'):
+            etag = f'"{etag}"'
+        return Stored(etag, answer.get("VersionId") or headers.get("x-goog-generation"))
 
     def abort(self, key: str, upload: str, *, timeout: float) -> None:
         try:
