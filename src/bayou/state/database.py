@@ -49,6 +49,7 @@ CREATE TABLE place (
     etag TEXT,
     policy TEXT NOT NULL DEFAULT '',
     rebuilt TEXT,
+    seen INTEGER,
     UNIQUE (url, namespace)
 );
 CREATE TABLE overlay (
@@ -138,7 +139,9 @@ CREATE TABLE pending (
     rows TEXT NOT NULL
 );
 """
-_VERSION = 3
+_VERSION = 4
+_UPGRADES = {3: "ALTER TABLE place ADD COLUMN seen INTEGER"}
+"""The statement that brings a database of an earlier version to the next one."""
 
 IN_RANGE = "path >= ? AND path < ?"
 """A condition on paths whose parameters are `KeyRange.bounds`; SQLite compares text by its UTF-8 bytes, as they do."""
@@ -252,7 +255,11 @@ class Database:
             numbers = f"PRAGMA application_id = {int.from_bytes(os.urandom(3))}; PRAGMA user_version = {_VERSION};"
             owners = [f"INSERT INTO owner VALUES ('{owner}');" for owner in owner_ids(self.path.with_name(OWNER))[:1]]
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {''.join(owners)} {numbers} COMMIT;")
-        elif version != _VERSION:
+        while version in _UPGRADES:
+            upgrade = f"{_UPGRADES[version]}; PRAGMA user_version = {version + 1};"
+            connection.executescript(f"BEGIN IMMEDIATE; {upgrade} COMMIT;")
+            version += 1
+        if version not in (0, _VERSION):
             raise StateError(
                 f"{self.path.name} was written by another version of Bayou (format {version})",
                 hint="use that version, or remove .bayou/state: the next sync finds out anew what is here",
