@@ -224,8 +224,8 @@ def test_f100_a_push_that_fails_as_a_whole_is_named_as_what_failed(ann: Person, 
 
     ran = ann.run("model", "run", "m", "execute", "--json")
 
-    assert ran.code == 1
-    assert ran.document["status"] == "succeeded"
+    assert (ran.code, ran.error["code"]) == (5, "not_pushed")
+    assert (ran.document["status"], ran.document["pushed"]) == ("succeeded", False)
     assert ran.error["message"].startswith("what was written here could not be pushed: ")
 
 

@@ -240,6 +240,14 @@ def parse_duration(text: str) -> float | None:
     return float(found[1]) * _UNITS[found[2]] if found else None
 
 
+def age(seconds: float) -> str:
+    """Return how long ago something was: `40 s`, `12 min`, `2 h`, `3 d`."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def moment(text: str) -> str:
     """Return a time, given as `clock.format_ms` writes it, in the zone of this machine, to the second.
 

@@ -76,6 +76,7 @@
     │   ├── LeaseTimeout            another holder kept the lease until the timeout (exit 75)
     │   ├── LeaseLost               another holder took the lease: stop before the next write
     │   └── LeaseCorrupt            the object is not a lease
+    ├── NotPushed                   the work is done and saved here, and the store does not have it yet (exit 5)
     ├── SparkError                  Spark is not available, or a job failed
     │   ├── JavaMissing             there is no Java
     │   ├── JavaTooOld              Spark does not run on this version of Java
@@ -461,6 +462,34 @@ class LeaseCorrupt(LeaseError):
     code = "lease_corrupt"
 
 
+class NotPushed(BayouError):
+    """What a session wrote, or was given, is durable on this machine; the next write or sync pushes it (V22).
+
+    `cause` is why the store does not have it. A program that repeats the work does it twice.
+    """
+
+    code = "not_pushed"
+    exit_code = 5
+
+    def __init__(self, message: str, cause: BayouError, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+
+    @staticmethod
+    def of(cause: BayouError) -> BayouError:
+        """Return the error for work that is done and journaled, and whose push failed for this cause.
+
+        A store that cannot be had now is `NotPushed`; any other cause stays what it is, with a message that says so.
+        """
+        if isinstance(cause, NotPushed):
+            return cause
+        message = f"what was written here could not be pushed: {cause.message}"
+        if isinstance(cause, OUTAGES):
+            return NotPushed(message, cause, hint=f"{_KEPT}; {cause.hint}" if cause.hint else _KEPT)
+        cause.message, cause.hint = message, cause.hint or _KEPT
+        return cause
+
+
 class SparkError(BayouError):
     """A failure of Spark. No work is lost: all jobs on Spark can be repeated."""
 
@@ -515,3 +544,14 @@ class DeadlinePassed(BayouError):
 class Cancelled(BayouError):
     code = "cancelled"
     exit_code = 130
+
+
+OUTAGES = (StoreError, LeaseError, DeadlinePassed, AlreadySyncing)
+"""Why a store cannot be had now: unreachable, refusing, busy, or another process has the lease."""
+
+_KEPT = "it is saved here, so do not repeat it: the next write or `bayou datastore sync` pushes it"
+
+
+def error_codes(base: type[BayouError]) -> frozenset[str]:
+    """Return the codes of a class of errors and of all its subclasses."""
+    return frozenset({base.code}.union(*map(error_codes, base.__subclasses__())))

@@ -273,6 +273,9 @@ class Requests(Struct, frozen=True):
     def total(self) -> int:
         return self.get + self.put + self.head + self.list + self.delete
 
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(*(getattr(self, name) + getattr(other, name) for name in Requests.__struct_fields__))
+
     def __sub__(self, earlier: Requests) -> Requests:
         return Requests(*(getattr(self, name) - getattr(earlier, name) for name in Requests.__struct_fields__))
 

@@ -121,8 +121,24 @@ class Repo:
             return self._records
 
     def push(self) -> SyncReport:
-        """Push every journaled change; the report's `pushed.files` counts the files."""
-        return self.sync.push_changed()
+        """Push every journaled change; the report's `pushed.files` counts the files.
+
+        Inputs that commands have left here become versions first (`data put` while the store was unreachable).
+        """
+        earlier = self._use_inputs()
+        report = self.sync.push_changed()
+        if earlier is not None:
+            report.include(earlier)
+        return report
+
+    def _use_inputs(self) -> SyncReport | None:
+        from bayou.state.freshness import pending_inputs  # noqa: PLC0415
+
+        if self.repo.offline or not pending_inputs(self.repo):
+            return None
+        from bayou.session.inputs import empty_spool  # noqa: PLC0415
+
+        return empty_spool(self.repo, self._connection)
 
     def pull(self, *models: ModelRef | str) -> SyncReport:
         """Pull what changed in the store, of some models or of all; the report's `pulled.files` counts the files."""
@@ -172,15 +188,18 @@ class Repo:
         *,
         timeout: float | None = None,
         on_wait: Callable[[str], None] | None = None,
+        alone: bool = False,
     ) -> Iterator[ModelSession]:
         """Hold a model's lease, pull what belongs to it, run the block, push once, also if the block raises.
 
-        `LeaseTimeout` if another holder keeps the lease. `on_wait` is called with a sentence that names the holder.
+        `LeaseTimeout` if another holder keeps the lease, a `StoreError` if the store cannot be reached; a block that
+        may work `alone` runs all the same. `NotPushed`, after the block, says that its work is saved here and that the
+        store does not have it yet. `on_wait` is called with a sentence that names the holder.
         """
         from bayou.session.data import Data, ModelData  # noqa: PLC0415
 
         (ref,) = self._resolved([model])
-        with self.write_session([ref], timeout=timeout, on_wait=on_wait) as session:
+        with self.write_session([ref], timeout=timeout, on_wait=on_wait, alone=alone) as session:
             yield ModelSession(session, ref, ModelData(Data(session.records.data, self.models.resolve), ref))
 
     def write_session(
@@ -191,6 +210,7 @@ class Repo:
         timeout: float | None = None,
         progress: Progress | None = None,
         on_wait: Callable[[str], None] | None = None,
+        alone: bool = False,
     ) -> AbstractContextManager[Session]:
         """Return the block of a write session of several models, or of the store (`bayou.session.write_session`)."""
         return write_session(
@@ -201,6 +221,7 @@ class Repo:
             progress=progress,
             on_wait=on_wait,
             connection=self._connection,
+            alone=alone,
         )
 
     def close(self) -> None:

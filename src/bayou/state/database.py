@@ -49,6 +49,7 @@ CREATE TABLE place (
     etag TEXT,
     policy TEXT NOT NULL DEFAULT '',
     rebuilt TEXT,
+    seen INTEGER,
     UNIQUE (url, namespace)
 );
 CREATE TABLE overlay (

@@ -19,6 +19,7 @@ from bayou.index.key_range import EVERYTHING
 from bayou.objectstore.spec import StoreSpec
 from bayou.state import base, journal
 from bayou.state.base import BaseLost
+from bayou.state.freshness import record_seen
 from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
@@ -174,7 +175,10 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
     remote_state = context.base.remote
     seen = context.take_head()
     try:
-        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
+        found = remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
+        if not context.options.dry_run:
+            record_seen(context.database, context.remote_id)
+        return found
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:

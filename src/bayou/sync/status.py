@@ -9,6 +9,8 @@ import time
 from contextlib import closing
 from itertools import islice
 
+from msgspec.structs import replace
+
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, BayouError, HeadLost, NodeDamaged, NodeMissing, NotFound
 from bayou.index.head import iter_log, read_head
@@ -20,7 +22,8 @@ from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
 from bayou.state.base import RemoteState, SyncBase, repo_remote_url
 from bayou.state.connection import Connection, connected
-from bayou.state.database import Database, remote_url
+from bayou.state.database import Database, remote_of, remote_url
+from bayou.state.freshness import count_untracked, freshness, record_seen
 from bayou.state.journal import Journal
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import IndexStatus, PackStatus, Status
@@ -39,15 +42,20 @@ def status(
     `packs`: count packs however many entries base has; they are counted in base, without a request.
     """
     config = repo.config.datastore
-    if config.url is None:
-        return Status(
-            str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
-            config.hydrate, str(repo.tree_root),
-        )  # fmt: skip
     with connected(repo, connection) as opened:
-        if repo.offline:
-            return _offline(repo, opened.database, packs=packs)
-        return _online(repo, opened, timeout, packs=packs)
+        if config.url is None:
+            return Status(
+                str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
+                config.hydrate, str(repo.tree_root), waiting=freshness(opened).waiting,
+            )  # fmt: skip
+        found = (
+            _offline(repo, opened.database, packs=packs)
+            if repo.offline
+            else _online(repo, opened, timeout, packs=packs)
+        )
+        fresh, database = freshness(opened), opened.database
+        untracked = count_untracked(database, remote_of(database, repo))
+        return replace(found, seen_ms=fresh.seen_ms, age_s=fresh.age_s, waiting=fresh.waiting, untracked=untracked)
 
 
 def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs: bool) -> Status:
@@ -59,6 +67,7 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
     known = base.remote
     try:
         seen = read_head(store)
+        record_seen(connection.database, remote_of(connection.database, repo))
         if seen is not None:
             root, etag = seen.head.root, seen.etag
             index = IndexStatus(

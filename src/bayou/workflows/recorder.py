@@ -186,8 +186,6 @@ class Recorder:
         try:
             self.pushed(change, self._records.sync.push_changed())
         except BayouError as error:
-            error.message = f"what was written here could not be pushed: {error.message}"
-            error.hint = error.hint or "it is kept here: `bayou datastore sync --push` pushes it"
             self.push_failed(error)
 
 

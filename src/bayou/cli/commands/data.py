@@ -17,7 +17,7 @@ from bayou.cli.commands.data_sql import sql
 from bayou.cli.content import as_json, open_input, write_file, write_stdout
 from bayou.cli.options import Common, Group, confirm, limit_rate_option, yes_option
 from bayou.cli.render import data as render_data
-from bayou.cli.session import reading, with_remarks, write
+from bayou.cli.session import reading, with_remarks, write, write_input
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -69,6 +69,7 @@ def put(
     repo = common.open_repo()
     from bayou.data.content import type_by_name  # noqa: PLC0415
     from bayou.data.metadata import NewVersion, Options  # noqa: PLC0415
+    from bayou.data.spool import receive  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
@@ -78,13 +79,13 @@ def put(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
     with open_input(file) as opened:
-        return write(
-            common,
-            repo,
-            lambda session: session.records.data.save(owner, name, opened, **options),
-            lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
-            models=[owner],
-        )
+        spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
+    return write_input(
+        common,
+        repo,
+        spooled,
+        lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
+    )
 
 
 @data.command(writes=True)
@@ -100,18 +101,21 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     """
     repo = common.open_repo()
     from bayou.data.layout import check_item  # noqa: PLC0415
+    from bayou.data.metadata import Options  # noqa: PLC0415
+    from bayou.data.spool import receive  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
     with open_input(file) as opened:
-        return write(
-            common,
-            repo,
-            lambda session: session.records.data.append(owner, name, opened),
-            lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
-            models=[owner],
-        )
+        spooled = receive(repo, "append", owner, name, opened, Options())  # V22: before anything is sent
+    return write_input(
+        common,
+        repo,
+        spooled,
+        lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
+        lambda kept: (render_data.kept_json(kept), render_data.kept_text(kept)),
+    )
 
 
 @data.command()

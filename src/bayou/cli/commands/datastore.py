@@ -18,7 +18,10 @@ from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
 from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
-    from bayou.sync.report import Mode, Resolution
+    from bayou.core.progress import Progress
+    from bayou.repo import Repo
+    from bayou.state.connection import Connection
+    from bayou.sync.report import Mode, Resolution, SyncReport
 
 _FAILED, _CONFLICTS = 1, 3
 
@@ -145,7 +148,10 @@ def sync(
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
+        earlier = _use_inputs(repo, connection, progress) if not (pull or dry_run) else None
         report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+    if earlier is not None:
+        report.include(earlier)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
@@ -154,6 +160,17 @@ def sync(
         render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
     )
     return report.exit_code
+
+
+def _use_inputs(repo: Repo, connection: Connection, progress: Progress) -> SyncReport | None:
+    """Use the inputs that earlier commands left (V22) before a sync; None if there are none, as nearly always."""
+    from bayou.state.freshness import pending_inputs  # noqa: PLC0415
+
+    if repo.offline or not pending_inputs(repo):
+        return None
+    from bayou.session.inputs import empty_spool  # noqa: PLC0415
+
+    return empty_spool(repo, connection, progress=progress)
 
 
 @datastore.command(writes=True)

@@ -16,7 +16,7 @@ from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.render import model as render_model
 from bayou.cli.session import Rendered, reading, with_remarks, write
-from bayou.core.errors import TypeNotFound
+from bayou.core.errors import NotPushed, TypeNotFound
 
 if TYPE_CHECKING:
     from bayou.data.outputs import Output
@@ -164,13 +164,20 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
         outputs.append(output)
         return render_model.ran_json(output), list(render_model.ran_text(output))
 
-    code = write(
-        common,
-        repo,
-        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
-        rendered,
-        models=[definition.ref],
-    )
+    try:
+        code = write(
+            common,
+            repo,
+            lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
+            rendered,
+            models=[definition.ref],
+            refusal="no method was run; with --offline it runs here, and the next sync pushes its results",
+        )
+    except NotPushed as error:
+        if outputs[0].status == SUCCEEDED:
+            raise
+        common.output.notify(f"warning: {error.message}")  # the method's failure comes first
+        return _FAILED
     return _FAILED if outputs[0].status != SUCCEEDED else code
 
 

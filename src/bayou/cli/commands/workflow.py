@@ -14,10 +14,20 @@ import click
 
 from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
-from bayou.cli.output import Line
+from bayou.cli.output import Document, Line, warn
 from bayou.cli.render import workflow as render_workflow
-from bayou.cli.session import Rendered, exit_code, reading, sync_remarks, with_remarks, write
+from bayou.cli.session import (
+    Rendered,
+    exit_code,
+    push_state,
+    reading,
+    sync_remarks,
+    waiting_remarks,
+    with_remarks,
+    write,
+)
 from bayou.core.clock import format_ms
+from bayou.core.errors import OUTAGES, NotPushed
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from bayou.workflows.run import WorkflowRun
 
 _FAILED = 1
+_NOT_RUN = "no method was run; with --offline they run here, and the next sync pushes their results"
 
 _START = "NAME"
 """The internal name of the command that runs a workflow; no user types it."""
@@ -208,10 +219,17 @@ def resume(common: Common, run_id: str, abandoned: bool) -> int:
     from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
     connection = common.connect(repo)
-    owner = run_owner(repo, run_id, connection)
-    # A session of its own claims the run, so that every clone sees that the run goes on.
-    with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
-        workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
+    try:
+        owner = run_owner(repo, run_id, connection)
+        # A session of its own claims the run, so that every clone sees that the run goes on.
+        with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
+            workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
+    except NotPushed as error:
+        error.cause.hint = f"no step was run; once the store is back, `bayou workflow resume {run_id} --abandoned`"
+        raise error.cause from None
+    except OUTAGES as error:
+        error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
+        raise
     return _execute(common, repo, workflow_run)
 
 
@@ -289,20 +307,32 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
 
     try:
         outcome = workflow_run.run(sessions, on_step=on_step, connection=connection)
+    except OUTAGES as error:
+        # The first pull failed: nothing was run, and nothing recorded.
+        error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
+        raise
     except BaseException:
         partial = workflow_run.outcome
-        common.output.emit(*_rendered(partial.run, partial.duration_s, []))
+        state = push_state(common, repo, pushed=False)
+        common.output.emit(*_rendered(partial.run, partial.duration_s, [], state))
         raise
     remarks = sync_remarks(common, outcome.reports)
-    common.output.emit(*_rendered(outcome.run, outcome.duration_s, remarks))
-    if outcome.unpushed is not None:
-        raise outcome.unpushed
-    return _FAILED if outcome.run.status != "succeeded" else exit_code(outcome.reports)
+    failed = outcome.run.status != "succeeded"
+    state = push_state(common, repo, pushed=outcome.unpushed is None and not repo.offline)
+    unpushed = None if outcome.unpushed is None else NotPushed.of(outcome.unpushed)
+    if unpushed is not None:
+        remarks += waiting_remarks(state)
+        if failed:
+            remarks.append(warn(unpushed.message))
+    common.output.emit(*_rendered(outcome.run, outcome.duration_s, remarks, state))
+    if unpushed is not None and not failed:
+        raise unpushed
+    return _FAILED if failed else exit_code(outcome.reports)
 
 
-def _rendered(run: Run, duration_s: float, remarks: list[Line]) -> Rendered:
+def _rendered(run: Run, duration_s: float, remarks: list[Line], state: Document) -> Rendered:
     parts = [*render_workflow.outcome_text(run, duration_s), *remarks]
-    return with_remarks(render_workflow.outcome_json(run, duration_s), remarks), parts
+    return with_remarks({**render_workflow.outcome_json(run, duration_s), **state}, remarks), parts
 
 
 def _ago(seconds: float | None) -> str | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bayou.data.metadata import Metadata
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
+    from bayou.data.spool import SpooledInput
     from bayou.models.prune import PrunePlan
 
 _SHORT_HASH = 12
@@ -56,6 +57,16 @@ def append_text(model: str, saved: Metadata) -> Iterator[Part]:
 
 def append_json(model: str, saved: Metadata) -> Document:
     return {"model": model, "name": saved.name, "version": saved.version, "size": saved.size}
+
+
+def kept_text(kept: SpooledInput) -> Iterator[Part]:
+    yield say(f"{kept.record.model} {kept.record.name}: {size(kept.record.size)} kept here, to be appended")
+
+
+def kept_json(kept: SpooledInput) -> Document:
+    record = kept.record
+    found = {"id": kept.id, "size": record.size, "sha256": record.sha256}
+    return {"model": record.model, "name": record.name, "version": None, "size": None, "kept": found}
 
 
 def get_json(item: Item, path: str, content: object) -> Document:
