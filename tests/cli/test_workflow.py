@@ -78,9 +78,10 @@ def test_people_see_steps_as_they_go_and_a_hint_after_a_failure(made, command):
     assert ran.code == 1
     assert "one / x: running" in ran.err
     assert "one / x: failed" in ran.err
-    assert "the command ended with exit code 3: oh" in ran.out
+    assert "the log of a:\n  oh\n" in ran.out
+    assert "error: one / x failed: the command ended with exit code 3: oh" in ran.err
     assert "hint: go on from there with `bayou workflow resume 0" in ran.err
-    assert command("workflow", "run", "nightly", "-q").err.startswith("error: x failed")
+    assert command("workflow", "run", "nightly", "-q").err.startswith("error: one / x failed")
 
 
 def test_resume_goes_on_and_says_when_there_is_nothing_to_do(made, command):

@@ -22,6 +22,7 @@
     │   ├── WorkflowExists          there is a workflow of that name already
     │   ├── WorkflowNotFound        no workflow of that name or id
     │   ├── InputInvalid            the inputs do not fit the workflow
+    │   ├── IdAmbiguous             several runs or outputs have an id that begins so
     │   ├── QueryInvalid            not a CEL expression or SQL, or it names an unknown field or table
     │   ├── Offline                 the operation needs the store, and the caller chose to work offline
     │   └── NotConfirmed            a deletion was not confirmed
@@ -200,6 +201,10 @@ class WorkflowNotFound(UsageError):
 
 class InputInvalid(UsageError):
     code = "input_invalid"
+
+
+class IdAmbiguous(UsageError):
+    code = "id_ambiguous"
 
 
 class QueryInvalid(UsageError):

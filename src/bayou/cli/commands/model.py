@@ -19,9 +19,11 @@ from bayou.cli.session import Rendered, reading, with_remarks, write
 from bayou.core.errors import TypeNotFound
 
 if TYPE_CHECKING:
+    from bayou.cli.output import Part
     from bayou.data.outputs import Output
     from bayou.models.types import ModelType
     from bayou.repo import Repo
+    from bayou.session import Session
 
 _FAILED = 1
 
@@ -160,17 +162,20 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     cancel = stop_event()
     outputs: list[Output] = []
 
-    def rendered(output: Output) -> Rendered:
-        outputs.append(output)
-        return render_model.ran_json(output), list(render_model.ran_text(output))
+    def work(session: Session) -> tuple[Output, list[Part]]:
+        output = run_method(session, prepared, cancel=cancel, progress=_printer(common))
+        if output.error is None or common.json:
+            return output, []
+        from bayou.cli.logs import model_failure  # noqa: PLC0415
 
-    code = write(
-        common,
-        repo,
-        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
-        rendered,
-        models=[definition.ref],
-    )
+        return output, model_failure(session.records, output, seen=common.verbose > 0)
+
+    def rendered(found: tuple[Output, list[Part]]) -> Rendered:
+        output, failure = found
+        outputs.append(output)
+        return render_model.ran_json(output), [*render_model.ran_text(output), *failure]
+
+    code = write(common, repo, work, rendered, models=[definition.ref])
     return _FAILED if outputs[0].status != SUCCEEDED else code
 
 
@@ -189,6 +194,32 @@ def outputs(common: Common, name: str) -> None:
     common.output.emit(
         with_remarks(render_model.outputs_json(rows), remarks), [*render_model.outputs_text(rows), *remarks]
     )
+
+
+@model.command()
+@click.argument("name", metavar="MODEL")
+@click.argument("output", default="latest")
+@click.option("lines", "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.pass_obj
+def logs(common: Common, name: str, output: str, lines: int | None) -> None:
+    """Show what a method printed, and after a failure why it failed.
+
+    MODEL is its name or id. OUTPUT is the id of an output (`model outputs` lists them), the beginning of it, or latest,
+    which is the default. The log is the model's data `log`, so `datastore sync --pull` brings what others ran.
+    """
+    with reading(common) as (records, remarks):
+        from bayou.cli.logs import output_json, write_log  # noqa: PLC0415
+        from bayou.data.logs import log_of_output  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
+
+        found = records.outputs.find(resolve_model(records.repo, name, records), output)
+        if common.json:
+            common.output.emit(with_remarks(output_json(records, found, lines), remarks), ())
+            return
+        log = log_of_output(records, found)
+        if log is not None:
+            write_log(records, log, lines)
+        common.output.emit({}, [*render_model.log_end_text(found, has_log=log is not None), *remarks])
 
 
 def _type(repo: Repo, kind: str) -> ModelType | None:
