@@ -10,7 +10,7 @@
     │   ├── NameRefused             an item, tag or version cannot have that name
     │   ├── RetentionInvalid        neither a lifetime nor a number to keep
     │   ├── ModelInvalid            a definition, type or name is wrong: unknown key, bad value; names the line
-    │   ├── ModelExists             there is a model of that type and name already
+    │   ├── ModelExists             there is a model of that name already
     │   ├── ModelNotFound           no definition and no data of that name or id
     │   ├── ModelAmbiguous          several models have that name
     │   ├── TypeInvalid             a type of models cannot be loaded: its file is broken, or its name is taken

@@ -231,7 +231,7 @@ class Models:
         self._repo = connection.repo
 
     def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-        """Define a new model; `ModelExists` if there is one of that type and name."""
+        """Define a new model; `ModelExists` if a model has that name."""
         from bayou.models import create_model  # noqa: PLC0415
 
         return create_model(self._repo, kind, name, arguments)

@@ -6,7 +6,7 @@ Only `delete` and `run` send requests (F094).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,18 +37,20 @@ def model() -> None:
 @click.argument("kind", metavar="TYPE")
 @click.argument("name")
 @click.option("arguments", "--arg", type=options.assignment, multiple=True, metavar="K=V", help="An argument.")
+@click.option("--data-only", is_flag=True, help="TYPE is no misspelt type: the model has no methods, and owns data.")
 @click.pass_obj
-def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str], ...], data_only: bool) -> None:
     """Define a model.
 
-    TYPE says what it is, as network, aws/ec2/vpc or @team/report. The definition is models/TYPE/NAME.yaml; commit it.
+    TYPE is one of `model types`, whose methods the model then has, and which checks the arguments. A model that only
+    owns data may have any other, as network or aws/ec2/vpc. The definition is models/TYPE/NAME.yaml; commit it.
     """
     given = options.named_once("--arg", arguments)
     repo = common.open_repo()
     from bayou.models import create_model  # noqa: PLC0415
 
-    found = _type(repo, kind)
-    definition = create_model(repo, kind, name, _coerced(found, given))
+    found = _type(repo, kind, data_only=data_only)
+    definition = create_model(repo, kind, name, _coerced(found, given), type_of=found)
     methods = list(found.methods) if found is not None else []
     common.output.emit(render_model.created_json(definition), render_model.created_text(definition, methods))
 
@@ -222,14 +224,32 @@ def logs(common: Common, name: str, output: str, lines: int | None) -> None:
         common.output.emit({}, [*render_model.log_end_text(found, has_log=log is not None), *remarks])
 
 
-def _type(repo: Repo, kind: str) -> ModelType | None:
-    """Return a type, or None if it is not defined: a model that merely owns data needs no type."""
-    from bayou.models.types import find_type  # noqa: PLC0415
+def _type(repo: Repo, kind: str, *, data_only: bool) -> ModelType | None:
+    """Return a type, or None if it is not defined: a model that merely owns data needs no type.
+
+    `TypeNotFound` if the type is probably a defined one, misspelt, and the user has not said that it is not.
+    """
+    from bayou.models.types import find_type, load_types  # noqa: PLC0415
 
     try:
         return find_type(repo, kind)
     except TypeNotFound:
-        return None
+        meant = None if data_only else _meant(kind, load_types(repo))
+        if meant is None:
+            return None
+        raise TypeNotFound(
+            f"there is no type {kind}",
+            hint=f"did you mean {meant}? A model without methods, which owns data: --data-only",
+        ) from None
+
+
+def _meant(kind: str, types: Iterable[str]) -> str | None:
+    """Return the defined type that a user probably means: one that is almost spelt so, or has this word."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    known = list(types)
+    similar = get_close_matches(kind, known, 1, cutoff=0.85)
+    return next(iter([*similar, *(name for name in known if kind in name.split("/"))]), None)
 
 
 def _coerced(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str, object]:
