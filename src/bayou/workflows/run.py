@@ -192,5 +192,5 @@ def _check_resumable(run: Run, *, abandoned: bool) -> None:
     if run.status == RUNNING and not abandoned:
         raise NothingToResume(
             f"the run {run.run_id} goes on: {run.by or 'another user'} began it at {run.started_at}",
-            hint="if its process is gone for good, `bayou workflow resume RUN_ID --abandoned`",
+            hint=f"if its process is gone for good, `bayou workflow resume {run.run_id} --abandoned`",
         )
