@@ -19,8 +19,9 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.cli.output import Output, parse_duration
+from bayou.cli.output import Output
 from bayou.core import limits
+from bayou.core.clock import parse_duration
 from bayou.core.errors import NotConfirmed
 from bayou.core.text import visible
 

@@ -10,7 +10,7 @@
     │   ├── NameRefused             an item, tag or version cannot have that name
     │   ├── RetentionInvalid        neither a lifetime nor a number to keep
     │   ├── ModelInvalid            a definition, type or name is wrong: unknown key, bad value; names the line
-    │   ├── ModelExists             there is a model of that type and name already
+    │   ├── ModelExists             there is a model of that name already
     │   ├── ModelNotFound           no definition and no data of that name or id
     │   ├── ModelAmbiguous          several models have that name
     │   ├── TypeInvalid             a type of models cannot be loaded: its file is broken, or its name is taken
@@ -22,6 +22,7 @@
     │   ├── WorkflowExists          there is a workflow of that name already
     │   ├── WorkflowNotFound        no workflow of that name or id
     │   ├── InputInvalid            the inputs do not fit the workflow
+    │   ├── IdAmbiguous             several runs or outputs have an id that begins so
     │   ├── QueryInvalid            not a CEL expression or SQL, or it names an unknown field or table
     │   ├── Offline                 the operation needs the store, and the caller chose to work offline
     │   └── NotConfirmed            a deletion was not confirmed
@@ -202,6 +203,10 @@ class WorkflowNotFound(UsageError):
 
 class InputInvalid(UsageError):
     code = "input_invalid"
+
+
+class IdAmbiguous(UsageError):
+    code = "id_ambiguous"
 
 
 class QueryInvalid(UsageError):

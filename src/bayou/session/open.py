@@ -252,7 +252,7 @@ class Models:
         self._repo = connection.repo
 
     def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-        """Define a new model; `ModelExists` if there is one of that type and name."""
+        """Define a new model; `ModelExists` if a model has that name."""
         from bayou.models import create_model  # noqa: PLC0415
 
         return create_model(self._repo, kind, name, arguments)
@@ -321,10 +321,13 @@ class Workflows:
         return new_run(self._repo, text, inputs, tags=tags).run(self._session, connection=self._connection)
 
     def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
-        """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died."""
+        """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died.
+
+        `run_id` may be a prefix of the id that no other run has, or `latest`.
+        """
         from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
-        owner = run_owner(self._repo, run_id, self._connection)
+        owner, run_id = run_owner(self._repo, run_id, self._connection)
         with write_session(self._repo, models=[owner], connection=self._connection) as session:
             # Claimed in a session of its own: after its push, every machine sees that the run goes on.
             going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)
