@@ -67,6 +67,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "workflow delete": ("flow", "-y"),
     "workflow run search": (),
     "workflow run get": ("latest",),
+    "help": ("data",),
     "spark status": (),
     "spark warm": (),
     "spark stop": (),

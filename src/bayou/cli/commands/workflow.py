@@ -22,6 +22,8 @@ from bayou.core.clock import format_ms
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from click.shell_completion import CompletionItem
+
     from bayou.data.runs import Run, StepRecord
     from bayou.repo import Repo
     from bayou.session import Session
@@ -44,6 +46,11 @@ class RunGroup(Group):
         if not ctx.resilient_parsing and self._first(args) not in self.commands:
             args = [_START, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from bayou.cli.completion import complete  # noqa: PLC0415
+
+        return [*super().shell_complete(ctx, incomplete), *complete(ctx, "NAME", incomplete)]
 
     def _first(self, args: Sequence[str]) -> str | None:
         """Return the first word after the common options."""
