@@ -57,6 +57,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "data rename": ("evil", "x", "y"),
     "data delete": ("evil", "x", "-y"),
     "data gc": ("-y",),
+    "data undelete": ("evil", "x"),
     "data prune": ("-y",),
     "data sql": ("SELECT * FROM data",),
     "workflow create": ("new",),

@@ -30,6 +30,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "data query": {"PREDICATE": "A CEL expression that is true for what to find."},
     "data rename": {"MODEL": _MODEL, "OLD": "Its name now.", "NEW": "Its new name."},
     "data delete": {"MODEL": _MODEL, "NAME": _ITEM},
+    "data undelete": {"MODEL": _MODEL, "NAME": _ITEM},
     "data prune": {"MODEL_ID": "A model that you know is gone, by its id."},
     "data sql": {"QUERY": "A SELECT in Spark SQL."},
     "model create": {"TYPE": "What the model is; `model types` lists those with methods.", "NAME": "Its name."},
@@ -80,6 +81,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("Print it", "data get web1 report"),
         ("Get yesterday's version back: find its number, and save it", "data versions web1 report"),
         ("", "data get web1 report --version 3 -o report.csv"),
+        ("Undo a delete", "data undelete web1 report"),
     ),
     "data put": (
         ("Save a file as the next version", "data put web1 report report.csv"),
@@ -108,6 +110,10 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "data delete": (
         ("Delete one version", "data delete web1 report --version 3"),
         ("Delete all of them without being asked", "data delete web1 report -y"),
+    ),
+    "data undelete": (
+        ("Bring back the version that was deleted last", "data undelete web1 report"),
+        ("Bring back a certain one", "data undelete web1 report --version 3"),
     ),
     "data gc": (("See what has expired, and delete it", "data gc --dry-run"), ("", "data gc")),
     "data prune": (("See which data has no model any more", "data prune --dry-run"),),
