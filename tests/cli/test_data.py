@@ -405,7 +405,7 @@ def test_a_delete_is_told_exactly_as_documented(web, put, command):
     assert command("data", "delete", "web", "report", "--version", "1", "-y", "--json").document == {
         "versions_deleted": 1
     }
-    assert command("data", "delete", "web", "report", "-y").out == "deleted 2 versions of report\n"
+    assert command("data", "delete", "web", "report", "-y").out == "deleted 2 versions of report (2 B)\n"
     assert put(b"after")["version"] == 4, "a number is never used twice"
 
 

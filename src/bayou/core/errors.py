@@ -32,6 +32,7 @@
     ├── NothingToResume             the run has succeeded, or is still in progress
     ├── RecordError                 an operation on data, outputs, runs or evaluated definitions failed
     │   ├── DataNotFound            no such item, or no such version of it
+    │   ├── HistoryCollected        what was deleted is in no commit that can still be read
     │   ├── RecordNotFound          no such output, run or evaluated definition
     │   ├── NameTaken               an item has that name, or had it before a rename
     │   ├── NotStreaming            only streaming data can be appended to
@@ -247,6 +248,10 @@ class RecordError(BayouError):
 
 class DataNotFound(RecordError):
     code = "data_not_found"
+
+
+class HistoryCollected(RecordError):
+    code = "history_collected"
 
 
 class RecordNotFound(RecordError):

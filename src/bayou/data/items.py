@@ -123,6 +123,16 @@ class DataRepository:
             raise not_found(model, name, version)
         return count
 
+    def undelete(self, model: ModelRef, name: str, version: int | None = None) -> Metadata:
+        """Save the content of a deleted version, or (None) of the last that was deleted, as a new version.
+
+        `HistoryCollected` if no commit that can still be read has it; `DataNotFound` if it never existed.
+        """
+        from bayou.data.undelete import undelete  # noqa: PLC0415
+
+        check_item(model, name)
+        return undelete(self._context, model, name, version)
+
     def delete_many(self, rows: Iterable[VersionRow]) -> int:
         """Delete versions of any items together; return how many of them still existed."""
         from bayou.data.edit import delete  # noqa: PLC0415

@@ -32,6 +32,8 @@ from bayou.core.errors import OUTAGES, NotPushed, RecordNotFound
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from click.shell_completion import CompletionItem
+
     from bayou.cli.logs import StepPrinter
     from bayou.cli.output import Part
     from bayou.data.records import Records
@@ -59,6 +61,11 @@ class RunGroup(Group):
         if not ctx.resilient_parsing and self._first(args) not in self.commands:
             args = [_START, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from bayou.cli.completion import complete  # noqa: PLC0415
+
+        return [*super().shell_complete(ctx, incomplete), *complete(ctx, "NAME", incomplete)]
 
     def _first(self, args: Sequence[str]) -> str | None:
         """Return the first word after the common options."""

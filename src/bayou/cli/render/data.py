@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from bayou.cli.output import (
@@ -87,6 +88,7 @@ def get_json(item: Item, path: str, content: object) -> Document:
         "streaming": found.streaming,
         "deleted": found.deleted,
         "renamed_to": found.renamed_to,
+        **({} if found.restored_from is None else {"restored_from": found.restored_from}),
         "path": path,
         "content": content,
     }
@@ -200,12 +202,46 @@ def rename_json(old: str, renamed: Metadata) -> Document:
     return {"old": old, "new": renamed.name, "version": renamed.version}
 
 
-def delete_text(name: str, versions_deleted: int) -> Iterator[Part]:
-    yield say(f"deleted {count(versions_deleted, 'version')} of {name}")
+class DeletedVersions(Struct, frozen=True):
+    """What a delete did: how many versions, their bytes, and whether the store has them so that they can come back."""
+
+    number: int
+    bytes: int
+    can_return: bool
+
+
+def doomed_tally(rows: Sequence[VersionRow], model: str, name: str, version: int | None) -> str:
+    """Return `3 versions (12 KB) of web1 report, the latest of 2026-11-17 09:00:00`."""
+    if not rows:  # another clone may have pushed it: the session pulls first
+        return f"{'all versions' if version is None else f'version {version}'} of {model} {name}"
+    total = size(sum(row.size for row in rows))
+    if version is not None:
+        return f"version {version} of {model} {name} ({total}, of {moment(rows[0].created_at)})"
+    latest = max(rows, key=lambda row: row.version)
+    what = f"{count(len(rows), 'version')} of {model} {name} ({total})"
+    return f"{what}, the latest of {moment(latest.created_at)}"
+
+
+def delete_text(model: str, name: str, version: int | None, done: DeletedVersions) -> Iterator[Part]:
+    yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)})")
+    if done.can_return:
+        which = "" if version is None else f" --version {version}"
+        yield hint(f"until the store is collected, `bayou data undelete {model} {name}{which}` brings it back")
 
 
 def delete_json(versions_deleted: int) -> Document:
     return {"versions_deleted": versions_deleted}
+
+
+def undelete_text(model: str, saved: Metadata) -> Iterator[Part]:
+    yield say(
+        f"{model} {saved.name}: version {saved.version} has the content of version {saved.restored_from} again"
+        f" ({size(saved.size)})"
+    )
+
+
+def undelete_json(model: str, saved: Metadata) -> Document:
+    return {"model": model, "name": saved.name, "version": saved.version, "restored_from": saved.restored_from}
 
 
 def gc_text(plan: GcPlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
