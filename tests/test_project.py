@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "bayou"
-VERBS = ("setup", "demo", "test", "lint", "bench", "soak", "shell", "lock", "clean")
+VERBS = ("setup", "demo", "test", "lint", "bench", "soak", "shell", "lock", "wheels", "release", "docs", "clean")
 HEAVY = ("boto3", "botocore", "click", "pandas", "pyarrow", "pyspark", "rich")
 
 
@@ -65,7 +65,12 @@ def own_files() -> list[Path]:
 
 def test_the_lock_has_a_fitting_version_of_every_dependency(pyproject, lock):
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)", lock, re.MULTILINE))
-    wanted = [*pyproject["project"]["dependencies"], *pyproject["dependency-groups"]["dev"]]
+    extras = pyproject["project"]["optional-dependencies"]
+    wanted = [
+        *pyproject["project"]["dependencies"],
+        *(line for name in extras if name != "connect" for line in extras[name]),  # pyspark has its modules
+        *pyproject["dependency-groups"]["dev"],
+    ]
 
     unfit = [
         text

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing, StoreError
+from bayou.core.errors import BadAnswer, CredentialsMissing, PackageMissing, StoreError
 from bayou.objectstore import open_store
 from bayou.objectstore.backends import strict_listing
 from bayou.objectstore.backends.strict_listing import google_access
@@ -126,7 +126,7 @@ def test_without_google_auth_the_error_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "google.oauth2.service_account", None)
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key_file.fields | {"gcs_base_url": server.url}))
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(PackageMissing) as caught:
         list(open_store("gs://bayou/p", policy=QUICK).list())
     assert caught.value.hint == "install it with: pip install 'bayou[gcp]'"
 

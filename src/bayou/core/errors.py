@@ -86,6 +86,7 @@
     │   ├── SparkLost               the server ended during a job
     │   ├── SparkNotShared          workers on other machines cannot read a directory that the job needs
     │   └── SparkFailed             a job failed; its hint names the log with the cause
+    ├── PackageMissing              an optional package is not installed; the hint names Bayou's extra
     ├── TrustNeeded                 a clone requires permission that only this user can give on this machine (V23)
     ├── StateError                  .bayou/state cannot be read or written
     ├── ContentChanged              a file does not (any more) have its recorded hash
@@ -528,6 +529,10 @@ class SparkNotShared(SparkError):
 
 class SparkFailed(SparkError):
     code = "spark_failed"
+
+
+class PackageMissing(BayouError):
+    code = "package_missing"
 
 
 class TrustNeeded(BayouError):

@@ -11,7 +11,8 @@ files and 1.2 at 30,000; a server that has yet to start adds 8 to 16 s. So with 
   their bytes, which a cluster moves and hashes over more than one machine's network and cores.
 - `--engine point` and `--engine spark` decide by themselves; `[sync] point_limit` replaces the numbers.
 
-If Spark was chosen and cannot be used, this process does the work with a warning, unless the user asked for Spark.
+In an installation without Spark this process does everything. If Spark was chosen and cannot be used, this process does
+the work with a warning, unless the user asked for Spark.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from bayou.core.errors import SparkError, SparkUnavailable, UsageError
+from bayou.core.errors import PackageMissing, SparkError, SparkUnavailable, UsageError
 
 if TYPE_CHECKING:
     from bayou.config import Config, SparkConfig
@@ -61,7 +63,10 @@ class Choice(Struct, frozen=True):
 
 
 class Selector(Struct, frozen=True):
-    """Chooses between this process and Spark. `near` returns whether a server runs; it is called only if needed."""
+    """Chooses between this process and Spark. `near` and `installed` are called only if the choice depends on them.
+
+    `near` returns whether a server runs, `installed` whether there is a Spark to start.
+    """
 
     requested: Request = "auto"
     cluster: bool = False
@@ -70,6 +75,7 @@ class Selector(Struct, frozen=True):
     near: Callable[[], bool] = lambda: False
     limited: bool = False
     """Whether the user limits the rate: the limit holds for this process, so the work stays here."""
+    installed: Callable[[], bool] = lambda: True
 
     @classmethod
     def of(cls, config: Config, requested: Request) -> Selector:
@@ -81,7 +87,9 @@ class Selector(Struct, frozen=True):
                 hint="leave out --engine spark, or --limit-rate (also [sync] limit_rate and BAYOU_SYNC_LIMIT_RATE)",
             )
         cores = os.cpu_count() or 1
-        return cls(requested, cluster, config.sync.point_limit, cores, lambda: is_near(config.spark), limited)
+        return cls(
+            requested, cluster, config.sync.point_limit, cores, lambda: is_near(config.spark), limited, is_installed
+        )
 
     @property
     def must(self) -> bool:
@@ -102,7 +110,7 @@ class Selector(Struct, frozen=True):
             return self.override
         if self.cluster:
             return CLUSTER_FILES
-        if self.cores < 2:
+        if self.cores < 2 or not self.installed():
             return None
         return LARGE_COLD
 
@@ -122,6 +130,8 @@ class Selector(Struct, frozen=True):
             return Choice(False, "this machine has one core, and no cluster is configured")
         elif files <= LARGE:  # no check for a server that is not needed
             rule, limit = "on this machine Spark pays from", LARGE
+        elif not self.installed():
+            return Choice(False, "Spark is not installed")
         else:
             near = self.near()
             limit = LARGE if near else LARGE_COLD
@@ -163,6 +173,14 @@ def spark_engine() -> SparkEngine:
     if _installed is None:
         raise SparkUnavailable("this program was put together without Spark", hint="call `bayou.engine.select.install`")
     return _installed()
+
+
+def is_installed() -> bool:
+    """Whether Spark's package seems to be installed: every sync asks, so only the name is looked up."""
+    try:
+        return find_spec("pyspark") is not None
+    except ImportError:
+        return False
 
 
 def is_near(config: SparkConfig) -> bool:
@@ -217,7 +235,7 @@ class Engines(Struct, frozen=True):
             try:
                 with spark_engine().open(self.spark, needs, deadline=self.deadline, progress=self.progress) as executor:
                     return work(executor)
-            except SparkError as error:
+            except (SparkError, PackageMissing) as error:
                 if self.selector.must:
                     raise
                 self.warn(f"{what} by this process alone, since Spark could not: {error.message}")

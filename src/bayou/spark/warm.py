@@ -14,7 +14,7 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import JavaMissing, JavaTooOld, SparkUnavailable
 from bayou.spark.server.control import START_S, SparkServer, accepts_connections
-from bayou.spark.server.identity import find_spark
+from bayou.spark.server.identity import find_spark, spark_version
 from bayou.spark.server.watch import stop_if_idle
 from bayou.spark.session import spark_session, without_secrets
 from bayou.spark.shared_fs import on_this_machine
@@ -97,7 +97,7 @@ def stop(config: SparkConfig) -> bool:
 def _remote_status(url: str) -> SparkStatus:
     address = urlsplit(without_secrets(url))
     running = accepts_connections(address.hostname or "", address.port or _DEFAULT_PORT)
-    return SparkStatus("remote", without_secrets(url), find_spark().version, running)
+    return SparkStatus("remote", without_secrets(url), spark_version(), running)
 
 
 def _exercise_server(config: SparkConfig, deadline: Deadline | None) -> None:

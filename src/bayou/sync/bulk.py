@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
-from bayou.core.errors import SparkError, UsageError
+from bayou.core.errors import PackageMissing, SparkError, UsageError
 from bayou.core.progress import Progress
 from bayou.engine import select
 from bayou.engine.handle import RemoteHandle, StoreHandle
@@ -100,7 +100,7 @@ class Bulk(Struct, frozen=True):
             ) as executor:
                 assert isinstance(executor, BulkExecutor)
                 return job(executor, recipe)
-        except SparkError as error:
+        except (SparkError, PackageMissing) as error:
             if self.must:
                 raise
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bayou.core.clock import parse_ms
-from bayou.core.errors import BadAnswer, ConfigInvalid, CredentialsMissing
+from bayou.core.errors import BadAnswer, CredentialsMissing
+from bayou.core.extras import GCP, require
 from bayou.objectstore.backends.credentials import (
     GCS_RENEWAL,
     BotoCredentials,
@@ -108,13 +109,9 @@ def _google_token(key: Mapping[str, Any], timeout: float, scope: str) -> str:
 
 def _self_signed(key: Mapping[str, Any], scope: str) -> str:
     """Return a token that google-auth signs with the key of a service account, without a request."""
-    try:
-        from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and rarely needed)
-    except ImportError:
-        raise ConfigInvalid(
-            "Bayou needs google-auth to list this bucket with a service account's key: it is empty or has unusual keys",
-            hint="install it with: pip install 'bayou[gcp]'",
-        ) from None
+    require(GCP, "a listing of this bucket with a service account's key (it is empty or has unusual keys)")
+    from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and rarely needed)
+
     complete = {"token_uri": _GOOGLE_TOKENS, **key}
     signed = Credentials.from_service_account_info(complete, scopes=[scope], always_use_jwt_access=True)
     signed.refresh(None)

@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from bayou.core.errors import SparkUnavailable
+from bayou.core.extras import SPARK
 from bayou.spark.java import Java
 
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
@@ -90,15 +91,22 @@ class SparkHome(Struct, frozen=True):
 def find_spark() -> SparkHome:
     """Return the Spark of this Python environment; `SparkUnavailable` if only a client is installed."""
     spec = find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise SparkUnavailable("pyspark is not installed here", hint="install Bayou again, with what it depends on")
-    home = SparkHome(Path(spec.submodule_search_locations[0]), version("pyspark"))
+    assert spec is not None  # `bayou.spark` cannot be imported without it
+    home = SparkHome(Path((spec.submodule_search_locations or [""])[0]), spark_version())
     if not (home.root / "jars").is_dir():
         raise SparkUnavailable(
             f"{home.root} has no Spark of its own, only its client",
-            hint="install the package pyspark, or set [spark] remote in bayou.toml",
+            hint=f"{SPARK.hint.partition(',')[0]}, or set [spark] remote in bayou.toml",
         )
     return home
+
+
+def spark_version() -> str:
+    """Return the version of Spark's Python package: the whole Spark, or only its client."""
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return version("pyspark-client")
 
 
 class Identity(Struct, frozen=True):
