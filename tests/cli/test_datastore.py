@@ -488,3 +488,13 @@ def test_a_copy_that_nobody_kept_cannot_be_shown(api, repo, command):
 
     assert (ran.code, ran.error["code"]) == (2, "usage")
     assert "`bayou datastore conflicts`" in ran.error["hint"]
+
+
+def test_a_rate_limit_reaches_the_configuration_of_the_command(api, repo, command):
+    api.answer("sync", full_report())
+    command("datastore", "sync", "--limit-rate", "2M")
+    assert api.calls[-1][1][0].config.sync.limit_rate == 2_000_000
+
+
+def test_a_rate_that_is_none_is_a_wrong_use(repo, command):
+    assert command("datastore", "sync", "--limit-rate", "soon").code == 2

@@ -269,3 +269,12 @@ def test_a_request_of_a_shorter_limit_keeps_it_and_the_time_for_its_bytes(patien
     store = Store(patient, KeyScope.of("p", None), policy=SLOW_LINK).with_request_timeout(2)
     store.put(payload("data/a"), bytes(5_000))
     assert patient.limits == pytest.approx([7], abs=0.5)
+
+
+def test_v12_a_store_that_never_answers_is_given_up_soon_although_nothing_limits_the_whole(
+    store: Store, faulty: FaultyTransport
+) -> None:
+    faulty.faults.append(Fault("put", error=lambda: TimedOut("a minute without a byte")))
+    with pytest.raises(TimedOut):
+        store.within(Deadline.after(None)).put(payload("data/a"), bytes(100_000))
+    assert len(faulty.seen) == QUICK.stalled_attempts

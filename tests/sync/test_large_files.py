@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,6 +147,26 @@ def test_an_upload_that_the_store_has_dropped_meanwhile_begins_anew(s3_team: Tea
 
     a.push()
 
+    b.pull()
+    assert b.files == a.files
+
+
+@pytest.mark.s3
+def test_v5_a_collection_aborts_uploads_that_nobody_continues_and_a_push_begins_anew(
+    s3_team: Team, s3_env: S3Endpoint
+) -> None:
+    a, b = s3_team.clone("a"), s3_team.clone("b")
+    a.write("files/small", b"so that there is a head")
+    a.push()
+    a.write("files/large", content())
+    assert children.run_to_death(PUSHER, a.repo.root)
+    assert api.collect(a.repo, dry_run=True, grace_s=3600).leftovers_deleted == 0
+    time.sleep(1.1)  # the store's times have seconds
+
+    assert api.collect(a.repo, dry_run=False, grace_s=0).leftovers_deleted == 1
+
+    assert not [key for key in s3_env.open_uploads("sync-tests") if s3_team.url.rpartition("/")[2] in key]
+    a.push()
     b.pull()
     assert b.files == a.files
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -30,7 +31,7 @@ class RetryPolicy(Struct, frozen=True):
     attempts: int = 8
     first_contact_attempts: int = 3
     stalled_attempts: int = 4
-    """Attempts of a request that gets no answer in time: each takes a minute or more."""
+    """Attempts of a request that gets no answer in time and that no deadline ends: each takes a minute or more."""
     base_s: float = 0.1
     cap_s: float = 5.0
     request_timeout_s: float = 60.0
@@ -39,16 +40,17 @@ class RetryPolicy(Struct, frozen=True):
     call_deadline_s: float = 180.0
     """Seconds for a call without a deadline that moves no content; one that does has no limit but that of a stall."""
 
-    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
+    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool, ends: bool = True) -> bool:
         """Say whether to retry a request whose attempt number `attempt` (from 1) failed.
 
         The client gives up sooner on a store that never answered: a mistyped address is likelier than a restart.
+        `ends`: a deadline bounds the attempts too.
         """
         if not error.retryable:
             return False
         if isinstance(error, CannotConnect) and not contacted:
             return attempt < min(self.attempts, self.first_contact_attempts)
-        if isinstance(error, TimedOut):
+        if isinstance(error, TimedOut) and not ends:
             return attempt < min(self.attempts, self.stalled_attempts)
         return attempt < self.attempts
 
@@ -137,7 +139,8 @@ class RetryingClient:
 
     def wait_or_raise(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
         """Wait before the next attempt; raise the error if it is final, `DeadlinePassed` if time runs out."""
-        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set()):
+        ends = math.isfinite(deadline.seconds)
+        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set(), ends=ends):
             raise error
         try:
             deadline.sleep(self.policy.backoff(attempt))
