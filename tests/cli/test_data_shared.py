@@ -83,7 +83,8 @@ def a_session(ann: Person, bob: Person) -> None:
     assert [(row["version"], row["latest"]) for row in versions] == [(1, False), (2, False), (3, True)]
     assert ann.does("data", "query", 'name == "report" && latest', "--select", "attributes.cost")["results"] == [333]
 
-    assert ann.does("data", "rename", "web", "report", "costs") == {"old": "report", "new": "costs", "version": 3}
+    renamed = {"old": "report", "new": "costs", "version": 3, "pushed": True}
+    assert ann.does("data", "rename", "web", "report", "costs") == renamed
     bob.does("datastore", "sync")
     assert bob.does("data", "get", "web", "report")["name"] == "costs"
     assert bob.names == ["costs"]

@@ -90,7 +90,7 @@ def test_a_model_is_created_run_and_looked_at(repo, does, command):
 
     ran = does("model", "run", "m", "execute")
 
-    assert set(ran) == {"output_id", "status", "data", "duration_s", "error"}
+    assert set(ran) == {"output_id", "status", "data", "duration_s", "error", "pushed"}
     assert (ran["status"], ran["error"]) == ("succeeded", None)
     assert {(made["name"], made["version"]) for made in ran["data"]} == {("log", 1), ("result", 1)}
     assert all(len(made["sha256"]) == 64 and made["size"] > 0 for made in ran["data"])

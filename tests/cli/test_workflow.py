@@ -56,7 +56,7 @@ def test_run_prints_what_each_step_came_to(made, command):
     ran = command("workflow", "run", "nightly", "--input", "word=there", "--tag", "why=test", "--json")
 
     assert ran.code == 0
-    assert set(ran.document) == {"run_id", "workflow", "status", "jobs", "duration_s"}
+    assert set(ran.document) == {"run_id", "workflow", "status", "jobs", "duration_s", "pushed"}
     (job,) = ran.document["jobs"]
     (step,) = job["steps"]
     assert (job["name"], job["status"]) == ("one", "succeeded")
@@ -208,7 +208,7 @@ def test_f030_delete_takes_the_records_of_runs_along_and_asks_first(made, comman
     assert (refused.code, refused.error["code"]) == (2, "not_confirmed")
     deleted = command("workflow", "delete", "nightly", "-y", "--json")
 
-    assert deleted.document == {"id": ID, "runs_deleted": 1}
+    assert deleted.document == {"id": ID, "runs_deleted": 1, "pushed": None}
     assert command("workflow", "run", "search", "--json").document["total"] == 0
     assert not [path for path in Clone(made).files if path.startswith("workflow")]
     assert [path for path in Clone(made).files if path.startswith("data/")], "data is its model's"

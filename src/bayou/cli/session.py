@@ -156,6 +156,10 @@ def write_input(
 
     def use(session: Session) -> Metadata:
         begun.append(session)
+        if repo.offline and kept is not None:  # earlier appends first, although the store's version is not known
+            from bayou.session.inputs import use_abandoned  # noqa: PLC0415
+
+            session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
         return session.records.data.use_input(spooled)
 
     with spooled:

@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from bayou.state.connection import Connection
 
 
-def use_abandoned(records: Records, models: Collection[ModelRef] | None, *, appends: bool = True) -> list[str]:
+def use_abandoned(
+    records: Records, models: Collection[ModelRef] | None, *, appends: bool = True, name: str | None = None
+) -> list[str]:
     """Use the inputs of these models (None: of all) whose processes are gone; return what a user must hear of.
 
-    Without `appends`, only new versions are made: an append needs the store's latest version. An input that can never
-    be used, as one for data that is not streaming any more, is kept in `.bayou/state/spool/refused`.
+    Without `appends`, only new versions are made: without the store's latest version, an append becomes a conflict if
+    another machine has appended too. With `name`, only the inputs of that item are used. An input that can never be
+    used, as one for data that is not streaming any more, is kept in `.bayou/state/spool/refused`.
     """
     remarks = []
     wanted = None if models is None else {(model.type, model.id) for model in models}
     for spooled in abandoned_inputs(records.repo):
         record = spooled.record
-        mine = wanted is None or (record.type, record.model_id) in wanted
+        mine = (wanted is None or (record.type, record.model_id) in wanted) and name in (None, record.name)
         if not mine or (record.command == "append" and not appends):
             continue
         with exclusive_change(records.context):

@@ -113,7 +113,8 @@ def write_session(
         if pending_inputs(repo):
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415  (hardly ever needed)
 
-            session.remarks = use_abandoned(records, None if store_wide else models, appends=obstacle is None)
+            synced = obstacle is None and not repo.offline
+            session.remarks = use_abandoned(records, None if store_wide else models, appends=synced)
         try:
             yield session
         except Exception as error:

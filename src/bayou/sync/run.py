@@ -172,13 +172,17 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
 
     A store without a head gets its first index if this sync may push; otherwise the client only discovers its objects.
     """
+    found = _read_remote(context, ours=ours, etag=etag)
+    if not context.options.dry_run:
+        record_seen(context.database, context.remote_id)
+    return found
+
+
+def _read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
     remote_state = context.base.remote
     seen = context.take_head()
     try:
-        found = remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
-        if not context.options.dry_run:
-            record_seen(context.database, context.remote_id)
-        return found
+        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:
