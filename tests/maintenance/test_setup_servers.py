@@ -19,6 +19,7 @@ from bayou_testing.s3 import S3Endpoint
 from tests import api
 from tests.maintenance.setups import newcomer, set_up
 from tests.sync.conftest import Team, Wire
+from tests.sync.indexes import entries_of
 from tests.trusting import trust
 
 pytestmark = pytest.mark.usefixtures("quick_probe")
@@ -125,3 +126,30 @@ def test_status_says_that_the_head_was_lost(team: Team, wire: Wire) -> None:
     assert "no head: it was lost" in stranger.message
     wire.cut(Fault("list", error=lambda: AccessDenied("listing is not allowed")))
     assert not api.status(team.clone("unlucky").repo).healthy
+
+
+def test_a_newcomer_takes_what_is_good_and_is_told_the_names_of_the_rest(
+    team: Team, loose_objects: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = newcomer(team, "a", {f"files/{name}": name for name in ("good", "gone", "other", "spoiled")})
+    set_up(a, team)
+    found = {path: entry.key for path, entry in entries_of(team.store()).items()}
+    team.store().put(found["files/spoiled"], b"another tool wrote this")
+    team.store().put(found["files/other"], b"OTHER")  # of the same size
+    team.store().delete([found["files/gone"]])
+    b = newcomer(team, "b")
+    lost, damaged = set_up(b, team).warnings
+    assert b.files == {"files/good": b"good"}
+    assert b.repo.config.datastore.url == team.url
+    assert "lost the content of files/gone;" in lost
+    assert "not pulled: files/other, files/spoiled;" in damaged
+    report = api.verify(a.repo, deep=True, repair=True)
+    assert (report.repaired, report.missing, report.changed) == (3, [], [])
+    b.sync()
+    assert b.files == a.files
+    moved = entries_of(team.store())
+    assert {path for path, key in found.items() if moved[path].key == key} == {"files/good"}
+    monkeypatch.setattr("bayou.maintenance.setup._NAMED", 1)
+    team.store().delete([moved["files/gone"].key, moved["files/other"].key])
+    (cut,) = set_up(newcomer(team, "c"), team).warnings
+    assert "files/gone and 1 more" in cut

@@ -60,6 +60,8 @@ from bayou.worktree.scan import Found, Skipped, scan
 from bayou.worktree.tree import Worktree
 
 _COPY_THREADS = 8
+_NAMED = 20
+"""How many missing or damaged files a warning names."""
 
 Winner = Literal["source", "target"]
 
@@ -253,13 +255,13 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
     if report.missing:
         report.warn(
-            f"{len(report.missing)} objects are missing in the store, as that of {report.missing[0]}: "
-            "`bayou datastore verify` names them"
+            f"the store has lost the content of {_names(report.missing)}; where a tree has it, "
+            "`bayou datastore verify --repair` brings it back"
         )
     if report.failed:
         report.warn(
-            f"{len(report.failed)} files are damaged in the store, as {report.failed[0].path}: "
-            "`bayou datastore verify --deep` names them"
+            f"damaged in the store, and not pulled: {_names([failure.path for failure in report.failed])}; "
+            "where a tree has the content, `bayou datastore verify --deep --repair` brings it back"
         )
     if old.path is not None:
         report.warn(f"the old directory {repo.tree_root} was left as it is: others may use it")
@@ -280,6 +282,12 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         warnings=report.warnings,
         unfinished=unfinished,
     )
+
+
+def _names(paths: Sequence[str]) -> str:
+    """Return the first of these paths, and how many more there are, for a warning."""
+    first = ", ".join(sorted(paths)[:_NAMED])
+    return f"{first} and {len(paths) - _NAMED} more (`bayou datastore verify` lists them)" if paths[_NAMED:] else first
 
 
 def _proved(store: Store, datastore: DatastoreConfig) -> DatastoreConfig:

@@ -216,7 +216,8 @@ def _absent(code: str | None, body: str, request: Request, what: str) -> errors.
         )
     if code in _NO_KEY or (request.verb == "HEAD" and not body.strip()):
         return errors.NotFound(f"no such key: {request.key}")
-    return errors.BadAnswer(f"a 404 that is not the store's: {what}", hint=_ENDPOINT_HINT)
+    at = f" at {request.address}" if request.address else ""
+    return errors.BadAnswer(f"a 404 that is not the store's{at}: {what}", hint=_ENDPOINT_HINT)
 
 
 def _denied(message: str) -> errors.AccessDenied:
