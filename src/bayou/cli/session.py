@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bayou.cli.options import Common
 from bayou.cli.output import Document, Line, Part, note, warn
 from bayou.cli.render import datastore as render_datastore
+from bayou.core import kept
 
 if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
@@ -46,6 +47,7 @@ def write(
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
+    kept.now(nothing="nothing was saved")
     with common.output.progress() as progress:
         try:
             with write_session(
@@ -59,6 +61,8 @@ def write(
                 connection=common.connect(repo),
             ) as session:
                 results.append(work(session))
+                if repo.config.datastore.url is not None and not repo.offline:
+                    kept.now("it is saved here, and not pushed yet", go_on="bayou datastore sync --push")
         except BaseException:
             if results:
                 common.output.emit(*render(results[0]))

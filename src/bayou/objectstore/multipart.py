@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from msgspec import Struct
 
+from bayou.core.activity import Moved
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
 from bayou.objectstore.keys import Key
@@ -63,28 +64,46 @@ def read_checked(source: BinaryIO, size: int, sha256: bytes) -> bytes:
     return data
 
 
-def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadline: Deadline) -> Iterator[bytes]:
-    """Yield the first `size` bytes in parts; raise before the last part if they do not have that hash (V11)."""
+def checked_parts(
+    source: BinaryIO, size: int, sha256: bytes, part: int, deadline: Deadline, moved: Moved | None = None
+) -> Iterator[bytes]:
+    """Yield the first `size` bytes in parts; raise before the last part if they do not have that hash (V11).
+
+    `moved` is told of a part when the next one is asked for; it takes all back if the upload is given up.
+    """
     digest = hashlib.sha256()
+    told = 0
     left = size
-    while left:
-        deadline.remaining()
-        data = _read(source, min(part, left), start=left == size)
-        if not data:
-            raise _changed(source)
-        digest.update(data)
-        left -= len(data)
-        if not left and digest.digest() != sha256:
-            raise _changed(source)
-        yield data
+    try:
+        while left:
+            deadline.remaining()
+            data = _read(source, min(part, left), start=left == size)
+            if not data:
+                raise _changed(source)
+            digest.update(data)
+            left -= len(data)
+            if not left and digest.digest() != sha256:
+                raise _changed(source)
+            yield data
+            if moved is not None:
+                moved(len(data))
+                told += len(data)
+    except BaseException:
+        if moved is not None:
+            moved(-told)
+        raise
 
 
-def download(store: Store, key: Key, target: Sink, size: int, if_match: str | None) -> Downloaded:
+def download(
+    store: Store, key: Key, target: Sink, size: int, if_match: str | None, moved: Moved | None = None
+) -> Downloaded:
     """Read an object into a file; see `Store.download`."""
     if size <= THRESHOLD:
         # The span keeps one request from reading all of an object that has grown.
         fetched = fetch(store, key, (0, size) if size else None, if_match, size)
         target.write(fetched.data)
+        if moved is not None:
+            moved(size)
         return Downloaded(fetched.meta, hashlib.sha256(fetched.data).digest())
     digest = hashlib.sha256()
     # Read the first span alone: `size` may be a lie (V25), and the first response shows the real size.
@@ -92,11 +111,21 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
     first = fetch(store, key, next(spans), if_match, size)
     # V2: all parts belong to the object whose metadata this function returns.
     rest = store.map(lambda span: fetch(store, key, span, first.meta.etag, size), spans, threads=PARALLEL)
-    for fetched in chain([first], rest):
-        if fetched.meta != first.meta:  # the store ignores If-Match
-            raise PreconditionFailed(f"{key} changed while it was read")
-        digest.update(fetched.data)
-        target.write(fetched.data)
+    told = 0
+    try:
+        for fetched in chain([first], rest):
+            if fetched.meta != first.meta:  # the store ignores If-Match
+                raise PreconditionFailed(f"{key} changed while it was read")
+            digest.update(fetched.data)
+            target.write(fetched.data)
+            if moved is not None:
+                arrived = memoryview(fetched.data).nbytes
+                moved(arrived)
+                told += arrived
+    except BaseException:
+        if moved is not None:
+            moved(-told)
+        raise
     return Downloaded(first.meta, digest.digest())
 
 

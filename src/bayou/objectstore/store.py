@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from msgspec.structs import replace
 
+from bayou.core.activity import Moved
 from bayou.core.deadline import Deadline, stop_event
 from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.core.iterators import batched
@@ -258,17 +259,22 @@ class Store:
             return None
         return Stored(fetched.meta.etag, fetched.meta.version, repeated=True)
 
-    def upload(self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes) -> Stored:
+    def upload(
+        self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes, *, moved: Moved | None = None
+    ) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
         Raise `ContentChanged` if these bytes do not have that hash (any more) and `TreeError` if the file cannot be
         read; then no object appears. Bytes that a program appends meanwhile are ignored. If `source` is `bytes`, the
-        caller has computed the hash of exactly them, and the store sends them unchecked.
+        caller has computed the hash of exactly them, and the store sends them unchecked. `moved` is told of bytes as
+        they go, of an object in one part when it is there.
         """
-        if isinstance(source, bytes):
-            return self.put(key, source)
-        if size <= multipart.THRESHOLD:
-            return self.put(key, multipart.read_checked(source, size, sha256))
+        if isinstance(source, bytes) or size <= multipart.THRESHOLD:
+            data = source if isinstance(source, bytes) else multipart.read_checked(source, size, sha256)
+            stored = self.put(key, data)
+            if moved is not None:
+                moved(size)
+            return stored
         full = self._scope.full(key)
         part = multipart.part_size(size)
         deadline = self._client.call_deadline()
@@ -277,7 +283,7 @@ class Store:
         def attempt(timeout: float) -> Stored:
             nonlocal attempts
             attempts += 1
-            chunks = multipart.checked_parts(source, size, sha256, part, deadline)
+            chunks = multipart.checked_parts(source, size, sha256, part, deadline, moved)
             return self._transport.put_chunks(
                 full, chunks, part_size=part, parallel=multipart.PARALLEL, timeout=timeout
             )
@@ -289,14 +295,21 @@ class Store:
         return replace(stored, repeated=attempts > 1)
 
     def download(
-        self, key: Key, target: multipart.Sink, size: int, *, if_match: str | None = None
+        self,
+        key: Key,
+        target: multipart.Sink,
+        size: int,
+        *,
+        if_match: str | None = None,
+        moved: Moved | None = None,
     ) -> multipart.Downloaded:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
         Return its hash and the metadata that came with its bytes (V2). Raise `BadAnswer` for an object of another size
-        and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order.
+        and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order;
+        `moved` is told of them.
         """
-        return multipart.download(self, key, target, size, if_match)
+        return multipart.download(self, key, target, size, if_match, moved)
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects below a directory of this store, keys relative to the store.

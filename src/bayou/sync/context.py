@@ -14,12 +14,12 @@ from stat import S_ISREG
 
 from msgspec import Struct
 
-from bayou.core import paths
+from bayou.core import activity, paths
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
 from bayou.core.ids import ulid
-from bayou.core.progress import NoProgress, Progress
+from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.head import HeadSeen
@@ -200,13 +200,23 @@ def open_context(
             pack_below=repo.config.sync.pack_below,
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
-            progress=progress or NoProgress(),
+            progress=progress or activity.current(),
         )
 
 
 @contextmanager
 def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
     lock = FileLock(path)
+    if not lock.acquire():
+        with activity.waiting("waiting for another process that syncs this repo"):
+            _wait_for(lock, deadline)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _wait_for(lock: FileLock, deadline: Deadline) -> None:
     while not lock.acquire():
         try:
             deadline.sleep(_LOCK_POLL_S)  # V12: the wait can be cancelled
@@ -214,10 +224,6 @@ def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
             raise AlreadySyncing(
                 "another process is syncing this repo", hint="wait for it: it works on the same tree"
             ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def identity() -> str:

@@ -6,6 +6,7 @@ in one session, which pulls before and pushes after. `gc`, `prune` and `sql` hav
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bayou.cli.content import as_json, open_input, write_file, write_stdout
 from bayou.cli.options import Common, Group, confirm, yes_option
 from bayou.cli.render import data as render_data
 from bayou.cli.session import reading, with_remarks, write
+from bayou.core import kept
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -137,16 +139,19 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
         remarks += render_data.forwarded_text(item.forwarded, item.metadata.name)
         if target is not None:
-            with records.data.open(item) as opened:
-                write_file(opened, target)
+            kept.now(f"{target} is as it was")
+            with common.output.progress(), records.data.open(item) as opened:
+                write_file(opened, target, item.metadata.size)
         if common.json:
             path, content = str(records.data.path(item)), as_json(records.data, item)
             common.output.emit(with_remarks(render_data.get_json(item, path, content), remarks), ())
             return
         common.output.emit({}, remarks)
         if target is None:
-            with records.data.open(item) as opened:
-                write_stdout(opened)
+            with common.output.progress() as bar, records.data.open(item) as opened:
+                if sys.stdout.isatty():
+                    bar.close()  # from here on, the terminal belongs to the content
+                write_stdout(opened, item.metadata.size)
 
 
 @data.command("list")
