@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from bayou.cli.output import Output
-from bayou.cli.progress import Bar
+from bayou.cli.progress import Bar, closing_line
+from bayou.core.activity import moved, remark, waiting, watch
 from bayou.core.progress import NoProgress, Progress
 
 
@@ -55,72 +57,168 @@ def test_nobody_at_a_terminal_means_no_bar_and_no_thread():
     assert not sys.stderr.isatty()
 
 
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The time of the bar: a test moves it."""
+    made = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("bayou.cli.progress.time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def hidden() -> Bar:
+    """A bar that no screen shows: what it would show is `lines`."""
+    return Bar(delay_s=None)
+
+
 def test_a_long_command_shows_stages_with_files_and_bytes(console, screen):
     with Bar(delay_s=0, console=console) as bar:
         bar.begin("pushing", 3, 3000)
         appeared(bar)
         bar.advance(files=1, bytes=1500)
-        bar._display.refresh()
+        bar._live.refresh()
         bar.begin("pulling", 10, None)
         bar.advance(files=2)
-        bar._display.refresh()
+        bar._live.refresh()
         bar.end()
 
     text = screen.getvalue()
-    assert "pushing" in text
-    assert "1 of 3 files, 1.5 KB of 3.0 KB" in text
-    assert "pulling" in text
+    assert "pushing ━━━━━━━━━━────────── 1 of 3 files, 1.5 KB of 3.0 KB" in text
     assert "2 of 10 files" in text
     assert "0 B" not in text.partition("pulling")[2]
 
 
-def test_what_was_done_before_the_bar_appeared_counts(console, screen):
-    with Bar(delay_s=0.2, console=console) as bar:
-        bar.begin("pushing", None, None)
-        bar.advance(files=7, bytes=7000)
-        appeared(bar)
-        bar._display.refresh()
+def test_what_was_done_before_the_bar_appeared_counts(clock):
+    bar = hidden()
+    bar.begin("pushing", None, None)
+    bar.advance(files=7, bytes=7000)
 
-    assert "7 files, 7.0 KB" in screen.getvalue()
+    assert "7 files, 7.0 KB" in bar.lines(80)[0]
 
 
-def test_where_only_a_share_is_known_the_bar_shows_it_and_no_numbers(console, screen):
-    with Bar(delay_s=0, console=console) as bar:
-        bar.begin("listing", None, None)
-        appeared(bar)
-        bar.share(0.5)
-        bar._display.refresh()
-        (task,) = bar._display.tasks
+def test_where_only_a_share_is_known_the_bar_shows_it_and_no_numbers(clock):
+    bar = hidden()
+    bar.begin("listing", None, None)
+    bar.share(0.5)
 
-        assert (task.completed, task.total) == (0.5, 1.0)
-
-    assert "listing" in screen.getvalue()
-    assert "0 files" not in screen.getvalue()
+    assert bar.lines(80) == ["⠋ listing ━━━━━━━━━━────────── 0 s"]
 
 
-@pytest.mark.parametrize(("size", "rate"), [(40_000, "10 KB/s"), (None, "2 files/s")])
-def test_after_a_second_the_bar_tells_the_rate(console, screen, size, rate, monkeypatch):
-    with Bar(delay_s=0, console=console) as bar:
-        bar.begin("pushing", 16, size)
-        appeared(bar)
-        now = bar._begun + 4
-        monkeypatch.setattr("bayou.cli.progress.time", SimpleNamespace(monotonic=lambda: now))
-        bar.advance(files=8, bytes=40_000 if size else 0)
-        bar._display.refresh()
+@pytest.mark.parametrize(("size", "rate"), [(40_000_000, "1.0 MB/s"), (None, "10 files/s")])
+def test_the_rate_is_that_of_the_last_seconds_and_not_the_average(clock, size, rate):
+    bar = hidden()
+    bar.begin("pushing", 1600, size)
+    bar.advance(files=80, bytes=9_000_000 if size else 0)  # at once, long ago
+    for _ in range(300):
+        clock.now += 0.1
+        bar.advance(files=1, bytes=100_000 if size else 0)
 
-    assert rate in screen.getvalue()
+    assert rate in bar.lines(100)[0]
 
 
-def test_a_stage_fits_on_a_narrow_line(screen):
-    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    with Bar(delay_s=0, console=console) as bar:
-        bar.begin("pushing", 100_000, 500_000_000)
-        appeared(bar)
-        bar._begun -= 10
-        bar.advance(files=12_345, bytes=61_725_000)
-        bar._display.refresh()
+def test_the_time_left_follows_the_rate_and_goes_when_nothing_moves(clock):
+    bar = hidden()
+    bar.begin("pushing", 2, 100_000_000)
+    shown = []
+    for _ in range(500):
+        clock.now += 0.1
+        bar.advance(bytes=100_000)
+        shown.append(bar.lines(100)[0])
 
-    assert "12,345 of 100,000 files, 62 MB of 500 MB, 6.2 MB/s" in screen.getvalue()
+    assert not any("left" in line for line in shown[:25]), "too early to know"
+    assert "50 s left" in shown[-1]
+    clock.now += 6
+    assert "left" not in bar.lines(100)[0]
+    assert "nothing for 6 s" in bar.lines(100)[0]
+
+
+def test_the_time_left_of_a_steady_link_never_jumps(clock):
+    bar = hidden()
+    bar.begin("pulling", 1, 60_000_000)
+    left = []
+    for _ in range(590):
+        clock.now += 0.1
+        bar.advance(bytes=100_000)
+        found = re.search(r", (\d+) s left", bar.lines(100)[0])
+        left.append(int(found[1]) if found else None)
+
+    known = [number for number in left if number is not None]
+    assert known == sorted(known, reverse=True)
+    assert known[-1] == 1
+
+
+def test_a_frame_changes_although_no_number_does(clock):
+    bar = hidden()
+    bar.begin("committing", None, None)
+    frames = set()
+    for _ in range(20):
+        clock.now += 0.9
+        frames.add(bar.lines(80)[0])
+
+    assert len(frames) == 20
+
+
+def test_bytes_that_a_failed_part_takes_back_are_not_shown(clock):
+    bar = hidden()
+    bar.begin("pushing", 1, 1000)
+    bar.advance(bytes=600)
+    bar.advance(bytes=-600)
+
+    assert "0 B of 1.0 KB" in bar.lines(80)[0]
+
+
+def test_what_is_waited_for_is_shown_with_its_time_even_without_a_stage(clock):
+    bar = hidden()
+    with watch(bar), waiting("starting Spark"):
+        clock.now += 12
+
+        assert bar.lines(80) == ["⠦ starting Spark, 12 s"]
+    assert bar.lines(80) == ["⠦ working, 12 s"]
+
+
+def test_a_remark_stands_below_the_stage_until_something_moves(clock):
+    bar = hidden()
+    bar.begin("pushing", 2, 2000)
+    with watch(bar):
+        remark("trying again, 3 of 8: the store is busy")
+        assert bar.lines(80)[1] == "  trying again, 3 of 8: the store is busy"
+        moved(1000)
+
+    assert len(bar.lines(80)) == 1
+    assert "1.0 KB of 2.0 KB" in bar.lines(80)[0]
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40, 20])
+def test_a_line_fits_its_terminal(clock, width):
+    bar = hidden()
+    bar.begin("pushing", 100_000, 500_000_000)
+    for _ in range(100):
+        clock.now += 0.1
+        bar.advance(files=123, bytes=617_250)
+    bar.remark("trying again, 3 of 8: " + "x" * 200)
+
+    stage, why = bar.lines(width)
+    assert len(stage) <= width
+    assert len(why) == width
+    if width >= 40:
+        assert "62 MB of 500 MB" in stage
+    if width >= 60:
+        assert "6.2 MB/s, 1 min" in stage
+    if width == 100:
+        assert "12,300 of 100,000 files" in stage
+
+
+def test_the_closing_line_counts_content_once_that_is_read_hashed_and_pushed(clock):
+    bar = hidden()
+    for stage in ("reading", "hashing", "pushing"):
+        bar.begin(stage, 1, 5_000_000)
+        bar.advance(files=1, bytes=5_000_000)
+        bar.end()
+
+    assert closing_line(*bar._total(), 2.0) == "1 file, 5.0 MB in 2.0 s, 2.5 MB/s"
+
+
+def test_a_command_that_moved_little_closes_without_a_rate():
+    assert closing_line(2, 467, 90.0) == "2 files, 467 B in 1 min 30 s"
 
 
 def test_what_is_told_after_the_bar_was_closed_goes_nowhere(console, screen):
@@ -157,7 +255,7 @@ def test_the_bar_is_gone_when_the_command_fails(console, screen):
     with pytest.raises(KeyboardInterrupt):
         fail()
 
-    assert not bar._display.live.is_started
+    assert bar._live is None
     erased_line, shown_cursor = "\x1b[2K", "\x1b[?25h"
     assert erased_line in screen.getvalue()[-30:]
     assert shown_cursor in screen.getvalue()[-30:]

@@ -45,8 +45,8 @@ def test_a_sync_tells_of_hashing_pushing_and_pulling(team: Team) -> None:
     pushed, pulled = watched(a), watched(b)
 
     sizes = 3 * LARGE + 1
-    assert ("hashing", 3, None) in pushed.seen
-    assert pushed.done[pushed.seen.index(("hashing", 3, None))] == (3, 3 * LARGE)
+    assert pushed.done[pushed.seen.index(("hashing", 3, 3 * LARGE))] == (3, 3 * LARGE)
+    assert [what for what, *_ in pushed.seen][-1] == "committing"
     assert pushed.done[pushed.seen.index(("pushing", 4, sizes))] == (4, sizes)
     assert pulled.done[pulled.seen.index(("pulling", 4, sizes))] == (4, sizes)
 

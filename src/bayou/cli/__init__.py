@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ import click
 
 from bayou.cli import errors, signals
 from bayou.cli.options import Common, LazyGroup
+from bayou.core import kept
 from bayou.engine import select
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ select.install(_spark_engines)
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; every exception becomes an exit code here."""
     common = Common(json=errors.asks_for_json(args))
+    kept.begin(shlex.join(["bayou", *args]))
     try:
         with closing(common), app.make_context("bayou", list(args), obj=common) as context:
             code: int | None = app.invoke(context)

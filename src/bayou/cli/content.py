@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
 
 import click
 
-from bayou.core import limits
+from bayou.core import activity, limits
 from bayou.core.atomic_file import atomic_file
 from bayou.core.errors import UsageError
 
@@ -28,11 +29,41 @@ def open_input(name: str | None) -> Iterator[BinaryIO]:
     """Open the file `name`, or stdin if it is `-` or None; the caller reads it to its end before it takes a lease."""
     if name is not None and name != "-":
         with _open_file(name) as opened:
-            yield opened
+            yield counted(opened, "reading", os.fstat(opened.fileno()).st_size)
         return
     if name is None and sys.stdin.isatty():
         raise click.UsageError("nothing to read: name a FILE, or - for what you type")
-    yield sys.stdin.buffer
+    yield counted(sys.stdin.buffer, "reading", None)
+
+
+def counted(file: BinaryIO, what: str, size: int | None) -> BinaryIO:
+    """Return a file that shows, as a stage of this name, how much of it has been read."""
+    return cast("BinaryIO", _CountedFile(file, what, size))
+
+
+class _CountedFile:
+    """A file to read from its start to its end. The stage begins with the first read, and ends with the last byte."""
+
+    def __init__(self, file: BinaryIO, what: str, size: int | None) -> None:
+        self._file = file
+        self._what = what
+        self._size = size
+        self._begun = False
+
+    def read(self, size: int = -1) -> bytes:
+        progress = activity.current()
+        if not self._begun:
+            self._begun = True
+            progress.begin(self._what, None, self._size)
+        data = self._file.read(size)
+        if data:
+            progress.advance(bytes=len(data))
+        else:
+            progress.end()
+        return data
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
 
 
 def _open_file(name: str) -> BinaryIO:
@@ -42,7 +73,7 @@ def _open_file(name: str) -> BinaryIO:
         raise UsageError(f"cannot read {name}: {error.strerror}", hint="- reads the standard input") from None
 
 
-def write_stdout(content: BinaryIO) -> None:
+def write_stdout(content: BinaryIO, size: int | None = None) -> None:
     """Copy content to stdout, byte for byte.
 
     A terminal would obey control characters, so there they are made visible, except newlines and tabs.
@@ -56,14 +87,14 @@ def write_stdout(content: BinaryIO) -> None:
             sys.stdout.write(stream.add(data))
         sys.stdout.write(stream.add(b"", last=True))
         return
-    shutil.copyfileobj(content, sys.stdout.buffer, _CHUNK)
+    shutil.copyfileobj(counted(content, "writing", size), sys.stdout.buffer, _CHUNK)
     sys.stdout.buffer.flush()
 
 
-def write_file(content: BinaryIO, target: Path) -> None:
+def write_file(content: BinaryIO, target: Path, size: int | None = None) -> None:
     """Copy content to the file `target`, whole; if this raises, the old file is unchanged."""
     with atomic_file(target) as opened:
-        shutil.copyfileobj(content, opened, _CHUNK)
+        shutil.copyfileobj(counted(content, "writing", size), opened, _CHUNK)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.cli import signals
-from bayou.cli.output import colorize
-from bayou.core.errors import BayouError, Cancelled, UsageError
+from bayou.cli.output import colorize, files
+from bayou.core import kept
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, UsageError
 from bayou.core.text import visible
 
 if TYPE_CHECKING:
@@ -78,13 +79,33 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
 def interrupted(number: int) -> RenderedError:
     """Return the error for a command that a signal ended."""
     word = "terminated" if number == signal.SIGTERM else "interrupted"
-    return RenderedError(
-        Cancelled.code, word, "what was done is kept; the same command again goes on from there", 128 + number
-    )
+    return RenderedError(Cancelled.code, word, kept_hint(), 128 + number)
+
+
+def kept_hint() -> str:
+    """Return what the command has kept so far, and the command that continues."""
+    record = kept.current()
+    counted = [
+        f"{files(number.files, number.bytes)} {what}"
+        for number, what in (
+            (record.pulled, "pulled, and kept"),
+            (record.pushed, "pushed"),
+            (record.arrived, "already in the store, and not sent again"),
+        )
+        if number.files
+    ]
+    said = [record.what, *counted] if counted else [record.what, record.nothing]
+    go_on = f"to go on: `{record.go_on}`" if record.go_on else "the same command again goes on from there"
+    return "; ".join([*(text for text in said if text), go_on])
 
 
 def _rendered(error: BaseException) -> RenderedError:
     match error:
+        case DeadlinePassed():
+            more = (error.hint or "").removeprefix("what was done is kept; ")
+            return RenderedError(
+                error.code, error.message, "; ".join(filter(None, [kept_hint(), more])), error.exit_code
+            )
         case BayouError():
             return RenderedError(error.code, error.message, error.hint, error.exit_code)
         case signals.Terminated():

@@ -1,43 +1,131 @@
-"""A progress bar on stderr. It appears after a second, and disappears when the command ends."""
+"""What a person sees on stderr while a command works: a line that is never the same for two seconds.
+
+The line appears after a second and disappears when the command ends; a closing line says how much was moved, how long
+that took and how fast it was. `Bar` takes the numbers, `Speed` computes rate and time left, `line` fits them to the
+width of the terminal. The numbers of a stage come from `Progress`, waits and remarks from `core.activity`.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from msgspec import Struct
+
 from bayou.cli.output import count, size
+from bayou.core import activity
+from bayou.core.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress as Display
-    from rich.progress import TaskID
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
 
-_WIDTH = 20
-"""Width of the bar itself: with the numbers beside it, a stage fits on a line of a narrow terminal."""
+_BAR_WIDTHS = (20, 10, 0)
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_FRAME_S = 0.125
+_RATE_WINDOW_S = 6.0
+_LEFT_WINDOW_S = 20.0
+_LEFT_AFTER_S = 3.0
+_QUIET_S = 5.0
+"""A stage whose numbers have not changed for so long tells that instead of a time left."""
+_CLOSING_S = 1.0
+_ON_THE_WAY = frozenset({"reading", "writing", "hashing", "listing"})
+"""Stages before and after the transfer that a command is for."""
+_MANY_BYTES = 1_000_000
+_MINUTE, _HOUR = 60, 3600
+
+
+class Speed:
+    """The recent rate of something that is counted, as a mean whose weights decay with age.
+
+    The weights of the time since the beginning sum up to what has passed, so the mean is right from the start, falls
+    to nothing when nothing comes, and follows a change within about a window.
+    """
+
+    def __init__(self, window_s: float, begun: float) -> None:
+        self._window = window_s
+        self._begun = self._last = begun
+        self._sum = 0.0
+
+    def add(self, amount: float, now: float) -> None:
+        self._sum = self._decayed(now) + amount
+        self._last = now
+
+    def rate(self, now: float) -> float:
+        """Return the amount for each second."""
+        weight = self._window * (1 - math.exp(-(now - self._begun) / self._window))
+        return max(0.0, self._decayed(now) / weight) if weight > 0 else 0.0
+
+    def _decayed(self, now: float) -> float:
+        return self._sum * math.exp(-(now - self._last) / self._window)
+
+
+class Shown(Struct):
+    """A stage: its name, when it began, its totals (0: unknown), and how much of it is done."""
+
+    what: str
+    begun: float
+    all_files: int = 0
+    all_bytes: int = 0
+    files: int = 0
+    bytes: int = 0
+    share: float = 0.0
+    changed: float = 0.0
+    """When its numbers changed last."""
+    changes: int = 0
+
+    @property
+    def done(self) -> float | None:
+        """The share of the stage that is done, by bytes if their total is known; None if no total is known."""
+        if self.all_bytes:
+            return min(1.0, self.bytes / self.all_bytes)
+        if self.all_files:
+            return min(1.0, self.files / self.all_files)
+        return self.share or None
+
+    def so_far(self) -> str:
+        """Return the counts, without a total that is not known."""
+        parts = []
+        if self.all_files or self.files:
+            known = f"{min(self.files, self.all_files):,} of {count(self.all_files, 'file')}"
+            parts.append(known if self.all_files else count(self.files, "file"))
+        return ", ".join([*parts, *([self.bytes_so_far()] if self.all_bytes or self.bytes else [])])
+
+    def bytes_so_far(self) -> str:
+        if not self.all_bytes:
+            return size(max(0, self.bytes))
+        return f"{size(max(0, min(self.bytes, self.all_bytes)))} of {size(self.all_bytes)}"
 
 
 class Bar:
-    """The `Progress` of a terminal. It is a context manager, so that it disappears however the command ends.
+    """The `Progress` of a terminal, and the watcher of what goes on below a command; any thread may call it.
 
-    With a delay of None it never shows. The thread that waits for the delay imports the drawing library.
+    It is a context manager, so that it disappears however the command ends. With a delay of None it never shows. The
+    thread that waits for the delay imports the drawing library, and the library's own thread draws.
     """
 
     def __init__(self, *, delay_s: float | None, console: Console | None = None) -> None:
         self._timer = threading.Timer(delay_s, self._appear) if delay_s is not None else None
         self._console = console
         self._lock = threading.Lock()
-        self._display: Display | None = None
-        self._task: TaskID | None = None
-        self._what: str | None = None
-        self._done = self._total = (0, 0)
-        self._share = 0.0
-        self._begun = 0.0
+        self._live: Live | None = None
+        self._opened = ExitStack()
+        self._begun = time.monotonic()
+        self._stage: Shown | None = None
+        self._speeds = self._new_speeds()
+        self._waits: dict[object, tuple[str, float]] = {}
+        self._remark: str | None = None
+        self._moved: dict[str, tuple[int, int]] = {}
         self._closed = False
 
     def __enter__(self) -> Self:
         if self._timer is not None:
+            self._opened.enter_context(activity.watch(self))
             self._timer.daemon = True
             self._timer.start()
         return self
@@ -45,89 +133,189 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._opened.close()
+        appeared = self.close()
+        seconds = time.monotonic() - self._begun
+        files, moved = self._total()
+        if appeared and kind is None and seconds >= _CLOSING_S and moved > 0:
+            sys.stderr.write(f"{closing_line(files, moved, seconds)}\n")
+            sys.stderr.flush()
 
-    def close(self) -> None:
-        """Remove the bar; later calls have no effect."""
+    def close(self) -> bool:
+        """Remove the bar, and return whether it was there; later calls have no effect."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
             self._closed = True
-            if self._display is not None:
-                self._display.stop()
+            live, self._live = self._live, None
+        if live is not None:
+            live.stop()  # not under the lock, which drawing takes: stopping draws once more
+        return live is not None
+
+    def _total(self) -> tuple[int, int]:
+        """Return the files and bytes that the command is about: content that is read twice on its way counts once."""
+        transfers = [number for what, number in self._moved.items() if what not in _ON_THE_WAY]
+        counted = transfers or [max(self._moved.values(), key=lambda number: number[1], default=(0, 0))]
+        return sum(files for files, _ in counted), sum(moved for _, moved in counted)
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
+        now = time.monotonic()
         with self._lock:
-            self._what, self._done, self._total = what, (0, 0), (files or 0, bytes or 0)
-            self._share, self._begun = 0.0, time.monotonic()
-            self._draw_stage()
+            self._stage = Shown(what, now, files or 0, bytes or 0, changed=now)
+            self._speeds = self._new_speeds()
+            self._remark = None
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        now = time.monotonic()
         with self._lock:
-            self._done = (self._done[0] + files, self._done[1] + bytes)
-            self._update()
+            stage = self._stage
+            if stage is None:
+                return
+            before = self._moved.get(stage.what, (0, 0))
+            self._moved[stage.what] = (before[0] + files, before[1] + bytes)
+            stage.files += files
+            stage.bytes += bytes
+            stage.changed, stage.changes = now, stage.changes + 1
+            if bytes or files:
+                self._remark = None
+            amount = bytes if stage.all_bytes else files
+            for speed in self._speeds:
+                speed.add(amount, now)
 
     def share(self, done: float) -> None:
+        now = time.monotonic()
         with self._lock:
-            self._share = done
-            self._update()
+            if self._stage is not None:
+                for speed in self._speeds:
+                    speed.add(done - self._stage.share, now)
+                self._stage.share = done
+                self._stage.changed, self._stage.changes = now, self._stage.changes + 1
 
     def end(self) -> None:
         with self._lock:
-            self._what = None
-            self._draw_stage()
+            self._stage = self._remark = None
+
+    def begin_wait(self, what: str) -> object:
+        wait = object()
+        with self._lock:
+            self._waits[wait] = (what, time.monotonic())
+        return wait
+
+    def end_wait(self, wait: object) -> None:
+        with self._lock:
+            self._waits.pop(wait, None)
+
+    def remark(self, text: str) -> None:
+        with self._lock:
+            self._remark = text
+
+    def lines(self, width: int) -> list[str]:
+        """Return what to show at this moment, each line no longer than `width`."""
+        now = time.monotonic()
+        with self._lock:
+            spinner = _SPINNER[int((now - self._begun) / _FRAME_S) % len(_SPINNER)]
+            waits = list(self._waits.values())
+            shown = []
+            if self._stage is not None:
+                recent, steady = (speed.rate(now) for speed in self._speeds)
+                shown.append(stage_line(self._stage, recent, steady, now, width - 2))
+            elif not waits:
+                shown.append(f"working, {duration(now - self._begun)}")
+            if waits:
+                what, since = waits[-1]
+                shown.append(f"{what}, {duration(now - since)}")
+            if self._remark is not None:
+                shown.append(self._remark)
+        return [_fit(f"{spinner if not number else ' '} {visible(text)}", width) for number, text in enumerate(shown)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text  # noqa: PLC0415
+
+        for shown in self.lines(options.max_width):
+            yield Text(shown, no_wrap=True, overflow="crop")
 
     def _appear(self) -> None:
         from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415
 
-        columns = (TextColumn("{task.description}"), BarColumn(_WIDTH), TextColumn("{task.fields[so_far]}"))
         console = self._console or Console(stderr=True)
-        display = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        live = Live(self, console=console, transient=True, refresh_per_second=1 / _FRAME_S, auto_refresh=True)
         with self._lock:
             if self._closed:
                 return
-            display.start()
-            self._display = display
-            self._draw_stage()
+            self._live = live
+        live.start(refresh=True)
+        if self._closed:  # meanwhile
+            live.stop()
 
-    def _draw_stage(self) -> None:
-        """Show the current stage and no other; the caller holds the lock."""
-        if self._display is None or self._closed:
-            return
-        if self._task is not None:
-            self._display.remove_task(self._task)
-            self._task = None
-        if self._what is not None:
-            self._task = self._display.add_task(self._what, total=None, so_far="")
-            self._update()
+    @staticmethod
+    def _new_speeds() -> tuple[Speed, Speed]:
+        now = time.monotonic()
+        return Speed(_RATE_WINDOW_S, now), Speed(_LEFT_WINDOW_S, now)
 
-    def _update(self) -> None:
-        """Show the present numbers; the caller holds the lock."""
-        if self._display is None or self._task is None or self._closed:
-            return
-        total: float | None = self._total[self._unit]
-        done: float = self._done[self._unit]
-        if not total and self._share:
-            total, done = 1.0, self._share
-        self._display.update(self._task, total=total or None, completed=done, so_far=self._so_far())
 
-    @property
-    def _unit(self) -> int:
-        """What the bar measures: 1 for bytes if their total is known, else 0 for files."""
-        return 1 if self._total[1] else 0
+def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int) -> str:
+    """Return the line of a stage: as much of bar, counts, rate and time as fits into the width.
 
-    def _so_far(self) -> str:
-        (files, moved), (all_files, all_bytes) = self._done, self._total
-        if not (all_files or files or moved):
-            return ""  # this stage counts nothing
-        known = f"{files:,} of {count(all_files, 'file')}" if all_files else count(files, "file")
-        if all_bytes or moved:
-            known += f", {size(moved)} of {size(all_bytes)}" if all_bytes else f", {size(moved)}"
-        seconds = time.monotonic() - self._begun
-        return f"{known}, {self._rate(seconds)}" if files and seconds > 1 else known
+    `rate` is the recent rate, `steady` the slower one that the time left is computed with.
+    """
+    done, quiet, seconds = stage.done, now - stage.changed, now - stage.begun
+    times = [_time(stage, done, steady, quiet, seconds)]
+    counted = stage.all_bytes or stage.files
+    rates = [_rate(stage, rate)] if counted and rate >= 1 and seconds >= 1 and quiet < _QUIET_S else []
+    counts = [stage.so_far()] if stage.so_far() else []
+    fewer = [stage.bytes_so_far()] if stage.all_bytes else counts
+    tails = [[*counts, *rates, *times], [*fewer, *rates, *times], [*fewer, *times], fewer or times]
+    for tail in tails:
+        for bar in _BAR_WIDTHS if done is not None else (0,):
+            drawn = f" {'━' * round(bar * (done or 0)):─<{bar}}" if bar else ""
+            text = f"{stage.what}{drawn} {', '.join(tail)}"
+            if len(text) <= width:
+                return text
+    return text
 
-    def _rate(self, seconds: float) -> str:
-        """Return the average speed since the stage began."""
-        files, moved = self._done
-        return f"{size(round(moved / seconds))}/s" if self._unit else f"{count(round(files / seconds), 'file')}/s"
+
+def _time(stage: Shown, done: float | None, rate: float, quiet: float, seconds: float) -> str:
+    """Return the time left if it is known: else, how long the stage has taken, or has been without a change."""
+    if stage.changes and done is not None and done < 1 and quiet >= _QUIET_S:
+        return f"nothing for {duration(quiet)}"
+    if stage.changes > 1 and done is not None and 0 < done < 1 and rate > 0 and seconds >= _LEFT_AFTER_S:
+        whole = stage.all_bytes or stage.all_files or 1.0
+        return f"{_about((1 - done) * whole / rate)} left"
+    return duration(seconds)
+
+
+def _rate(stage: Shown, rate: float) -> str:
+    if stage.all_bytes:
+        return f"{size(round(rate))}/s"
+    return f"{count(round(rate), 'file')}/s"
+
+
+def _about(seconds: float) -> str:
+    """Return a time left, no more exact than it is known."""
+    if seconds < 10:
+        return f"{math.ceil(seconds)} s"
+    return duration(5 * math.ceil(seconds / 5)) if seconds < _MINUTE else duration(seconds)
+
+
+def duration(seconds: float) -> str:
+    """Return `12 s`, `3 min`, `1 h 20 min`; below ten minutes with seconds."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < 10 * _MINUTE:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+def closing_line(files: int, moved: int, seconds: float) -> str:
+    """Return what a command has moved, how long it took, and how fast that was."""
+    what = f"{count(files, 'file')}, {size(moved)}" if files else size(moved)
+    took = f"{what} in {seconds:.1f} s" if seconds < _MINUTE else f"{what} in {duration(seconds)}"
+    return f"{took}, {size(round(moved / seconds))}/s" if moved >= _MANY_BYTES else took
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bayou.cli.options import Common
 from bayou.cli.output import Document, Line, Part, age, count, note, warn
 from bayou.cli.render import datastore as render_datastore
+from bayou.core import kept
 
 if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
@@ -60,6 +61,7 @@ def write(
 
     results: list[T] = []
     sessions: list[Session] = []
+    kept.now(nothing="nothing was saved" if refusal is not _KEPT_INPUT else "the input is kept here: do not repeat it")
     with common.output.progress() as progress:
         try:
             with write_session(
@@ -75,6 +77,8 @@ def write(
             ) as session:
                 sessions.append(session)
                 results.append(work(session))
+                if repo.config.datastore.url is not None and not repo.offline:
+                    kept.now("it is saved here, and not pushed yet", go_on="bayou datastore sync --push")
         except BaseException as error:
             if results:
                 _emit(common, repo, render(results[0]), sessions[0], pushed=False)
@@ -142,11 +146,11 @@ def write_input(
     repo: Repo,
     spooled: SpooledInput,
     render: Callable[[Metadata], Rendered],
-    kept: Callable[[SpooledInput], Rendered] | None = None,
+    render_kept: Callable[[SpooledInput], Rendered] | None = None,
 ) -> int:
     """Use a spooled input in a write session of its model (V22), and print what came of it.
 
-    If the store cannot be had, a put is done here alone; an append (`kept`) stays in the spool. Both end with
+    If the store cannot be had, a put is done here alone; an append (`render_kept`) stays in the spool. Both end with
     `NotPushed`. An error of the command itself drops the input, as if it had not been given; a signal keeps it.
     """
     from bayou.cli import signals  # noqa: PLC0415
@@ -156,7 +160,7 @@ def write_input(
 
     def use(session: Session) -> Metadata:
         begun.append(session)
-        if repo.offline and kept is not None:  # earlier appends first, although the store's version is not known
+        if repo.offline and render_kept is not None:  # earlier appends first, although the store's version is not known
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415
 
             session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
@@ -165,12 +169,12 @@ def write_input(
     with spooled:
         try:
             model = spooled.record.ref
-            return write(common, repo, use, render, models=[model], alone=kept is None, refusal=_KEPT_INPUT)
+            return write(common, repo, use, render, models=[model], alone=render_kept is None, refusal=_KEPT_INPUT)
         except OUTAGES as error:
-            if kept is None or begun:
+            if render_kept is None or begun:
                 raise
             state = push_state(common, repo, pushed=False)
-            document, parts = kept(spooled)
+            document, parts = render_kept(spooled)
             parts = [*parts, *waiting_remarks(state)]
             common.output.emit(with_remarks({**document, **state}, parts), parts)
             raise NotPushed(f"the input is not appended yet: {error.message}", error, hint=error.hint) from None
@@ -180,7 +184,7 @@ def write_input(
             word = "terminated" if isinstance(error, signals.Terminated) else "interrupted"
             raise Cancelled(
                 f"{word}; the input is kept here",
-                hint="do not repeat it: the next write, or `bayou datastore sync`, saves and pushes it",
+                hint="do not repeat it: the next write saves and pushes it; to go on: `bayou datastore sync`",
             ) from None
         except BayouError as error:
             if not isinstance(error, NotPushed) and spooled.waits:

@@ -9,13 +9,13 @@ from msgspec import Struct
 
 
 class Progress(Protocol):
-    """Shows the progress of an operation. One thread at a time calls it; it must neither raise nor take long."""
+    """Shows the progress of an operation. Any thread may call `advance`; no call may raise or take long."""
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
         """Start a stage, such as `pushing`; None: the number of files or bytes is unknown."""
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
-        """Add the files and bytes that were done since the last call to the current stage."""
+        """Add the files and bytes that were done since the last call; bytes of a part that failed are taken back."""
 
     def share(self, done: float) -> None:
         """Set the share of the current stage that is done, from 0 to 1, if its files and bytes are unknown."""
@@ -25,11 +25,15 @@ class Progress(Protocol):
 
 
 class Stage(Struct, frozen=True):
-    """The name of a stage and how many files and bytes it will process, if known."""
+    """The name of a stage and how many files and bytes it will process, if known.
+
+    `counts_bytes`: where the work runs in this process, it counts its bytes itself (`core.activity`), as they move.
+    """
 
     what: str
     files: int | None = None
     bytes: int | None = None
+    counts_bytes: bool = False
 
 
 class ScaledProgress:

@@ -10,6 +10,8 @@ from itertools import islice
 from queue import Empty, Full, Queue
 from typing import Generic, NamedTuple
 
+from msgspec.structs import replace
+
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress, ScaledProgress
 from bayou.engine.job import Job, Part, Result, Row
@@ -51,7 +53,7 @@ class LocalExecutor:
         shown = None
         if self._progress is not None:
             self._progress.begin(stage.what, stage.files, stage.bytes)
-            shown = ScaledProgress(self._progress, stage)
+            shown = ScaledProgress(self._progress, replace(stage, bytes=None) if stage.counts_bytes else stage)
         try:
             found = self._rows_here(job, parts, shown) if self.slots == 1 else self._rows(job, parts, shown)
             with closing(found) as rows:

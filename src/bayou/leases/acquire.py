@@ -16,6 +16,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from bayou.core import activity
 from bayou.core.deadline import Deadline
 from bayou.core.errors import (
     BayouError,
@@ -158,6 +159,7 @@ class Wait:
         self._tries += 1
         if obstacle.stale_in is not None:
             pause = min(pause, obstacle.stale_in + _SLACK_S)  # try again as soon as the lease may be proved stale
+        activity.remark(f"waiting: {obstacle}")
         silent = max(0.0, self._notify_at - waited)
         if self._on_wait is not None and silent <= pause:
             self._pause(silent)

@@ -20,6 +20,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from bayou.core import kept
 from bayou.core.clock import now, now_ms
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, PreconditionFailed, StoreError
@@ -202,6 +203,7 @@ class _Moves:
         )
         sink.flush()
         swap_head(self._store, new, seen.match, page)
+        kept.now("files that were moved stay where they are now")
 
     def _account(self, batch: _Batch, current: Mapping[str, Entry], rows: int) -> None:
         """Add what was moved to the report."""

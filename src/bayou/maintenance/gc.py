@@ -18,7 +18,7 @@ from functools import partial
 from itertools import compress
 from typing import Literal
 
-from bayou.core import paths
+from bayou.core import kept, paths
 from bayou.core.clock import format_ms, now, parse_ms
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, BadAnswer, NotFound, PreconditionFailed, Rejected
@@ -95,6 +95,7 @@ def _sweep(
         warnings.append(_refused_warning(found.refused))
     trash, replaced = _split_trash(store, found.trash)
     if not dry_run:
+        kept.now("some of what nothing names was deleted")
         sweep.delete()
         _empty_trash(store, seen, trash, replaced)
     aborted = _abort_uploads(store, before, warnings, dry_run=dry_run)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from bayou.core import activity
 from bayou.core.clock import parse_ms
 from bayou.core.errors import NodeDamaged, NodeMissing
 from bayou.core.paths import refusal
@@ -288,6 +289,7 @@ class _ListKernel:
         other_stores: set[str] = set()
         newest = 0
         for page in (page for directory in part for page in objects(self._store.open(), directory)):
+            activity.seen(len(page))
             for meta in page:
                 newest = max(newest, meta.modified)
                 outside = nested_store(meta.key)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.config import DatastoreConfig, write_datastore
+from bayou.core import kept
 from bayou.core.deadline import Deadline
 from bayou.core.errors import (
     BadAnswer,
@@ -62,6 +63,7 @@ from bayou.worktree.tree import Worktree
 _COPY_THREADS = 8
 _NAMED = 20
 """How many missing or damaged files a warning names."""
+_CHUNK = 1 << 20
 
 Winner = Literal["source", "target"]
 
@@ -115,9 +117,11 @@ def copy(
     old = Worktree(source, NoJournal())
     with ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="bayou-copy") as pool:
         try:
-            for item, _ in zip(todo, pool.map(lambda item: _copy(old, tree, item, deadline), todo), strict=True):
+            for item, _ in zip(
+                todo, pool.map(lambda item: _copy(old, tree, item, deadline, progress), todo), strict=True
+            ):
                 done.written.append(item.path)
-                progress.advance(files=1, bytes=item.stat.size)
+                progress.advance(files=1)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             remove(target, done.written)
@@ -139,11 +143,19 @@ def remove_moved(source: Path, target: Path, paths: Iterable[str]) -> None:
     remove(source, [path for path in paths if _same(source / path, target / path)])
 
 
-def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline) -> None:
+def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline, progress: Progress) -> None:
     deadline.remaining()
     with source.open(item.path) as file:
-        target.write(item.path, file)
+        target.write(item.path, _counted(file, deadline, progress))
     os.utime(target.local_path(item.path), ns=(item.stat.mtime_ns, item.stat.mtime_ns))
+
+
+def _counted(file: BinaryIO, deadline: Deadline, progress: Progress) -> Iterator[bytes]:
+    """Yield the content of a file, and count it on its way."""
+    while data := file.read(_CHUNK):
+        deadline.remaining()  # V12: a large file takes long
+        yield data
+        progress.advance(bytes=len(data))
 
 
 def _keep(folder: Conflicts, root: Path, path: str, winner: Literal["remote", "local"]) -> Conflict:
@@ -214,6 +226,7 @@ def setup(
 def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
     repo, old = request.repo, request.repo.config.datastore
     store = replace(repo, config=replace(repo.config, datastore=datastore)).store()
+    request.progress.begin("asking the store what it can do", None, None)
     datastore = _proved(store.within(request.deadline), datastore)
     renewed = replace(repo, config=replace(repo.config, datastore=datastore))
     assert datastore.url is not None
@@ -251,6 +264,7 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         options=datastore.options,
         hydrate=datastore.hydrate,
     )
+    kept.now("bayou.toml names the new store", go_on="bayou datastore sync")
     if joined is not None and joined.ignored:
         report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
     if report.missing:
@@ -380,6 +394,7 @@ def _to_directory(request: _Request, target: Path) -> SetupReport:
         if target != repo.tree_root:
             moved = copy(repo.tree_root, target, request.conflicts, "target", request.deadline, request.progress)
     write_datastore(repo.file, path=None if target == own else str(target))
+    kept.now("bayou.toml names the new directory; files that were copied there may be here, too")
     if old.path is None and target != repo.tree_root:
         remove_moved(repo.tree_root, target, moved.paths)
     return _directory_report(target, moved, conflicts)

@@ -97,7 +97,7 @@ class VerifyJob:
     def stage(self) -> Stage:
         root = self._head.root
         files, size = (root.entries, root.bytes) if root is not None else (0, 0)
-        return Stage("verifying", files, size if self._deep else None)
+        return Stage("verifying", files, size if self._deep else None, counts_bytes=True)
 
     @property
     def needs(self) -> Needs:

@@ -13,7 +13,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.core import paths
+from bayou.core import activity, paths
 from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
 from bayou.core.iterators import batched
 from bayou.index.entry import Entry
@@ -208,7 +208,7 @@ def _size(store: Store, key: keys.Key) -> int | None:
 def _judge(store: Store, entry: Entry) -> tuple[str, Entry]:
     """Judge an entry by the bytes of its object: MISSING, CHANGED (of another size, too), LEARNED or WELL."""
     try:
-        digest = store.download(entry.key, NullSink(), entry.size).sha256
+        digest = store.download(entry.key, NullSink(), entry.size, moved=activity.moved).sha256
     except NotFound:
         return MISSING, entry
     except (BadAnswer, PreconditionFailed):
@@ -220,6 +220,8 @@ def _judge(store: Store, entry: Entry) -> tuple[str, Entry]:
 
 def _judge_range(store: Store, part: PackRange) -> list[tuple[str, Entry]]:
     try:
-        return [(CHANGED if data is None else WELL, entry) for entry, data in read_range(store, part)]
+        read = [(CHANGED if data is None else WELL, entry) for entry, data in read_range(store, part)]
+        activity.moved(sum(entry.size for entry in part.entries))
+        return read
     except NotFound:
         return [(MISSING, entry) for entry in part.entries]

@@ -15,6 +15,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core import activity
 from bayou.core.deadline import Deadline
 from bayou.core.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
 from bayou.objectstore.keys import Key
@@ -142,6 +143,7 @@ class RetryingClient:
         ends = math.isfinite(deadline.seconds)
         if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set(), ends=ends):
             raise error
+        activity.remark(f"trying again, {attempt + 1} of {self.policy.attempts}: {error.message}")
         try:
             deadline.sleep(self.policy.backoff(attempt))
         except DeadlinePassed as passed:

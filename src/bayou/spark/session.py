@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from bayou.config import SparkConfig
-from bayou.core import errors
+from bayou.core import activity, errors
 from bayou.core.deadline import Deadline
 from bayou.core.errors import (
     BayouError,
@@ -106,9 +106,13 @@ def open_session(config: SparkConfig, *, deadline: Deadline | None = None) -> Sp
     config.require_trust()
     _silence_client()
     if config.remote is not None:
-        return _open_remote(config.remote)
-    server = SparkServer.of(config)
-    deadline = deadline or Deadline.after(START_S)
+        with activity.waiting("connecting to Spark"):
+            return _open_remote(config.remote)
+    with activity.waiting("starting Spark"):
+        return _open_here(SparkServer.of(config), deadline or Deadline.after(START_S))
+
+
+def _open_here(server: SparkServer, deadline: Deadline) -> SparkSession:
     # Import pyspark while the server starts: each takes seconds.
     threading.Thread(target=_import_client, name="bayou-import-spark", daemon=True).start()
     use = server.use(deadline)

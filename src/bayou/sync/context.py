@@ -15,12 +15,12 @@ from stat import S_ISREG
 
 from msgspec import Struct
 
-from bayou.core import paths
+from bayou.core import activity, paths
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
 from bayou.core.ids import ulid
-from bayou.core.progress import NoProgress, Progress, SerialProgress
+from bayou.core.progress import Progress, SerialProgress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.head import HeadSeen
@@ -191,7 +191,7 @@ def open_context(
         journal = Journal(database, base.remote_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")
-        shown = SerialProgress(progress or NoProgress())
+        shown = SerialProgress(progress or activity.current())
         meter = Meter(shown)
         yield SyncContext(
             repo=repo,
@@ -220,6 +220,16 @@ def open_context(
 @contextmanager
 def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
     lock = FileLock(path)
+    if not lock.acquire():
+        with activity.waiting("waiting for another process that syncs this repo"):
+            _wait_for(lock, deadline)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _wait_for(lock: FileLock, deadline: Deadline) -> None:
     limit = deadline if math.isfinite(deadline.seconds) else Deadline.after(_LOCK_WAIT_S, deadline.cancelled)
     while not lock.acquire():
         try:
@@ -228,10 +238,6 @@ def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
             raise AlreadySyncing(
                 "another process is syncing this repo", hint="wait for it: it works on the same tree"
             ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def identity() -> str:

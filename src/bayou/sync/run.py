@@ -125,7 +125,9 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
         sweep_tree(context.root, context.repo.state, context.journal, observation.temporaries)
     nothing_to_plan = _nothing_to_plan(context, observation)
     ours = any(observed.state.ours or observed.state.deleted for observed in observation.paths.values())
+    context.progress.begin("reading the store's index", None, None)
     snapshot = read_remote(context, ours=ours, etag=remote_state.etag if nothing_to_plan and _proved(context) else None)
+    context.progress.end()
     report_scan(report, observation)
     if snapshot is None:
         report.untracked = sorted(observation.paths)

@@ -15,6 +15,7 @@ from bayou.core.clock import now
 from bayou.core.errors import BayouError, NothingToResume
 from bayou.core.file_lock import FileLock, is_locked
 from bayou.core.ids import ulid
+from bayou.core.kept import now as keep_now
 from bayou.data.records import Records
 from bayou.data.runs import Run
 from bayou.repo import Repo
@@ -98,6 +99,7 @@ class WorkflowRun:
             try:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
+                keep_now(f"run {self.run_id} keeps its finished steps", go_on=f"bayou workflow resume {self.run_id}")
                 Scheduler(Ready(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
                 recorder.finish()
             except BaseException:

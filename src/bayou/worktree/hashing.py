@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from bayou.core.activity import Moved
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ContentChanged
 from bayou.core.structs import SelectiveStruct
@@ -74,17 +75,19 @@ class Content(SelectiveStruct, frozen=True):
     data: bytes | None = None
 
 
-def read_content(path: Path | str, deadline: Deadline | None = None, keep: int = 0) -> Content:
+def read_content(
+    path: Path | str, deadline: Deadline | None = None, keep: int = 0, moved: Moved | None = None
+) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
     If a writer appends to the file meanwhile, the result has the bytes of the start, and a stat that differs from the
     file's new stat. If a writer rewrites the file meanwhile, it is read again, and `ContentChanged` is raised if that
     happens every time. A `deadline` ends the reading of a large file (V12). `Content.data` keeps the bytes of a file of
-    at most `keep` bytes.
+    at most `keep` bytes. `moved` is told of the bytes as they are read.
     """
     try:
         for _ in range(_TRIES):
-            content = _read_once(path, deadline, keep)
+            content = _read_once(path, deadline, keep, moved)
             if content is not None:
                 return content
     except FileNotFoundError:
@@ -96,7 +99,7 @@ def read_content(path: Path | str, deadline: Deadline | None = None, keep: int =
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
-def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Content | None:
+def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: Moved | None) -> Content | None:
     """Hash as many bytes as the file has at the start; None if they may be of two versions of the file."""
     # Not blocking, since opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -114,6 +117,8 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
         chunk = os.read(descriptor, min(size, _BUFFER)) if size else b""
         digest = sha256(chunk)
         left = size - len(chunk)
+        if moved is not None:
+            moved(len(chunk))
         while left:
             if deadline is not None:
                 deadline.remaining()
@@ -122,6 +127,8 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int) -> Conten
                 return None
             digest.update(chunk)
             left -= len(chunk)
+            if moved is not None:
+                moved(len(chunk))
         after = FileStat.of(os.fstat(descriptor))
     finally:
         os.close(descriptor)

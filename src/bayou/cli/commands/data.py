@@ -6,6 +6,7 @@ in one session, which pulls before and pushes after. `gc`, `prune` and `sql` hav
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from bayou.cli.options import Common, Group, check_can_ask, confirm, limit_rate_
 from bayou.cli.render import data as render_data
 from bayou.cli.render.data import DeletedVersions
 from bayou.cli.session import reading, with_remarks, write, write_input
+from bayou.core import kept
 
 if TYPE_CHECKING:
     from bayou.session import Session
@@ -83,7 +85,7 @@ def put(
     NewVersion.of(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
-    with open_input(file) as opened:
+    with common.output.progress(), open_input(file) as opened:
         spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
     return write_input(
         common,
@@ -112,14 +114,14 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
-    with open_input(file) as opened:
+    with common.output.progress(), open_input(file) as opened:
         spooled = receive(repo, "append", owner, name, opened, Options())  # V22: before anything is sent
     return write_input(
         common,
         repo,
         spooled,
         lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
-        lambda kept: (render_data.kept_json(kept), render_data.kept_text(kept)),
+        lambda waiting: (render_data.kept_json(waiting), render_data.kept_text(waiting)),
     )
 
 
@@ -149,16 +151,19 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
         remarks += render_data.forwarded_text(item.forwarded, item.metadata.name)
         if target is not None:
-            with records.data.open(item) as opened:
-                write_file(opened, target)
+            kept.now(f"{target} is as it was")
+            with common.output.progress(), records.data.open(item) as opened:
+                write_file(opened, target, item.metadata.size)
         if common.json:
             path, content = str(records.data.path(item)), as_json(records.data, item)
             common.output.emit(with_remarks(render_data.get_json(item, path, content), remarks), ())
             return
         common.output.emit({}, remarks)
         if target is None:
-            with records.data.open(item) as opened:
-                write_stdout(opened)
+            with common.output.progress() as bar, records.data.open(item) as opened:
+                if sys.stdout.isatty():
+                    bar.close()  # from here on, the terminal belongs to the content
+                write_stdout(opened, item.metadata.size)
 
 
 @data.command("list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -46,19 +46,20 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
     fetched where it is not here, only if the query uses it. Parquet goes to FILE, or with FILE/ to a directory.
     """
     form = _format(common, form, target)
-    with reading(common) as (records, remarks):
-        from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
+    with reading(common) as (records, remarks), ExitStack() as asking:
+        with common.output.progress():  # Spark may have to start first
+            from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
-        with open_query(records.repo, query) as opened:
-            if target is None:
-                _print(common, opened, form, remarks)
-            else:
-                with common.output.progress() as bar:
-                    total = _write(opened, form, target, bar)
-                document = {"path": target, "format": form, "total": total}
-                common.output.emit(
-                    with_remarks(document, remarks), [say(f"wrote {count(total, 'row')} to {target}"), *remarks]
-                )
+            opened = asking.enter_context(open_query(records.repo, query))
+        if target is None:
+            _print(common, opened, form, remarks)
+        else:
+            with common.output.progress() as bar:
+                total = _write(opened, form, target, bar)
+            document = {"path": target, "format": form, "total": total}
+            common.output.emit(
+                with_remarks(document, remarks), [say(f"wrote {count(total, 'row')} to {target}"), *remarks]
+            )
 
 
 def _format(common: Common, form: str | None, target: str | None) -> str:

@@ -13,6 +13,7 @@ from bayou.cli.options import Common, Group, engine_option, limit_rate_option
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
+from bayou.core import kept
 from bayou.core.deadline import Deadline
 from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
 from bayou.core.paths import PAYLOAD_ROOTS
@@ -66,6 +67,7 @@ def setup(
     from bayou.maintenance.setup import setup  # noqa: PLC0415
 
     finish_pending_changesets(repo)
+    kept.now("bayou.toml is as it was")
     with common.output.progress() as progress:
         report = setup(
             repo,
@@ -145,6 +147,7 @@ def sync(
     connection = common.connect(repo)
     if not dry_run:
         finish_pending_changesets(repo, connection)
+    kept.now(nothing="nothing was transferred, and what changed here stays journaled")
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
@@ -198,6 +201,7 @@ def verify(
     repo = common.open_repo()
     from bayou.maintenance.verify import verify  # noqa: PLC0415
 
+    kept.now(nothing="nothing was changed")
     with common.output.progress() as progress:
         report = verify(
             repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
@@ -240,6 +244,7 @@ def gc(
     repo = common.open_repo()
     from bayou.maintenance.gc import collect  # noqa: PLC0415
 
+    kept.now(nothing="nothing was deleted")
     moved = None
     with common.output.progress() as progress:
         if compacts:
@@ -269,6 +274,7 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
     repo = common.open_repo()
     from bayou.maintenance.compact import compact  # noqa: PLC0415
 
+    kept.now(nothing="nothing was moved")
     with common.output.progress() as progress:
         report = compact(repo, dry_run=dry_run, timeout=timeout, engine=engine, progress=progress)
     common.output.emit(
@@ -306,6 +312,7 @@ def replicate(
     repo = common.open_repo()
     from bayou.maintenance.replicate import replicate  # noqa: PLC0415
 
+    kept.now("the replica shows the commit that it had")
     with common.output.progress() as progress:
         report = replicate(
             repo,
@@ -337,7 +344,9 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     repo = common.open_repo()
     from bayou.sync.hydrate import hydrate  # noqa: PLC0415
 
-    moved = hydrate(repo, target, timeout=timeout)
+    kept.now(nothing="nothing was fetched")
+    with common.output.progress():
+        moved = hydrate(repo, target, timeout=timeout)
     common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))
 
 

@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 
 from msgspec.structs import replace
 
+from bayou.core import activity
 from bayou.core.errors import BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected, StoreError
 from bayou.index.entry import Entry
 from bayou.maintenance.replica.pairs import Copied, CopyRules
@@ -82,7 +83,9 @@ def _copy_large(source: Store, target: Store, entry: Entry, rules: CopyRules) ->
             digest = source.download(entry.key, NullSink(), entry.size, if_match=_condition(entry)).sha256
     there = _entry_of_copy(entry, digest, rules)
     try:
-        stored = target.upload(there.key, cast("BinaryIO", RemoteFile(source, entry)), entry.size, digest)
+        stored = target.upload(
+            there.key, cast("BinaryIO", RemoteFile(source, entry)), entry.size, digest, moved=activity.moved
+        )
     except ContentChanged:
         raise other_bytes(entry) from None
     return Copied(replace(there, etag=stored.etag, version=stored.version), sent=True)

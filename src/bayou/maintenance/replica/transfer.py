@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from bayou.core import activity
 from bayou.core.clock import now
 from bayou.core.errors import BadAnswer, NodeDamaged, NodeMissing, PreconditionFailed, StoreError
 from bayou.core.progress import Stage
@@ -33,6 +34,7 @@ from bayou.maintenance.replica.pairs import Copied, CopyRules, Pair, is_copy
 from bayou.maintenance.replica.plan import Counts, Plan, windows
 from bayou.maintenance.replica.target import Target
 from bayou.objectstore import keys
+from bayou.objectstore.multipart import THRESHOLD
 from bayou.objectstore.store import Store
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.steps import is_mass
@@ -116,7 +118,7 @@ class CopyJob:
 
     @property
     def stage(self) -> Stage:
-        return Stage("replicating", len(self._entries), sum(entry.size for entry in self._entries))
+        return Stage("replicating", len(self._entries), sum(entry.size for entry in self._entries), counts_bytes=True)
 
     @property
     def needs(self) -> Needs:
@@ -135,6 +137,8 @@ class CopyJob:
     def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
         source, target = self._stores.source.open(), self._stores.target.open()
         for entry, result in copy_all(source, target, part, self._rules):
+            if entry.size <= THRESHOLD or not isinstance(result, Copied) or not result.sent:
+                activity.moved(entry.size)  # a large object counts its parts
             yield Outcome.of(entry.path, result)
 
     def fold(self, rows: Iterable[Outcome]) -> list[Outcome]:

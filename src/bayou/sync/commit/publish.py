@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from bayou.core import kept
 from bayou.core.errors import BayouError, NodeMissing
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen
@@ -93,10 +95,15 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     deletes = sum(step.action is Action.DELETE_REMOTE for step in pushes)
     entries = seen.head.root.entries if seen.head.root else 0
     leftover: set[str] = set()
+    committing = False
 
     def acknowledged() -> bool:
         """Wait for packs that are still on their way; whether all files have arrived that the commit names (V11)."""
+        nonlocal committing
         failed = push.acknowledge(context, started.uploads)
+        if not committing:
+            committing = True
+            context.progress.begin("committing", None, None)
         lost.update(failed)
         batch.hold_back(failed)
         return not failed
@@ -132,6 +139,7 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
             acknowledged()  # the next push does not send again what has arrived
         raise
     acknowledged()  # also if there is nothing to commit: the next pass finds the files that have arrived
+    context.progress.end()
     # The report names what failed; what changed while it was read is planned again.
     leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
@@ -183,6 +191,7 @@ def _update_base(context: SyncContext, db: sqlite3.Connection, done: commit.Comm
 def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:
     """Update base to the commit, whatever the disk holds by now (T6), and drop the journal rows that it covers."""
     report = context.report
+    before = replace(report.pushed)
     expected: list[str] = []
     stats: list[file_stats.Row] = []
     unchanged_through: dict[str, int] = {}
@@ -214,3 +223,4 @@ def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatc
             for path, through in unchanged_through.items():
                 journal.drop_rows(db, context.remote_id, path, through)
         db.execute(commit.FORGET_PENDING, (context.remote_id,))
+    kept.pushed(report.pushed.files - before.files, report.pushed.bytes - before.bytes)

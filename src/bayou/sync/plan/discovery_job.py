@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from bayou.core import activity
 from bayou.core.iterators import batched
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
@@ -201,6 +202,7 @@ def judge(store: Store, part: Part, most: int | None = None) -> Iterator[Verdict
     with closing(SortedSpool(1)) as doubtful:
         for page in objects(store, part):
             listed += len(page)
+            activity.seen(len(page))
             if most is not None and listed > most:
                 raise TooMany
             for meta in page:
@@ -253,7 +255,7 @@ def discover(store: StoreHandle, engines: Engines) -> Discovery:
     """
     limit = engines.selector.limit()
     found: Discovery | None = None
-    here = LocalExecutor(deadline=engines.deadline, threads=1)  # without progress: one part has no share to show
+    here = LocalExecutor(deadline=engines.deadline, progress=engines.progress, threads=1)
     try:
         found = here.run(DiscoveryJob(store, divided=False, most=limit))
     except TooMany:

@@ -18,6 +18,7 @@ from typing import cast
 from msgspec import Struct, field
 
 from bayou.core import paths
+from bayou.core.activity import Moved
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.core.progress import NoProgress, Progress
@@ -103,6 +104,8 @@ class FileScan(Struct, frozen=True):
     absent: Container[str]
     listed: Mapping[str, tuple[int, int]]
     deadline: Deadline | None = None
+    moved: Moved | None = None
+    """Told of the bytes of large files as they are hashed."""
 
     def at(
         self,
@@ -130,7 +133,8 @@ class FileScan(Struct, frozen=True):
                 if row is None and before is not None and before.is_current(stat):
                     content = Content(before.sha256, stat.size, stat)
                 else:
-                    content = read_content(f"{self.root}/{path}", self.deadline, keep)
+                    moved = self.moved if stat.size > _LARGE_BYTES else None
+                    content = read_content(f"{self.root}/{path}", self.deadline, keep, moved)
         except ContentChanged:
             unsettled = True
         except FileNotFoundError:
@@ -207,7 +211,7 @@ class LocalScanner:
             f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_RANGE}", (remote_id, *within.bounds)
         )
         untracked = {cast("str", path): cast("tuple[int, int]", tuple(stat)) for path, *stat in listed}
-        self._file_scan = FileScan(root, adopt, absent, untracked, deadline)
+        self._file_scan = FileScan(root, adopt, absent, untracked, deadline, self._count_hashed)
 
     def scan(
         self, rows: Iterable[JournalRow], *, walk: bool, scope: ModelScope | None = None, limit: int | None = None
@@ -220,7 +224,9 @@ class LocalScanner:
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
         seen.walked = walk or (seen.journaled.everything and scope is None)
         if seen.walked:
+            self._progress.begin("looking through the tree", None, None)
             limit = self._walk(None, seen, candidates, limit)
+            self._progress.end()
         else:
             for mark in seen.journaled.marks:
                 for directory in (mark.path,) if scope is None else scope.below(mark.path):
@@ -283,24 +289,26 @@ class LocalScanner:
             return [self._scan_file(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
         # Threads help where hashing takes time; for small files they only contend for the interpreter.
-        large = [
-            path
+        large = {
+            path: size
             for path, stat in candidates.items()
             # A path that only the store names rarely exists here, so it is not statted twice.
-            if (stat is not None or path in known or path in seen.journaled.last) and self._is_large(path, stat)
-        ]
-        small = [path for path in candidates if path not in set(large)] if large else list(candidates)
+            if (stat is not None or path in known or path in seen.journaled.last)
+            and (size := self._large_size(path, stat))
+        }
+        small = [path for path in candidates if path not in large] if large else list(candidates)
         if large:
-            self._progress.begin("hashing", len(large), None)
+            self._progress.begin("hashing", len(large), sum(large.values()))
         if len(large) < 2:
-            results = scan_some([*small, *large])
+            results = [*scan_some(small), *scan_some(list(large))]
+            self._progress.advance(files=len(large))
         else:
             with ThreadPoolExecutor(_HASH_THREADS, thread_name_prefix="bayou-hash") as pool:
                 hashing = pool.map(scan_some, [[path] for path in large])
                 results = scan_some(small)
                 for part in hashing:
                     results += part
-                    self._progress.advance(files=1, bytes=sum(_size(result) for result in part))
+                    self._progress.advance(files=1)
         if large:
             self._progress.end()
         fresh: list[Observed] = []
@@ -337,13 +345,16 @@ class LocalScanner:
             self._keep_budget -= found.content.size
         return found
 
-    def _is_large(self, path: str, stat: FileStat | None) -> bool:
-        if stat is not None:
-            return stat.size > _LARGE_BYTES
+    def _large_size(self, path: str, stat: FileStat | None) -> int:
+        """Return the size of a file that takes long to hash; 0 for any other path."""
         try:
-            return os.lstat(f"{self._root}/{path}").st_size > _LARGE_BYTES
+            size = stat.size if stat is not None else os.lstat(f"{self._root}/{path}").st_size
         except (OSError, ValueError):
-            return False
+            return 0
+        return size if size > _LARGE_BYTES else 0
+
+    def _count_hashed(self, size: int) -> None:
+        self._progress.advance(bytes=size)
 
     def _cache(self, fresh: list[Observed], known: Mapping[str, CachedHash], now: int) -> None:
         """Record new hashes, so that the next scan does not read the file again."""
@@ -356,10 +367,6 @@ class LocalScanner:
         ]
         with self._database.transaction() as db:
             file_stats.save_many(db, kept)
-
-
-def _size(result: Observed | Failure) -> int:
-    return result.content.size if isinstance(result, Observed) and result.content is not None else 0
 
 
 def _below(path: str, under: str | None) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from bayou.core import kept
 from bayou.core.errors import BayouError, NotFound, PathRefused, StateError
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
@@ -165,6 +166,8 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
         for staged_file in staged:
             if staged_file.file is not None and staged_file.item.path not in done.placed:
                 staged_file.file.unlink(missing_ok=True)
+    here = [one.item for one in staged if one.file is not None and one.item.path in done.placed]
+    kept.pulled(len(here), sum(item.entry.size for item in here if item.entry is not None))
     return moved
 
 

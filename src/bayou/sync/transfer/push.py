@@ -17,6 +17,7 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core import kept
 from bayou.core.clock import parse_ms
 from bayou.core.errors import ContentChanged, NotFound, PathRefused, TreeError
 from bayou.core.ids import ulid
@@ -236,8 +237,8 @@ class _UploadPlan(Struct, frozen=True):
                         for upload, _ in ready
                     ],
                 )
-            for upload, kept in ready:
-                moved = kept and not context.is_unchanged(self.files[upload.path])
+            for upload, in_memory in ready:
+                moved = in_memory and not context.is_unchanged(self.files[upload.path])
                 yield replace(upload, data=None) if moved else upload
 
     def packed(self, items: Sequence[Upload | Observed]) -> Iterator[Upload]:
@@ -312,6 +313,7 @@ def forget(db: sqlite3.Connection, remote_id: int, done: Set[str]) -> None:
 
 
 def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
+    """Record what has arrived, so that no push sends it again."""
     with database.note() as db:
         db.executemany(
             "UPDATE upload SET done = 1, etag = ?, version = ?, repeated = ? WHERE place = ? AND path = ? AND push = ?",
@@ -349,6 +351,7 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
                 if upload.stored and upload.place is not None
             ],
         )
+    kept.arrived(len(done), sum(upload.size for upload in done))
 
 
 def _entry(observed: Observed, sent: Upload) -> Entry:

@@ -1,0 +1,82 @@
+"""What the command of this process has kept so far, and the command that continues from there.
+
+The command line names the command; the code below it updates the rest as it goes, at the moment at which it becomes
+true. When a signal or a deadline ends the command, the error's hint is made of it, by any thread. Bayou as a library
+keeps this record too and shows it to nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from msgspec import Struct, field
+
+
+class Count(Struct):
+    """Files and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, files: int, size: int) -> None:
+        self.files += files
+        self.bytes += size
+
+
+class Kept(Struct):
+    """`what` is true now, besides the counted files; `go_on` is the command to type next.
+
+    `nothing` says what is true as long as no file was counted.
+    """
+
+    what: str | None = None
+    nothing: str | None = None
+    go_on: str | None = None
+    pulled: Count = field(default_factory=Count)
+    pushed: Count = field(default_factory=Count)
+    """Committed: other clients see them."""
+    arrived: Count = field(default_factory=Count)
+    """Acknowledged by the store and recorded here, but not committed: a later push does not send them again."""
+
+
+_kept = Kept()
+_lock = threading.Lock()
+
+
+def begin(go_on: str | None = None) -> None:
+    """Forget everything: a command begins, and typing it again is how to go on until something else is said."""
+    global _kept  # noqa: PLW0603  (the record of this process's one command)
+    _kept = Kept(go_on=go_on)
+
+
+def now(what: str | None = None, *, nothing: str | None = None, go_on: str | None = None) -> None:
+    """Say what is true from now on; `go_on` only if it is no longer the command itself that continues."""
+    with _lock:
+        _kept.what, _kept.nothing = what, nothing
+        _kept.go_on = go_on or _kept.go_on
+
+
+def pulled(files: int, size: int) -> None:
+    """Count files that are in the tree for good."""
+    with _lock:
+        _kept.pulled.add(files, size)
+
+
+def arrived(files: int, size: int) -> None:
+    """Count files that the store has, and that are recorded here so that no push sends them again."""
+    with _lock:
+        _kept.arrived.add(files, size)
+
+
+def pushed(files: int, size: int) -> None:
+    """Count files that a commit names; they are no longer among those that only arrived."""
+    with _lock:
+        _kept.pushed.add(files, size)
+        _kept.arrived = Count(max(0, _kept.arrived.files - files), max(0, _kept.arrived.bytes - size))
+
+
+def current() -> Kept:
+    """Return a copy of the record as it is now."""
+    with _lock:
+        counts = (Count(one.files, one.bytes) for one in (_kept.pulled, _kept.pushed, _kept.arrived))
+        return Kept(_kept.what, _kept.nothing, _kept.go_on, *counts)
