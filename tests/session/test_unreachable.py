@@ -1,4 +1,4 @@
-"""The store cannot be had (V22, section 10): what each writing command saves and says, its exit code, how it goes on."""
+"""The store cannot be had (V22, section 10): what each writing command saves and says, its exit code, how to go on."""
 
 from __future__ import annotations
 

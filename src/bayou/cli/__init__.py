@@ -48,7 +48,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         "init": ("init", "Make a directory a Bayou repo."),
         "model": ("model", "Define who owns data and what makes it: create, list, look at, run, delete."),
         "data": ("data", "Keep versions of data: put, get, list, query, rename, delete, collect."),
-        "workflow": ("workflow", "Run models' methods in order: create, validate, run, search runs, resume."),
+        "workflow": ("workflow", "Run models' methods in order: create, validate, run, see why a run failed, resume."),
         "datastore": ("datastore", "Share a repo's data: set up, sync, verify, collect."),
         "trust": ("trust", "Look at, allow and revoke what a cloned repo needs your permission for."),
         "spark": ("spark", "Look at, start and stop the Spark that bulk work runs on."),

@@ -128,12 +128,12 @@ class Output(Struct, frozen=True):
             sys.stderr.write(f"{visible(text)}\n")
             sys.stderr.flush()
 
-    def progress(self) -> Bar:
-        """Return a progress bar, which appears on a terminal only."""
+    def progress(self, *, closing: bool = True) -> Bar:
+        """Return a progress bar, which appears on a terminal only; `closing`: a line at its end says what was moved."""
         from bayou.cli.progress import Bar  # noqa: PLC0415
 
         watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.quiet and not self.json
-        return Bar(delay_s=1.0 if watched else None)
+        return Bar(delay_s=1.0 if watched else None, closing=closing)
 
     def _line(self, line: Line) -> None:
         stream = sys.stderr if line.label else sys.stdout

@@ -109,7 +109,8 @@ class Bar:
     thread that waits for the delay imports the drawing library, and the library's own thread draws.
     """
 
-    def __init__(self, *, delay_s: float | None, console: Console | None = None) -> None:
+    def __init__(self, *, delay_s: float | None, console: Console | None = None, closing: bool = True) -> None:
+        self._closing = closing
         self._timer = threading.Timer(delay_s, self._appear) if delay_s is not None else None
         self._console = console
         self._lock = threading.Lock()
@@ -137,7 +138,7 @@ class Bar:
         appeared = self.close()
         seconds = time.monotonic() - self._begun
         files, moved = self._total()
-        if appeared and kind is None and seconds >= _CLOSING_S and moved > 0:
+        if self._closing and appeared and kind is None and seconds >= _CLOSING_S and moved > 0:
             sys.stderr.write(f"{closing_line(files, moved, seconds)}\n")
             sys.stderr.flush()
 

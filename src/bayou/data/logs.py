@@ -1,8 +1,8 @@
 """The logs of methods: which version of `log` belongs to an output or a step, and reading a log from any place.
 
 A log is a version of the item `log` of its model, and streaming data. Its owner names the output, the run and the step,
-so the log of a step that has not ended, or whose process was killed, is found as well. Nothing else records the number
-of that version: sync may renumber it.
+so the log of a step that has not ended, or whose process was killed, is found as well. The number of a version in a
+record would not do: sync may renumber the version.
 """
 
 from __future__ import annotations

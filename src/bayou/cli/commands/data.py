@@ -85,7 +85,7 @@ def put(
     NewVersion.of(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
-    with common.output.progress(), open_input(file) as opened:
+    with common.output.progress(closing=False), open_input(file) as opened:
         spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
     return write_input(
         common,
@@ -114,7 +114,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
-    with common.output.progress(), open_input(file) as opened:
+    with common.output.progress(closing=False), open_input(file) as opened:
         spooled = receive(repo, "append", owner, name, opened, Options())  # V22: before anything is sent
     return write_input(
         common,

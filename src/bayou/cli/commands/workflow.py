@@ -82,7 +82,7 @@ class RunGroup(Group):
 
 @click.group(cls=Group)
 def workflow() -> None:
-    """Run models' methods in order: create, validate, run, search runs, resume."""
+    """Run models' methods in order: create, validate, run, see why a run failed, resume."""
 
 
 @workflow.command(writes=True)
@@ -145,11 +145,7 @@ def validate(common: Common, name: str | None) -> int:
 
 @click.group("run", cls=RunGroup, invoke_without_command=True)
 def run() -> None:
-    """Run a workflow: `run NAME`. Or look at runs: `run search`, `run get`, `run logs`.
-
-    To see why a run failed: `bayou workflow run logs latest`, or find it with `bayou workflow run search --status
-    failed` and use its id, or the beginning of it.
-    """
+    """Run a workflow, or look at runs and their logs."""
 
 
 workflow.add_command(run)
@@ -169,8 +165,14 @@ def start(
 ) -> int:
     """Run a workflow: each step holds its model's lease, and pushes what it made.
 
-    NAME is its name or id. With -v, what the steps print is shown as they print it. `run search`, `run get` and `run
-    logs` look at runs.
+    NAME is its name or id. With -v, what the steps print is shown as they print it. To look at runs:
+
+    \b
+      bayou workflow run search --status failed   find runs
+      bayou workflow run get RUN                  what each step came to
+      bayou workflow run logs RUN [STEP]          what steps printed, and why they failed
+
+    RUN is a run's id, the beginning of it, or latest.
     """
     given, named = read_input_file(file), options.named_once("--input", texts)
     labels = options.named_once("--tag", tags)
