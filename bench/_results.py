@@ -153,7 +153,7 @@ def this_machine() -> Machine:
     return Machine(
         cores=os.cpu_count() or 1,
         memory_gb=round(memory / 1e9),
-        kernel=f"{platform.system()} {platform.release()}",
+        kernel=f"{platform.system()} {platform.release().partition('-')[0]}",  # what follows names the machine's build
         python=platform.python_version(),
         versions=versions(),
     )

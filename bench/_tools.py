@@ -185,10 +185,10 @@ def share_class_archives(cache: Path) -> None:
 
 
 @contextmanager
-def delayed(tools: Tools, milliseconds: float) -> Iterator[tuple[Tools, LatencyProxy]]:
-    """Give the tools through a proxy that adds so much to each request."""
+def delayed(tools: Tools, milliseconds: float, rate: float | None = None) -> Iterator[tuple[Tools, LatencyProxy]]:
+    """Give the tools through a proxy that adds so much to each request, and moves `rate` bytes a second each way."""
     server = tools.server
-    with LatencyProxy(server.host, server.port, seconds=milliseconds / 1000) as proxy:
+    with LatencyProxy(server.host, server.port, seconds=milliseconds / 1000, rate=rate) as proxy:
         yield Tools(server, tools.folder, url=proxy.url, workers=tools.workers), proxy
 
 

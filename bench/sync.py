@@ -1,13 +1,15 @@
 """Whole sync commands against rclone and s5cmd, on the same SeaweedFS in the same run, near and 20 ms away.
 
     ./dev bench sync [--files 10000] [--size 5000] [--content random|json] [--rounds 5] [--large-mib 2048]
-                     [--delay-ms 20] [--workers 64] [--json FILE]
+                     [--delay-ms 20] [--rate-mb 1] [--workers 64] [--json FILE]
 
 Cold push, cold pull, no-op, and one changed file, by the engine that Bayou chooses, interpreter start included; then
-the same through a proxy that adds `--delay-ms` to each request, for all three tools (0 leaves that out). Ratios are to
-the better of the two others. CPU is user and system time of the command with its children; requests are as the server
-counted them. Several `--files` give a row for each; limits count for 10,000 files and more (the aim is 0.3 for a cold
-push and 0.4 for a cold pull). Exits 1 when a ratio is above its limit, or a large file takes more than 400 MB.
+the same through a proxy that adds `--delay-ms` to each request, for all three tools (0 leaves that out). With
+`--rate-mb` the proxy also moves only so many MB a second each way; then there are only these rows, and Bayou must not
+be slower than the others in a cold push or pull. Ratios are to the better of the two others. CPU is user and system
+time of the command with its children; requests are as the server counted them. Several `--files` give a row for each;
+limits count for 10,000 files and more (the aim is 0.3 for a cold push and 0.4 for a cold pull). Exits 1 when a ratio
+is above its limit, or a large file takes more than 400 MB.
 
 A ratio is of times that were taken one right after the other, and the median of the rounds' counts: the machine is
 shared, and as a whole faster in one minute than in the next. The tools take turns at being first, and each begins with
@@ -45,6 +47,8 @@ from bayou_testing.seaweed import SeaweedServer
 
 LIMITS = {"cold push": 0.5, "cold pull": 0.6, "no-op": 0.2, "one changed file": 0.25}
 DELAYED_LIMITS = {"cold push": 0.25, "cold pull": 0.25}
+SLOW_LIMITS = {"cold push": 1.0, "cold pull": 1.0}
+"""On a slow link the bytes decide, which are the same for all."""
 LIMITS_FROM = 10_000
 LARGE_MB = 400
 
@@ -107,6 +111,8 @@ def measure(tools: Tools, files: int, options: argparse.Namespace, delay_ms: flo
     make_files(source, files, options.size, options.content)
     for turn in range(options.rounds):
         one_round(tools, source, f"-{files}-{delay_ms:g}-{turn}", turn, note)
+    if options.rate_mb:
+        return found.rows(SLOW_LIMITS)
     limits = DELAYED_LIMITS if delay_ms else LIMITS
     return found.rows(limits if files >= LIMITS_FROM else {})
 
@@ -140,6 +146,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large-mib", type=int, default=2048)
     parser.add_argument("--delay-ms", type=float, default=20.0)
+    parser.add_argument("--rate-mb", type=float, default=None, help="MB a second of the link, each way")
     parser.add_argument("--workers", type=int, default=WORKERS, help="requests at once of rclone and s5cmd")
     add_json_option(parser)
     options = parser.parse_args()
@@ -152,10 +159,11 @@ def main() -> int:
     ):
         server.create_bucket(BUCKET)
         tools = Tools(server, Path(name), workers=options.workers)
-        for files in options.files:
+        rate = options.rate_mb * 1e6 if options.rate_mb else None
+        for files in options.files if rate is None else ():
             rows += measure(tools, files, options, 0.0)
-        if options.delay_ms:
-            with delayed(tools, options.delay_ms) as (far, proxy):
+        if options.delay_ms or rate is not None:
+            with delayed(tools, options.delay_ms, rate) as (far, proxy):
                 for files in options.files:
                     rows += measure(far, files, options, options.delay_ms)
                 used = proxy.usage()
@@ -163,6 +171,8 @@ def main() -> int:
                 f"The proxy used {used.cpu / max(1, used.requests) * 1e6:.0f} µs of processor time for each of "
                 f"{used.requests:,} requests."
             )
+            if rate is not None:
+                notes.append(f"The link moved {options.rate_mb:g} MB/s each way.")
         good, more = large(tools, options.large_mib) if options.large_mib else (True, [])
 
     print(f"files of {options.size:,} bytes, {options.content}; medians of {options.rounds} rounds")

@@ -112,6 +112,7 @@ class Repo(SelectiveStruct, frozen=True):
             namespace=datastore.namespace,
             options=datastore.options,
             concurrency=self.config.sync.concurrency,
+            limit_rate=self.config.sync.limit_rate,
         )
 
     def require_online(self, why: str) -> None:

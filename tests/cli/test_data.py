@@ -54,6 +54,7 @@ def test_a_put_is_told_exactly_as_documented(web, put):
         "version": 1,
         "size": 5,
         "sha256": hashlib.sha256(b"hello").hexdigest(),
+        "pushed": None,
     }
     assert put(b"again")["version"] == 2
 
@@ -84,7 +85,7 @@ def test_an_append_is_told_exactly_as_documented(web, put, command, typed):
 
     ran = command("data", "append", "web", "report", "--json")
 
-    assert ran.document == {"model": "web", "name": "report", "version": 1, "size": 8}
+    assert ran.document == {"model": "web", "name": "report", "version": 1, "size": 8, "pushed": None}
     assert command("data", "get", "web", "report").out == "one\ntwo\n"
 
 
@@ -380,6 +381,7 @@ def test_a_rename_is_told_exactly_as_documented(web, put, command):
         "old": "report",
         "new": "summary",
         "version": 2,
+        "pushed": None,
     }
     assert command("data", "get", "web", "summary", "--version", "1").out == "one"
 
@@ -403,9 +405,10 @@ def test_a_delete_is_told_exactly_as_documented(web, put, command):
         put(b"%d" % number)
 
     assert command("data", "delete", "web", "report", "--version", "1", "-y", "--json").document == {
-        "versions_deleted": 1
+        "versions_deleted": 1,
+        "pushed": None,
     }
-    assert command("data", "delete", "web", "report", "-y").out == "deleted 2 versions of report\n"
+    assert command("data", "delete", "web", "report", "-y").out == "deleted 2 versions of report (2 B)\n"
     assert put(b"after")["version"] == 4, "a number is never used twice"
 
 
@@ -434,8 +437,10 @@ def test_a_gc_is_told_exactly_as_documented_and_its_dry_run_counts_the_same(web,
     before = size(repo)
     ran = command("data", "gc", "-y", "--json").document
 
-    assert dry == ran == {"expired": 0, "versions_deleted": 2, "bytes": before - size(repo)}
-    assert command("data", "gc", "-y", "--json").document == {"expired": 0, "versions_deleted": 0, "bytes": 0}
+    assert dry == {"expired": 0, "versions_deleted": 2, "bytes": before - size(repo)}
+    assert ran == {**dry, "pushed": None}
+    again = command("data", "gc", "-y", "--json").document
+    assert again == {"expired": 0, "versions_deleted": 0, "bytes": 0, "pushed": None}
 
 
 def test_a_gc_tells_people_what_goes_and_why(web, put, command):
@@ -478,7 +483,7 @@ def test_a_prune_is_told_exactly_as_documented(web, put, command, repo):
         ("models", "versions_deleted", "bytes"), 0
     )
     assert web.id in spared["warnings"][0]
-    assert named == {"models": 1, "versions_deleted": 1, "bytes": before - size(repo)}
+    assert named == {"models": 1, "versions_deleted": 1, "bytes": before - size(repo), "pushed": None}
 
 
 def size(repo) -> int:

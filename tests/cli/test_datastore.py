@@ -289,8 +289,24 @@ def test_a_status_is_told_exactly_as_documented(api, repo, command):
         "journal": {"paths": 0, "bulk": False},
         "hydrate": "full",
         "tree": "/t",
+        "freshness": {"head_seen_at": None, "age_s": None},
+        "waiting": 0,
+        "untracked": 0,
     }
     assert ran.code == 0
+
+
+def test_a_status_tells_how_old_the_view_is_what_waits_and_what_is_untracked(api, repo, command):
+    found = replace(STATUS, healthy=False, index=None, message="cannot connect", journal_paths=2)
+    api.answer("status", replace(found, seen_ms=1_000, age_s=7300.0, waiting=3, untracked=20_001))
+
+    ran, shown = command("datastore", "status", "--json"), command("datastore", "status").out
+
+    assert ran.document["freshness"] == {"head_seen_at": "1970-01-01T00:00:01.000Z", "age_s": 7300.0}
+    assert (ran.document["waiting"], ran.document["untracked"]) == (3, 20_001)
+    assert "the store was last seen 2 h ago" in shown
+    assert "1 input that no version was made of yet" in shown
+    assert "20,001 files; `bayou datastore sync --adopt` pushes them" in shown
 
 
 def test_a_status_tells_of_packs_if_they_were_counted(api, repo, command):
@@ -488,3 +504,13 @@ def test_a_copy_that_nobody_kept_cannot_be_shown(api, repo, command):
 
     assert (ran.code, ran.error["code"]) == (2, "usage")
     assert "`bayou datastore conflicts`" in ran.error["hint"]
+
+
+def test_a_rate_limit_reaches_the_configuration_of_the_command(api, repo, command):
+    api.answer("sync", full_report())
+    command("datastore", "sync", "--limit-rate", "2M")
+    assert api.calls[-1][1][0].config.sync.limit_rate == 2_000_000
+
+
+def test_a_rate_that_is_none_is_a_wrong_use(repo, command):
+    assert command("datastore", "sync", "--limit-rate", "soon").code == 2

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
+import yaml
 from tests.cli.terminal import at_terminal
 
 from bayou.data.records import Records
@@ -25,7 +28,9 @@ def test_a_create_is_told_exactly_as_documented(repo, command):
 
 def test_a_list_is_told_exactly_as_documented(repo, command):
     assert command("model", "list", "--json").document == {"models": []}
-    made = [command("model", "create", kind, "web", "--json").document for kind in ("net", "aws/ec2")]
+    made = [
+        command("model", "create", kind, name, "--json").document for kind, name in (("net", "lan"), ("aws/ec2", "web"))
+    ]
 
     assert command("model", "list", "--json").document == {
         "models": [{key: one[key] for key in ("id", "type", "name")} for one in reversed(made)]
@@ -83,6 +88,12 @@ def test_a_delete_is_told_exactly_as_documented(repo, command):
         (("create", "net"), "usage"),
         (("create", "net", "lan", "--arg", "novalue"), "usage"),
         (("create", "net", "lan", "--arg", "a=1", "--arg", "a=2"), "usage"),
+        (("create", "aws", "web"), "model_exists"),
+        (("create", "comand/shell", "new"), "type_not_found"),
+        (("create", "shell", "new"), "type_not_found"),
+        (("create", "command/shell", "new", "--arg", "rnu=ls"), "arguments_invalid"),
+        (("create", "command/shell", "new", "--arg", "timeout=soon"), "arguments_invalid"),
+        (("create", "command/shell", "new", "--arg", "run=${{ inputs."), "expression_invalid"),
         (("get", "nobody"), "model_not_found"),
         (("get", "twice"), "model_ambiguous"),
         (("delete", "nobody", "-y"), "model_not_found"),
@@ -90,8 +101,12 @@ def test_a_delete_is_told_exactly_as_documented(repo, command):
     ],
 )
 def test_wrong_arguments_are_clear_errors_and_change_nothing(repo, command, args, error):
-    for kind, name in (("net", "web"), ("net", "twice"), ("aws", "twice")):
+    for kind, name in (("net", "web"), ("net", "twice")):
         command("model", "create", kind, name)
+    (repo.root / "models/aws").mkdir()
+    twice = yaml.safe_load((repo.root / "models/net/twice.yaml").read_text())
+    twice |= {"id": str(uuid.uuid4()), "type": "aws"}
+    (repo.root / "models/aws/twice.yaml").write_text(yaml.safe_dump(twice))
     before = sorted(path for path in (repo.root / "models").rglob("*"))
 
     ran = command("model", *args, "--json")
@@ -131,3 +146,18 @@ def test_a_person_at_a_terminal_is_asked_first(repo, command, args, answer, left
     assert ("nothing was deleted" in shown) is (left > 0)
     with Records(repo) as records:
         assert len(records.data.find(all_versions=True)) == left
+
+
+def test_create_tells_all_that_is_wrong_with_arguments_and_what_a_type_is_probably_called(repo, command):
+    args = ("--arg", "rnu=ls", "--arg", "timeout=soon", "--arg", "ignore_exit_code=5")
+    wrong = command("model", "create", "command/shell", "m", *args, "--json").error
+    misspelt = command("model", "create", "pyhton/call", "m", "--json").error
+    meant = command("model", "create", "shell", "m", "--data-only")
+
+    assert wrong["message"] == (
+        'ignore_exit_code must be true or false, not 5; unknown argument rnu; timeout must be a number, not "soon"'
+    )
+    assert misspelt["message"] == "there is no type pyhton/call"
+    assert misspelt["hint"].startswith("did you mean python/call?")
+    assert meant.code == 0
+    assert "note: no type shell is defined here, so the model has no methods: it owns data" in meant.err

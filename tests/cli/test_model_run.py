@@ -48,6 +48,7 @@ def test_types_are_listed_and_described(does):
     assert {one["name"]: one["content_type"] for one in query["outputs"]} == {
         "result": "application/vnd.apache.parquet",
         "summary": "application/json",
+        "log": "text/plain",
     }
     assert query["keep_failed"] is False
     described = does("model", "describe", "command/shell")
@@ -89,7 +90,7 @@ def test_a_model_is_created_run_and_looked_at(repo, does, command):
 
     ran = does("model", "run", "m", "execute")
 
-    assert set(ran) == {"output_id", "status", "data", "duration_s", "error"}
+    assert set(ran) == {"output_id", "status", "data", "duration_s", "error", "pushed"}
     assert (ran["status"], ran["error"]) == ("succeeded", None)
     assert {(made["name"], made["version"]) for made in ran["data"]} == {("log", 1), ("result", 1)}
     assert all(len(made["sha256"]) == 64 and made["size"] > 0 for made in ran["data"])
@@ -110,19 +111,23 @@ def test_a_method_that_failed_is_shown_and_the_exit_code_is_1(does, command):
     assert ran.document["error"] == "the command ended with exit code 3: why"
     assert ran.err == ""
     assert told.out.startswith("m execute: failed in ")
+    newest, _ = does("model", "outputs", "m")["outputs"]
     assert told.err.splitlines() == [
         "error: the command ended with exit code 3: why",
-        "hint: all that it printed: `bayou data get m log`",
+        f"hint: all that it printed: `bayou model logs m {newest['output_id'][:8]}`",
     ]
+    assert told.out.endswith("the log of m:\n  why\n")
 
 
-def test_people_get_one_line_and_the_record_has_the_traceback(repo, does, command):
+def test_people_see_file_and_line_and_the_end_of_the_log_and_the_record_has_the_traceback(repo, does, command):
     (repo.root / "job.py").write_text("def go():\n    raise ValueError('no good')\n")
     does("model", "create", "python/call", "p", "--arg", "target=job:go")
 
     told = command("model", "run", "p", "call")
 
-    assert told.err == "error: ValueError: no good\n"
+    assert told.err.startswith("error: ValueError: no good (job.py, line 2, in go)\nhint: ")
+    assert told.out.endswith("    raise ValueError('no good')\n  ValueError: no good\n")
+    assert "python_child" not in told.out
     (output,) = does("model", "outputs", "p")["outputs"]
     assert 'File "' in output["error"]
     assert "Traceback" not in command("model", "outputs", "p").out
@@ -224,8 +229,8 @@ def test_f100_a_push_that_fails_as_a_whole_is_named_as_what_failed(ann: Person, 
 
     ran = ann.run("model", "run", "m", "execute", "--json")
 
-    assert ran.code == 1
-    assert ran.document["status"] == "succeeded"
+    assert (ran.code, ran.error["code"]) == (5, "not_pushed")
+    assert (ran.document["status"], ran.document["pushed"]) == ("succeeded", False)
     assert ran.error["message"].startswith("what was written here could not be pushed: ")
 
 

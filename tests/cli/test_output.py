@@ -14,8 +14,8 @@ import pytest
 
 import bayou
 from bayou.cli import output
-from bayou.cli.output import Output, Table, count, fail, hint, moment, parse_duration, say, show, size, warn
-from bayou.core.clock import format_ms
+from bayou.cli.output import Output, Table, count, fail, hint, moment, say, show, size, warn
+from bayou.core.clock import format_ms, parse_duration
 from bayou.core.text import VisibleStream, visible, visible_json
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]

@@ -341,3 +341,21 @@ def test_the_text_of_a_copy_cannot_command_the_terminal(kept, command):
     kept(b"one\n", b"\x1b[2J\n")
 
     assert "+\\x1b[2J" in command("datastore", "conflicts", "show", "data/x").out
+
+
+def test_a_sync_never_says_in_sync_without_a_store_offline_or_with_untracked_files():
+    lines = {
+        "no store": synced(asked=False)[0],
+        "offline": synced(asked=False, warnings=["offline: nothing was pulled or pushed"])[0],
+        "untracked": synced(untracked=[f"files/{number}" for number in range(20_001)])[0],
+        "dry run": synced(untracked=["files/x"], dry_run=True)[0],
+        "moved": synced(untracked=["files/x"], pulled=Moved(2, 10))[0],
+    }
+    assert lines == {
+        "no store": "there is no store to sync with: the data is in a directory of this machine",
+        "offline": "the store was not asked",
+        "untracked": "nothing to push or pull but 20,001 untracked files",
+        "dry run": "nothing to push or pull but 1 untracked file (dry run)",
+        "moved": "pulled 2 files (10 B); in sync but for 1 untracked file",
+    }
+    assert any("--adopt" in line for line in synced("hint", untracked=["files/x"]))

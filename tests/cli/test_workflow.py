@@ -56,7 +56,7 @@ def test_run_prints_what_each_step_came_to(made, command):
     ran = command("workflow", "run", "nightly", "--input", "word=there", "--tag", "why=test", "--json")
 
     assert ran.code == 0
-    assert set(ran.document) == {"run_id", "workflow", "status", "jobs", "duration_s"}
+    assert set(ran.document) == {"run_id", "workflow", "status", "jobs", "duration_s", "pushed"}
     (job,) = ran.document["jobs"]
     (step,) = job["steps"]
     assert (job["name"], job["status"]) == ("one", "succeeded")
@@ -78,9 +78,10 @@ def test_people_see_steps_as_they_go_and_a_hint_after_a_failure(made, command):
     assert ran.code == 1
     assert "one / x: running" in ran.err
     assert "one / x: failed" in ran.err
-    assert "the command ended with exit code 3: oh" in ran.out
+    assert "the log of a:\n  oh\n" in ran.out
+    assert "error: one / x failed: the command ended with exit code 3: oh" in ran.err
     assert "hint: go on from there with `bayou workflow resume 0" in ran.err
-    assert command("workflow", "run", "nightly", "-q").err.startswith("error: x failed")
+    assert command("workflow", "run", "nightly", "-q").err.startswith("error: one / x failed")
 
 
 def test_resume_goes_on_and_says_when_there_is_nothing_to_do(made, command):
@@ -207,8 +208,39 @@ def test_f030_delete_takes_the_records_of_runs_along_and_asks_first(made, comman
     assert (refused.code, refused.error["code"]) == (2, "not_confirmed")
     deleted = command("workflow", "delete", "nightly", "-y", "--json")
 
-    assert deleted.document == {"id": ID, "runs_deleted": 1}
+    assert deleted.document == {"id": ID, "runs_deleted": 1, "pushed": None}
     assert command("workflow", "run", "search", "--json").document["total"] == 0
     assert not [path for path in Clone(made).files if path.startswith("workflow")]
     assert [path for path in Clone(made).files if path.startswith("data/")], "data is its model's"
     assert command("workflow", "list", "--json").document == {"workflows": []}
+
+
+def test_validate_tells_wrong_keys_dependencies_models_arguments_and_expressions_at_once(made, command):
+    lay(
+        made,
+        """
+        - name: one
+          depends_on: [nobody]
+          steps:
+            - {name: x, model: nosuch, method: execute, retrys: 3}
+            - {name: y, model: a, method: execute, inputs: {run: "${{ inputs.wrd }}", timeout: soon}, timeout: never}
+            - {name: z, model: a, method: do, inputs: {run: "${{ 1 + }}", env: {A: "${{ nothing }}"}}}
+        """,
+        HEAD,
+    )
+
+    document = command("workflow", "validate", "nightly", "--json").document
+
+    found = [(one["where"].rpartition(" ")[2], one["message"]) for one in document["problems"]]
+    expected = [
+        ("7", "one depends on a job nobody: none here"),
+        ("9", "unknown key retrys"),
+        ("9", "there is no model nosuch"),
+        ("10", "there is no input wrd"),
+        ("10", "timeout is no duration: never"),
+        ("10", 'timeout must be a number, not "soon"'),
+        ("11", "command/shell has no method do"),
+    ]
+    assert [problem for problem in expected if problem not in found] == []
+    assert len([message for line, message in found if line == "11"]) == 3, "both expressions, and the method"
+    assert len(found) == len(expected) + 2

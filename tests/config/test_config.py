@@ -78,7 +78,7 @@ def test_what_a_file_does_not_say_has_a_default(file):
 
     assert config == Config(REPO_ID)
     assert config.sync == SyncConfig(
-        timeout=300.0, concurrency=64, point_limit=None, pack_below=256 << 10, pack_size=8 << 20
+        timeout=None, concurrency=64, point_limit=None, pack_below=256 << 10, pack_size=8 << 20
     )
     assert config.datastore == DatastoreConfig(None, None, None, "full", (), {})
 
@@ -94,11 +94,12 @@ def test_the_environment_is_stronger_than_the_file(file):
         BAYOU_POINT_LIMIT="7",
         BAYOU_PACK_BELOW="0",
         BAYOU_PACK_SIZE="1MiB",
+        BAYOU_SYNC_LIMIT_RATE="2M",
     )
 
     assert config.datastore.namespace == "other"
     assert config.datastore.hydrate == "full"
-    assert config.sync == SyncConfig(2.5, 3, 7, 0, 1 << 20)
+    assert config.sync == SyncConfig(2.5, 3, 7, 0, 1 << 20, 2_000_000)
 
 
 def test_an_empty_variable_is_as_good_as_none(file):
@@ -111,6 +112,7 @@ def test_an_empty_variable_is_as_good_as_none(file):
         "POINT_LIMIT",
         "PACK_BELOW",
         "PACK_SIZE",
+        "SYNC_LIMIT_RATE",
     )
 
     assert load(file, WHOLE, **{f"BAYOU_{name}": "" for name in names}) == load(file, WHOLE)
@@ -222,6 +224,8 @@ def test_a_value_of_the_wrong_kind_is_an_error_that_names_its_key(file, where, l
         ("BAYOU_PACK_BELOW", "1.5MB"),
         ("BAYOU_PACK_BELOW", "64KiBs"),
         ("BAYOU_PACK_SIZE", "0"),
+        ("BAYOU_SYNC_LIMIT_RATE", "0"),
+        ("BAYOU_SYNC_LIMIT_RATE", "fast"),
         ("BAYOU_PACK_SIZE", "٣MB"),
         ("BAYOU_HYDRATE", "eager"),
         ("BAYOU_DATASTORE", "s3://"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.config import Config, SparkConfig
+from bayou.config import Config, SparkConfig, SyncConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import JavaMissing, SparkUnavailable, UsageError
 from bayou.engine import select
@@ -128,3 +128,11 @@ def test_a_program_without_spark_says_so(monkeypatch):
     assert not select.is_near(SparkConfig())
     with pytest.raises(SparkUnavailable, match="without Spark"):
         select.spark_engine()
+
+
+def test_a_limited_rate_keeps_the_work_in_this_process():
+    config = Config("id", sync=SyncConfig(limit_rate=1_000_000))
+    selector = Selector.of(config, "auto")
+    assert (selector.choose(10**9).spark, selector.limit()) == (False, None)
+    with pytest.raises(UsageError, match="rate limit"):
+        Selector.of(config, "spark")

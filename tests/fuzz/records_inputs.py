@@ -281,7 +281,7 @@ class Readers:
         row: Any = self._catalogued(RUN, data)
         found = Run.from_document(document.load(data, RUN), RUN)
         document.dump(found.to_document())
-        _shown(render_workflow.run_text(found), render_workflow.run_json(found))
+        _shown(render_workflow.run_text(found, {}), render_workflow.run_json(found, {}))
         _shown(render_workflow.runs_text([row], 1), render_workflow.runs_json([row], 1))
 
     def evaluated(self, data: bytes) -> None:

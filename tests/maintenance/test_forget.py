@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import MassDelete
-from bayou.index.head import swap_head
+from bayou.index.head import read_head, swap_head
+from bayou.maintenance.replicate import replicate
+from bayou.objectstore import keys
 from bayou.sync.commit import commit
 from bayou.sync.report import VerifyReport
 from tests import api
@@ -110,3 +112,85 @@ def test_a_mass_delete_is_no_word_of_forget(team: Team, writer: Clone) -> None:
         forget(writer, *many)
     assert writer.files == {**FILES, **many}
     assert writer.status().in_sync
+
+
+def kept_at(clone: Clone) -> dict[str, bytes]:
+    return {kept.path: Path(kept.copy).read_bytes() for kept in api.conflicts(clone.repo)}
+
+
+def test_a_peer_keeps_the_good_file_of_a_forgotten_entry_and_says_so(team: Team, writer: Clone) -> None:
+    peer = team.clone("peer")
+    peer.pull()
+    forget(writer, "files/x")
+    report = peer.pull()
+    assert peer.files.keys() == FILES.keys() - {"files/x"}
+    assert kept_at(peer) == {"files/x": b"x"}
+    (kept,) = api.conflicts(peer.repo)
+    assert report.warnings == [
+        f"files/x was forgotten by another client, and the file of this tree is kept: {kept.copy}"
+    ]
+    assert peer.status().in_sync
+    assert peer.sync().warnings == []
+
+
+def test_of_several_commits_a_peer_keeps_what_was_forgotten_and_deletes_what_was_deleted(
+    team: Team, writer: Clone
+) -> None:
+    peer = team.clone("peer")
+    peer.pull()
+    writer.delete(NEXT)
+    writer.push()
+    forget(writer, "files/x")
+    writer.write("files/later", b"later")
+    writer.push()
+    peer.sync()
+    assert peer.files == {RAW: b"raw", META: b"meta", "files/later": b"later"}
+    assert kept_at(peer) == {"files/x": b"x"}
+
+
+def test_a_peer_that_has_committed_past_a_forget_still_keeps_the_file(team: Team, writer: Clone) -> None:
+    peer = team.clone("peer")
+    peer.pull()
+    forget(writer, "files/x")
+    peer.write("files/mine", b"mine")
+    peer.push(walk=False)  # its base moves past the forget, and still has the entry
+    assert peer.files["files/x"] == b"x"
+    peer.sync()
+    assert "files/x" not in peer.files
+    assert kept_at(peer) == {"files/x": b"x"}
+
+
+def test_a_peer_that_cannot_read_the_roots_of_a_forget_keeps_every_file_that_it_would_delete(
+    team: Team, writer: Clone
+) -> None:
+    peer = team.clone("peer")
+    peer.pull()
+    writer.delete(NEXT)
+    writer.push()
+    forget(writer, "files/x")
+    head = read_head(team.store())
+    assert head is not None
+    before, after = (row.root for row in head.head.log[-2:])
+    assert before is not None
+    assert after is not None
+    writer.write("files/later", b"later")
+    writer.push()
+    team.store().delete([keys.node(before.node)])
+    peer.sync()
+    assert peer.files == {RAW: b"raw", META: b"meta", "files/later": b"later"}
+    assert kept_at(peer) == {"files/x": b"x", NEXT: b"next"}
+
+
+def test_a_clone_of_a_replica_keeps_the_file_of_an_entry_that_its_source_forgot(
+    team: Team, writer: Clone, tmp_path: Path
+) -> None:
+    url = (tmp_path / "replica").as_uri()
+    (tmp_path / "replica").mkdir()
+    replicate(writer.repo, url)
+    other = Team(tmp_path / "others", url, {}).clone("a")
+    other.pull()
+    forget(writer, "files/x")
+    replicate(writer.repo, url)
+    other.pull()
+    assert other.files.keys() == FILES.keys() - {"files/x"}
+    assert kept_at(other) == {"files/x": b"x"}

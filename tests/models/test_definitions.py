@@ -78,7 +78,13 @@ def test_a_name_is_taken_once_in_a_type(repo):
 
 
 def test_a_name_that_two_types_have_needs_the_id(repo):
-    one, two = create_model(repo, "net", "web"), create_model(repo, "aws/ec2", "web")
+    one = create_model(repo, "net", "web")
+    with pytest.raises(ModelExists, match=r"the name web is taken by another model: models/net/web\.yaml"):
+        create_model(repo, "aws/ec2", "web")
+    created = repo.root / create_model(repo, "aws/ec2", "other").path
+    created.with_name("web.yaml").write_text(created.read_text().replace("name: other", "name: web"))  # by hand, or Git
+    created.unlink()
+    two = load_definition(repo, "models/aws/ec2/web.yaml")
 
     for find in (find_model, defined):
         with pytest.raises(ModelAmbiguous) as caught:

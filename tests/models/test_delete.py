@@ -23,7 +23,7 @@ def save(repo: Repo, model: ModelRef, name: str = "n") -> None:
 
 def test_a_model_without_data_is_deleted_and_that_is_recorded(repo):
     made = create_model(repo, "aws/ec2", "web")
-    other = create_model(repo, "aws/s3", "web")
+    other = create_model(repo, "aws/s3", "files")
 
     with Records(repo) as records:
         deleted = delete_model(records, made, with_data=False)

@@ -112,15 +112,19 @@ def test_what_a_method_saves_is_kept_as_declared(repo, define, go, read, names):
 
 
 @pytest.mark.usefixtures("greeter")
-def test_nothing_of_a_method_that_failed_stays(define, go, names):
+def test_only_the_log_of_a_method_that_failed_stays(repo, define, go, names):
     model = define("@team/greet", "g", {"names": ["Ann", "nobody"]})
 
     output = go(model, "many")
 
     assert output.status == "failed"
-    assert output.error.startswith("LookupError: nobody is here\nTraceback")
-    assert "extensions/models/greet.py" in output.error
-    assert names(model) == []
+    where = "extensions/models/greet.py, line 26, in many"
+    assert output.error.startswith(f"LookupError: nobody is here ({where})\nTraceback")
+    assert names(model) == [("log", 1)]
+    with Records(repo) as records:
+        kept = records.data.read(records.data.get(model.ref, "log")).decode()
+    assert kept == output.error.partition("\n")[2]
+    assert "python_child" not in kept
 
 
 BROKEN = [

@@ -13,6 +13,7 @@ from typing import Any
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, JavaMissing, QueryInvalid
 from bayou.data.outputs import Output
+from bayou.data.records import Records
 from bayou.models import Definition
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo
@@ -79,7 +80,11 @@ def test_what_a_user_can_act_on_is_the_method_s_error_with_its_hint(repo, define
     for error in (QueryInvalid("no column x", hint="there is y"), JavaMissing("no column x", hint="there is y")):
         output = ask(repo, model, failing(error))
         assert (output.status, output.error) == ("failed", "no column x; there is y")
-        assert output.data == ()
+        assert [saved.name for saved in output.data] == ["log"]
+        with Records(repo) as records:
+            kept = records.data.read(records.data.get(model.ref, "log")).decode()
+        assert kept.startswith("SELECT 1\nfailed after ")
+        assert kept.endswith(" s: no column x; there is y\n")
 
 
 def test_a_query_that_takes_longer_than_its_timeout_says_so(repo, define):

@@ -19,6 +19,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import (
     BadAnswer,
     Cancelled,
+    ContentChanged,
     DeadlinePassed,
     NotFound,
     PreconditionFailed,
@@ -31,12 +32,14 @@ from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends import obstore as remote_module
 from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.link import Link
 from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.transport import Fetched
+from bayou.objectstore.uploads import Part, Resumable
 from bayou.objectstore.url import parse_url
 from bayou_testing.contract import payload
-from bayou_testing.faults import Delay, Fail, Rule, Silent
+from bayou_testing.faults import Delay, Fail, LoseResponse, Rule, Silent
 from bayou_testing.faulty import Fault, FaultyTransport
 from bayou_testing.gcs import GcsServer
 from bayou_testing.proxy import HttpProxy
@@ -110,13 +113,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_size == 200 * MIB
 
 
-@given(st.integers(1, 5 << 40))
-@example(5 << 40)
-@example(THRESHOLD + 1)
-@example(9_000 * 16 * MIB)
-@example(9_000 * 16 * MIB + 1)
-def test_a_file_of_any_size_fits_into_the_parts_that_stores_allow(size: int) -> None:
-    part = part_size(size)
+@given(st.integers(1, 5 << 40), st.none() | st.floats(1, 1e10))
+@example(5 << 40, None)
+@example(THRESHOLD + 1, 1e3)
+@example(9_000 * 16 * MIB, 1e9)
+@example(9_000 * 16 * MIB + 1, 1e9)
+def test_a_file_of_any_size_fits_into_the_parts_that_stores_allow_on_any_link(size: int, rate: float | None) -> None:
+    link = Link()
+    link.up._rate = rate
+    part = part_size(size, link)
     assert -(-size // part) <= 10_000
     assert part % MIB == 0
     assert 5 * MIB <= part <= 5 << 30
@@ -328,3 +333,96 @@ def test_a_part_that_is_refused_ends_the_upload_and_leaves_nothing(remote: Remot
         remote.store.upload(Key("data/refused"), io.BytesIO(content), len(content), sha256(content))
     assert remote.objects() == []
     assert remote.unfinished() == []
+
+
+class MemoryLog:
+    """A record of one upload that outlives a failed call, as that of `sync.db` outlives a process."""
+
+    def __init__(self) -> None:
+        self.kept: Resumable | None = None
+
+    def resumable(self) -> Resumable | None:
+        return self.kept
+
+    def begun(self, upload: str, part_size: int) -> None:
+        self.kept = Resumable(upload, part_size, {})
+
+    def acknowledged(self, part: Part) -> None:
+        assert self.kept is not None
+        self.kept = Resumable(self.kept.upload, self.kept.part_size, {**self.kept.parts, part.number: part})
+
+    def forget(self) -> None:
+        self.kept = None
+
+
+def failed_upload(remote: Remote, content: bytes, log: MemoryLog) -> int:
+    """Begin an upload whose last part the store refuses; return the bytes that it has acknowledged."""
+    remote.faults.add(Rule(Fail(403), method="PUT", query=rf"{PART}4\b"))
+    with pytest.raises(StoreError, match="403"):
+        remote.store.upload(KEY, io.BytesIO(content), len(content), sha256(content), log=log)
+    remote.faults.clear()
+    assert log.kept is not None
+    assert remote.unfinished() != []
+    return sum(min(log.kept.part_size, len(content) - (n - 1) * log.kept.part_size) for n in log.kept.parts)
+
+
+def test_the_next_upload_sends_only_what_the_store_has_not_acknowledged(remote: Remote) -> None:
+    content, log, moved = os.urandom(MIB) * 26, MemoryLog(), [0]
+    there = failed_upload(remote, content, log)
+    assert there >= 8 * MIB
+    before = remote.store.requests.bytes_out
+
+    def count(size: int) -> None:
+        moved[0] += size
+
+    stored = remote.store.upload(KEY, io.BytesIO(content), len(content), sha256(content), log=log, moved=count)
+
+    assert remote.store.requests.bytes_out - before == len(content) - there
+    assert moved == [len(content)]
+    assert (log.kept, remote.unfinished(), stored.repeated) == (None, [], True)
+    target = io.BytesIO()
+    assert remote.store.download(KEY, target, len(content), if_match=stored.etag).sha256 == sha256(content)
+
+
+def test_v11_parts_whose_bytes_are_not_those_of_the_file_any_more_are_sent_again(remote: Remote) -> None:
+    """The file was written to while it was sent, and has its old content again."""
+    content, log = os.urandom(26 * MIB), MemoryLog()
+    torn = bytearray(content)
+    torn[MIB] ^= 1
+    failed_upload(remote, bytes(torn), log)
+
+    remote.store.upload(KEY, io.BytesIO(content), len(content), sha256(content), log=log)
+
+    target = io.BytesIO()
+    assert remote.store.download(KEY, target, len(content)).sha256 == sha256(content)
+
+
+def test_v11_a_file_that_has_changed_is_not_completed_and_its_parts_are_dropped(remote: Remote) -> None:
+    content, log = os.urandom(MIB) * 26, MemoryLog()
+    failed_upload(remote, content, log)
+    with pytest.raises(ContentChanged):
+        remote.store.upload(KEY, io.BytesIO(content[::-1]), len(content), sha256(content), log=log)
+    assert (log.kept, remote.unfinished()) == (None, [])
+    assert remote.objects() == []
+
+
+def test_an_upload_whose_completion_was_not_answered_is_complete(remote: Remote) -> None:
+    content, log = os.urandom(MIB) * 17, MemoryLog()
+    remote.faults.add(Rule(LoseResponse(), method="POST", query="uploadId=", times=1))
+    stored = remote.store.upload(KEY, io.BytesIO(content), len(content), sha256(content), log=log)
+    assert (log.kept, stored.repeated) == (None, True)
+    target = io.BytesIO()
+    assert remote.store.download(KEY, target, len(content), if_match=stored.etag).sha256 == sha256(content)
+
+
+def test_where_uploads_cannot_be_resumed_a_failed_one_starts_again_and_counts_once(
+    store: Store, faulty: FaultyTransport
+) -> None:
+    content, moved = block(b"x", 33), [0]
+
+    def count(size: int) -> None:
+        moved[0] += size
+
+    faulty.faults.append(Fault("put", nth=1, error=lambda: Unavailable("503")))
+    stored = store.upload(KEY, io.BytesIO(content), len(content), sha256(content), moved=count)
+    assert (stored.repeated, moved) == (True, [len(content)])

@@ -256,7 +256,7 @@ def test_the_limit_of_a_request_grows_with_the_bytes_that_it_moves(patient: Pati
     store.read(key, len(data), sha256(data).digest())
     store.get(key, span=(0, 30_000))
     store.get(key)
-    assert patient.limits == pytest.approx([10, 60, 30, 60, 40, 10], abs=0.5)
+    assert patient.limits == pytest.approx([10, 60, 30, 60, 10, 10], abs=0.5), "by then the rate is known"
 
 
 def test_the_limit_of_a_request_never_goes_beyond_the_callers_deadline(patient: Patient) -> None:
@@ -269,3 +269,12 @@ def test_a_request_of_a_shorter_limit_keeps_it_and_the_time_for_its_bytes(patien
     store = Store(patient, KeyScope.of("p", None), policy=SLOW_LINK).with_request_timeout(2)
     store.put(payload("data/a"), bytes(5_000))
     assert patient.limits == pytest.approx([7], abs=0.5)
+
+
+def test_v12_a_store_that_never_answers_is_given_up_soon_although_nothing_limits_the_whole(
+    store: Store, faulty: FaultyTransport
+) -> None:
+    faulty.faults.append(Fault("put", error=lambda: TimedOut("a minute without a byte")))
+    with pytest.raises(TimedOut):
+        store.within(Deadline.after(None)).put(payload("data/a"), bytes(100_000))
+    assert len(faulty.seen) == QUICK.stalled_attempts

@@ -293,22 +293,6 @@ def test_what_was_not_sent_when_a_writer_is_closed_never_is(slow: Slow, monkeypa
     assert not slow.arrived.acquire(timeout=0.1)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each upload takes, by the writer's clock, in seconds."""
-    seconds = [0.0]
-    moments = iter(range(1, 1 << 30))
-    now = {"at": 0.0}
-
-    def monotonic() -> float:
-        if next(moments) % 2 == 0:  # each upload looks twice
-            now["at"] += seconds[0]
-        return now["at"]
-
-    monkeypatch.setattr(write, "time", type("Clock", (), {"monotonic": staticmethod(monotonic)}))
-    return seconds
-
-
 def sizes_of_packs(writer: PackWriter, bytes_to_send: int) -> list[int]:
     """Send so many bytes in files of 64 KiB, one pack after the other; return how many files each pack got."""
     counts: list[int] = []
@@ -320,23 +304,31 @@ def sizes_of_packs(writer: PackWriter, bytes_to_send: int) -> list[int]:
     return counts
 
 
-def test_on_a_slow_link_packs_become_smaller_down_to_a_limit(transport: FaultyTransport, clock: list[float]) -> None:
-    clock[0] = write._SLOW_S + 1
-    with closing(PackWriter(opened(transport), 4 << 20)) as writer:
-        counts = sizes_of_packs(writer, 10 << 20)
+def on_a_link(store: Store, rate: float) -> Store:
+    """Return a store whose link has shown this rate, in bytes a second, and shows it again and again."""
+    store.link.up._rate = rate
+    store.link.up._measure = lambda size, seconds: None  # type: ignore[method-assign]
+    return store
 
-    assert counts == [64, 32, 16, 16, 16, 16], "4 MiB, 2 MiB, and then 1 MiB each"
+
+def test_on_a_slow_link_packs_become_smaller_down_to_a_limit(transport: FaultyTransport) -> None:
+    for rate, files in ((400_000, 31), (1_000, 16)):
+        with closing(PackWriter(on_a_link(opened(transport), rate), 4 << 20)) as writer:
+            assert set(sizes_of_packs(writer, 6 << 20)) == {files}, "what the link moves in 5 s, and 1 MiB at least"
 
 
-def test_on_a_fast_link_packs_keep_their_size(transport: FaultyTransport, clock: list[float]) -> None:
-    clock[0] = write._SLOW_S - 1
-    with closing(PackWriter(opened(transport), 1 << 20)) as writer:
+def test_the_first_pack_shows_how_slow_the_link_is(transport: FaultyTransport) -> None:
+    store = opened(transport)
+    store.link.up._measure = lambda size, seconds: setattr(store.link.up, "_rate", 1_000.0)  # type: ignore[method-assign]
+    with closing(PackWriter(store, 4 << 20)) as writer:
+        assert sizes_of_packs(writer, 7 << 20) == [64, 16, 16, 16]
+
+
+def test_on_a_fast_link_packs_keep_their_size(transport: FaultyTransport) -> None:
+    with closing(PackWriter(on_a_link(opened(transport), 1e9), 1 << 20)) as writer:
         assert sizes_of_packs(writer, 4 << 20) == [16] * 4
 
 
-def test_packs_that_are_configured_small_do_not_grow_on_a_slow_link(
-    transport: FaultyTransport, clock: list[float]
-) -> None:
-    clock[0] = write._SLOW_S + 1
-    with closing(PackWriter(opened(transport), 256 << 10)) as writer:
+def test_packs_that_are_configured_small_do_not_grow_on_a_slow_link(transport: FaultyTransport) -> None:
+    with closing(PackWriter(on_a_link(opened(transport), 1_000), 256 << 10)) as writer:
         assert sizes_of_packs(writer, 1 << 20) == [4] * 4

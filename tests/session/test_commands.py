@@ -75,7 +75,8 @@ def test_f100_one_push_when_the_push_fails(s3_team: Team, proxy: HttpProxy, comm
     ran = commands.run(a, *commands.put(a, "one"))
 
     assert ran.document["version"] == 1, "what was done is shown"
-    assert (ran.code, ran.error["code"]) == (1, "access_denied")
+    assert (ran.document["pushed"], ran.document["waiting"]) == (False, 2)
+    assert (ran.code, ran.error["code"]) == (5, "not_pushed")
     assert ran.error["message"].startswith("what was written here could not be pushed: ")
     assert proxy.log.count(method="PUT", path=HEAD) == 1
     assert held(a) == []
@@ -110,8 +111,8 @@ def test_f100_files_that_the_store_refuses_are_named_and_pushed_the_next_time(
 
     ran = commands.run(a, *commands.put(a, "one"))
 
-    assert ran.code == 1
-    assert ran.document["version"] == 1
+    assert (ran.code, ran.error["code"]) == (5, "not_pushed")
+    assert (ran.document["version"], ran.document["pushed"]) == (1, False)
     assert "/raw: " in "".join(ran.document["warnings"])
     proxy.faults.clear()
     assert commands.run(a, "datastore", "sync", "--push", "--json").document["pushed"]["files"] == 2
@@ -168,17 +169,20 @@ def test_f094_definitions_need_no_store_at_all(s3_team: Team, proxy: HttpProxy, 
     assert proxy.log.rows() == []
 
 
-def test_f096_expired_credentials_are_the_first_words(s3_team: Team, proxy: HttpProxy, commands: Commands) -> None:
+def test_f096_expired_credentials_are_named_and_the_version_is_saved_here(
+    s3_team: Team, proxy: HttpProxy, commands: Commands
+) -> None:
     (a,), _ = clones(s3_team, "a")
     body = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
     proxy.faults.add(Rule(Fail(400, body)))
 
     ran = commands.run(a, *commands.put(a, "one"))
 
-    assert (ran.code, ran.error["code"]) == (1, "credentials_expired")
-    assert ran.error["message"].startswith("credentials for s3://sync-tests")
+    assert (ran.code, ran.error["code"]) == (5, "not_pushed")
+    assert "could not be pushed: credentials for s3://sync-tests" in ran.error["message"]
     assert "aws" in ran.error["hint"]
-    assert a.files == {}
+    proxy.faults.clear()
+    assert commands.run(a, "datastore", "sync", "--json").document["pushed"]["files"] == 2
 
 
 def test_f084_f086_a_store_that_never_answers_ends_a_session_at_its_deadline(
@@ -189,9 +193,11 @@ def test_f084_f086_a_store_that_never_answers_ends_a_session_at_its_deadline(
 
     ran = commands.run(a, *commands.put(a, "one"), BAYOU_SYNC_TIMEOUT="1")
 
-    assert (ran.code, ran.error["code"]) == (124, "deadline_passed")
+    assert (ran.code, ran.error["code"], ran.document["waiting"]) == (5, "not_pushed", 2)
+    refused = commands.run(a, "data", "rename", "one", "log", "other", "--json", BAYOU_SYNC_TIMEOUT="1")
+    assert (refused.code, refused.error["code"]) == (124, "deadline_passed")
     proxy.faults.clear()
-    assert (held(a), a.files, a.sync().exit_code) == ([], {}, 0)
+    assert (held(a), a.sync().pushed.files) == ([], 2)
 
 
 @pytest.mark.parametrize("path", [HEAD, PAYLOAD], ids=["pull", "push"])
@@ -203,9 +209,9 @@ def test_f086_a_deadline_in_a_pull_or_a_push_is_one_message_and_frees_the_lease(
 
     ran = commands.run(a, *commands.put(a, "one"), BAYOU_SYNC_TIMEOUT="1")
 
-    assert ran.code == 124
+    assert ran.code == 5
     (line,) = ran.err.strip().splitlines()
-    assert json.loads(line)["error"]["code"] == "deadline_passed"
+    assert json.loads(line)["error"]["code"] == "not_pushed"
     assert held(a) == []
 
 

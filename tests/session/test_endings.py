@@ -60,7 +60,8 @@ def test_f076_a_signal_frees_the_lease_and_keeps_the_journal_while_a_request_han
     running.signal(number)
     ran = running.finish()
 
-    assert (ran.code, ran.error["code"], ran.error["message"]) == (code, "cancelled", word)
+    assert (ran.code, ran.error["code"]) == (code, "cancelled")
+    assert ran.error["message"] in (word, f"{word}; the input is kept here")
     assert held(a) == []
     assert a.status().journal_paths == journaled
     hold.release.set()
@@ -157,9 +158,8 @@ def test_f092_contention_is_a_line_on_a_terminal_and_a_code_for_scripts(s3_team:
         seen, told = watched.finish(), script.finish()
 
     assert f"waiting: {model_key(model.type, model.id)} is held by" in " ".join(said.split())
-    assert seen.code == 75
-    assert (told.code, told.error["code"]) == (75, "lease_timeout")
-    assert told.out == ""
+    assert seen.code == 5
+    assert (told.code, told.error["code"], told.document["pushed"]) == (5, "not_pushed", False)
 
 
 def test_eight_writers_of_eight_models_do_not_wait_for_each_other(

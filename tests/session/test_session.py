@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, Unavailable, UsageError
+from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, NotPushed, Unavailable, UsageError
 from bayou.data.catalog import Catalog
 from bayou.data.catalog.derive import Refreshed
 from bayou.data.outputs import Output
@@ -164,9 +164,10 @@ def test_f076_a_body_that_fails_before_it_writes_leaves_no_lease_and_no_commit(a
 def test_f100_a_push_that_fails_is_named_and_the_next_one_carries_all(team: Team, a: Clone, wire: Wire) -> None:
     wire.cut(Fault(verb="put", key=HEAD, error=refused))
 
-    with pytest.raises(AccessDenied) as caught, saving(a):
+    with pytest.raises(NotPushed) as caught, saving(a):
         pass
 
+    assert isinstance(caught.value.cause, AccessDenied)
     assert caught.value.message == "what was written here could not be pushed: no, you may not"
     assert len(wire.sent("put", HEAD)) == 1, "one push, and no second one"
     assert leases(a.repo) == []
@@ -193,9 +194,11 @@ def test_v17_the_error_of_the_body_stays_first_and_that_of_the_push_is_said_with
 def test_f101_files_that_could_not_be_pushed_are_in_the_report(a: Clone, wire: Wire) -> None:
     wire.cut(Fault(verb="put", key=r"/packs/", error=refused))
 
-    with saving(a) as session:
-        pass
+    sessions: list[Session] = []
+    with pytest.raises(NotPushed), saving(a) as session:
+        sessions.append(session)
 
+    (session,) = sessions
     assert session.pushed is not None
     assert (session.pushed.exit_code, [one.code for one in session.pushed.failed]) == (1, 2 * ["access_denied"])
     assert [Path(one.path).name for one in session.pushed.failed] == ["metadata.yaml", "raw"], "both were in the pack"
@@ -290,9 +293,10 @@ def test_v13_a_lease_that_is_lost_at_the_end_ends_the_session_before_its_push(a:
             save(session)
             lose(session, a.repo)
 
-    with pytest.raises(LeaseLost):
+    with pytest.raises(NotPushed) as caught:
         body()
 
+    assert isinstance(caught.value.cause, LeaseLost)
     assert not wire.sent("put", HEAD)
     assert a.status().journal_paths == 2
 

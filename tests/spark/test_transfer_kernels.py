@@ -455,7 +455,9 @@ def test_v19_a_task_reports_each_upload_once_it_is_acknowledged_and_before_it_en
 
         def __iter__(self):
             for row in result_rows(
-                executor.send_all(place.store, place.tree, uploads, len(uploads)), upload_row, place.store
+                executor.send_all(executor.Sender(place.store, place.tree), uploads, len(uploads)),
+                upload_row,
+                place.store,
             ):
                 stored.extend(reports.new())
                 yield row

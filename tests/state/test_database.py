@@ -96,7 +96,7 @@ def test_only_records_of_uploads_are_notes(team: Team, monkeypatch: pytest.Monke
     b.delete("files/y")
     a.sync()
     b.sync()
-    assert tables == {"upload"}
+    assert tables == {"upload", "place"}, "of places only when their head was seen last"
 
 
 texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]))

@@ -17,7 +17,7 @@ from bayou.core.ids import ulid
 from bayou.objectstore.keys import Key
 from bayou.objectstore.retry import RetryPolicy
 from bayou.sync.report import SyncOptions, SyncReport
-from bayou.sync.transfer.executor import Upload, send_all
+from bayou.sync.transfer.executor import Sender, Upload, send_all
 from bayou_testing.faults import Fail, LoseResponse, Reset, Rule, Silent
 from bayou_testing.proxy import HttpProxy
 from tests import api
@@ -107,7 +107,7 @@ def test_t13_an_upload_that_may_have_been_made_twice_is_known_to_be(a: Clone, pr
     uploads = [Upload(path, ulid(), len(data), sha256(data).digest(), 0) for path, data in SMALL.items()]
     lost, busy = Rule(LoseResponse(), path="/050$", times=1), Rule(Fail(503), path="/051$", times=1)
     proxy.faults.add(lost, busy)
-    sent = list(send_all(a.repo.store(), a.repo.tree_root, uploads, len(uploads)))
+    sent = list(send_all(Sender(a.repo.store(), a.repo.tree_root), uploads, len(uploads)))
     stored = {one.path: one.stored for one in sent if isinstance(one, Upload) and one.stored is not None}
     assert stored.keys() == SMALL.keys()
     assert {path for path, one in stored.items() if one.repeated} == {"files/050", "files/051"}

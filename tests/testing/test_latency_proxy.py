@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -109,3 +110,59 @@ def test_a_server_that_is_away_closes_the_connection():
         with pytest.raises(OSError, match=r"(?i)closed|reset|pipe"):
             get(connection, "/")
         connection.close()
+
+
+def exchange(proxy: LatencyProxy, body: bytes, answer: int) -> int:
+    """Send a request with a body through the proxy; return how many bytes of the response came."""
+    connection = HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    try:
+        connection.request("PUT", f"/{answer}", body)
+        return len(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+@contextmanager
+def generous() -> Iterator[ScriptedServer]:
+    """A server whose responses have as many bytes as the path says."""
+
+    def answer(request: bytes) -> bytes:
+        size = int(request.split()[1][1:])
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (size, bytes(size))
+
+    server = ScriptedServer(answer)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_a_rate_holds_for_all_connections_together_and_every_byte_passes():
+    rate = 4_000_000
+    with generous() as server, LatencyProxy("127.0.0.1", server.port, seconds=0.001, rate=rate) as proxy:
+        begin = time.monotonic()
+        assert race(4, lambda _: exchange(proxy, bytes(300_000), 200_000)) == [200_000] * 4
+        seconds = time.monotonic() - begin
+        used = proxy.usage()
+
+    assert used.bytes_up >= 1_200_000
+    assert used.bytes_down >= 800_000
+    assert seconds >= 1_200_000 / rate, "never faster than the link, however loaded the machine is"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the server meets it too
+def test_a_reset_comes_after_so_many_bytes_and_the_link_goes_on():
+    with generous() as server, LatencyProxy("127.0.0.1", server.port, seconds=0, reset_every=100_000) as proxy:
+        with pytest.raises(OSError, match=r"(?i)reset|broken pipe|closed"):
+            exchange(proxy, bytes(150_000), 1)
+        assert exchange(proxy, bytes(10), 10) == 10
+        assert proxy.usage().resets == 1
+
+
+def test_a_stall_holds_up_a_connection_and_loses_nothing():
+    with (
+        generous() as server,
+        LatencyProxy("127.0.0.1", server.port, seconds=0, stall_every=50_000, stall_seconds=0.01) as proxy,
+    ):
+        assert exchange(proxy, bytes(120_000), 120_000) == 120_000
+        assert proxy.usage().stalls >= 1

@@ -35,7 +35,7 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     commands = [
         line[2:] for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()
     ]
-    assert len(commands) == 8
+    assert len(commands) == 12
 
     done = subprocess.run(
         ["/bin/sh", "-e", "-c", "\n".join(commands)],

@@ -106,7 +106,7 @@ def test_a_run_that_somebody_resumes_is_not_resumed_by_another_machine(clone: Cl
     other = team.clone("other")
     for folder in ("models", "workflows"):
         shutil.copytree(clone.repo.root / folder, other.repo.root / folder, dirs_exist_ok=True)
-    with write_session(clone.repo, models=[run_owner(clone.repo, run.run_id)]) as session:
+    with write_session(clone.repo, models=[run_owner(clone.repo, run.run_id)[0]]) as session:
         resumed_run(clone.repo, session.records, run.run_id)
 
     with pytest.raises(NothingToResume, match="goes on"):

@@ -51,6 +51,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         "trust": ("trust", "Look at, allow and revoke what a cloned repo needs your permission for."),
         "spark": ("spark", "Look at, start and stop the Spark that bulk work runs on."),
         "completion": ("init", "Print a script that completes commands in a shell."),
+        "help": ("init:help_", "Show the help of a command."),
     },
 )
 @click.option(
@@ -88,7 +89,7 @@ def main() -> NoReturn:
     if instruction := os.environ.get(_COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415
 
-        sys.exit(shell_complete(app, {}, "bayou", _COMPLETE, instruction))
+        sys.exit(shell_complete(app, {"obj": Common()}, "bayou", _COMPLETE, instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that stdout cannot encode must not fail the command
     # A sync makes very many records and no reference cycles, so frequent collections would find nothing.

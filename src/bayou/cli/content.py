@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
 
 import click
 
@@ -21,27 +21,18 @@ if TYPE_CHECKING:
 
 _TEXT = frozenset({"application/yaml", "application/x-yaml", "application/toml", "application/xml", "application/sql"})
 _CHUNK = 1 << 20
-_IN_MEMORY = 8 << 20
 
 
 @contextmanager
 def open_input(name: str | None) -> Iterator[BinaryIO]:
-    """Open the file `name`, or stdin if it is `-` or None.
-
-    Stdin is read to its end first: the program that writes it may take hours, and no lease is held that long.
-    """
+    """Open the file `name`, or stdin if it is `-` or None; the caller reads it to its end before it takes a lease."""
     if name is not None and name != "-":
         with _open_file(name) as opened:
             yield opened
         return
     if name is None and sys.stdin.isatty():
         raise click.UsageError("nothing to read: name a FILE, or - for what you type")
-    from tempfile import SpooledTemporaryFile  # noqa: PLC0415
-
-    with SpooledTemporaryFile(_IN_MEMORY) as spooled:
-        shutil.copyfileobj(sys.stdin.buffer, spooled, _CHUNK)
-        spooled.seek(0)
-        yield cast("BinaryIO", spooled)
+    yield sys.stdin.buffer
 
 
 def _open_file(name: str) -> BinaryIO:

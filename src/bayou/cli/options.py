@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from bayou.cli.output import Output, parse_duration
+from bayou.cli.output import Output
 from bayou.core import limits
-from bayou.core.errors import NotConfirmed
+from bayou.core.clock import parse_duration
+from bayou.core.errors import NotConfirmed, UsageError
 from bayou.core.text import visible
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from bayou.config.trust import Ask, Need
     from bayou.repo import Repo
     from bayou.state.connection import Connection
@@ -49,6 +53,7 @@ class Common(Struct):
     quiet: bool = False
     verbose: int = 0
     offline: bool = False
+    limit_rate: int | None = None
     warnings: list[str] = field(default_factory=list)
     connection: Connection | None = None
     """The open datastore of this process, once a command needs one (`connect`)."""
@@ -74,6 +79,10 @@ class Common(Struct):
 
         self._show_state_warnings()
         repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
+        if self.limit_rate is not None:
+            repo = replace(
+                repo, config=replace(repo.config, sync=replace(repo.config.sync, limit_rate=self.limit_rate))
+            )
         if repo.links is None:
             self._set_aside_foreign_state(repo)
         return repo
@@ -154,23 +163,82 @@ def _common_options(*, offline: bool) -> list[click.Parameter]:
     return options
 
 
+class Name(click.types.StringParamType):
+    """The text of an argument that a shell can complete; `what` says with which names (`bayou.cli.completion`)."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from bayou.cli.completion import complete  # noqa: PLC0415
+
+        return complete(ctx, self.what, incomplete)
+
+
 class Command(click.Command):
-    """A command with the common options; `writes` adds `--offline`. Its help lists them in a section of their own."""
+    """A command with the common options; `writes` adds `--offline`. Its help lists them in a section of their own.
+
+    The help also describes the arguments and has examples; `bayou.cli.examples` has their texts.
+    """
 
     def __init__(self, *args: Any, writes: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
         self.common = _common_options(offline=writes)
         self.params.extend(self.common)
+        for param in self.params:
+            if param.type is click.STRING:
+                label = param.opts[0] if isinstance(param, click.Option) else param.metavar or param.name or ""
+                param.type = Name(label)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from bayou.cli.examples import ARGUMENTS  # noqa: PLC0415
+
+        described = ARGUMENTS.get(words_of(ctx), {})
+        arguments = [
+            (label, described.get(label, ""))
+            for param in self.params
+            if isinstance(param, click.Argument)
+            for label in [argument_label(ctx, param)]
+        ]
         own = [
-            row for option in self.get_params(ctx) if option not in self.common if (row := option.get_help_record(ctx))
+            row
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option) and option not in self.common
+            if (row := option.get_help_record(ctx))
         ]
         shared = [row for option in self.common if (row := option.get_help_record(ctx))]
-        for heading, rows in (("Options", own), ("Common options", shared)):
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+        for heading, rows in (("Arguments", arguments), ("Options", own), ("Common options", shared)):
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from bayou.cli.examples import EXAMPLES, command_line  # noqa: PLC0415
+
+        examples = EXAMPLES.get(words_of(ctx), ())
+        if examples:
+            with formatter.section("Examples"):
+                for what, line in examples:
+                    margin = " " * formatter.current_indent
+                    if what:
+                        formatter.write(f"{margin}# {what}\n")
+                    formatter.write(f"{margin}{command_line(line)}\n")
+
+
+def words_of(context: click.Context) -> str:
+    """Return the words of a command after `bayou`, which find its texts in `bayou.cli.examples`."""
+    names: list[str] = []
+    at: click.Context | None = context
+    while at is not None and at.parent is not None:
+        names.insert(0, at.command.name or "")
+        at = at.parent
+    return " ".join(names)
+
+
+def argument_label(context: click.Context, argument: click.Argument) -> str:
+    """Return an argument as the usage line has it, without brackets and dots."""
+    return argument.make_metavar(context).removesuffix("...").strip("[]")
 
 
 class Group(Command, click.Group):
@@ -186,11 +254,23 @@ class Group(Command, click.Group):
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            from bayou.cli.suggestions import suggest  # noqa: PLC0415
+
+            hint = suggest(ctx, error.command_name) or f"see `{ctx.command_path} --help`"
+            raise UsageError(f"no such command {error.command_name!r}", hint=hint) from None
+
 
 class LazyGroup(Group):
     """A group that imports the module of a command only to run the command.
 
-    `lazy` has for each command the module below `bayou.cli.commands`, and the help line, so that `--help` imports none.
+    `lazy` has for each command the module below `bayou.cli.commands` (and its name there, after a colon, if that is
+    another), and the help line, so that `--help` imports none.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -203,8 +283,8 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        module, _ = self.lazy[cmd_name]
-        command: click.Command = getattr(import_module(f"bayou.cli.commands.{module}"), cmd_name)
+        module, _, name = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"bayou.cli.commands.{module}"), name or cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -218,6 +298,23 @@ def duration(text: str) -> float:
     if seconds is None:
         raise click.BadParameter(f"{text!r} is no duration: use seconds, or a number with s, m, h, d or w")
     return seconds
+
+
+def rate(text: str) -> int:
+    """Read bytes a second: a number, or one with a unit (500K, 2M, 1MiB)."""
+    from bayou.config.load import limit_rate  # noqa: PLC0415
+
+    return limit_rate(text, "--limit-rate")
+
+
+limit_rate_option = click.option(
+    "--limit-rate",
+    type=rate,
+    metavar="RATE",
+    expose_value=False,
+    callback=_set_common,
+    help="Move at most RATE bytes a second to and from the store (500K, 2M; or BAYOU_SYNC_LIMIT_RATE).",
+)
 
 
 def timeout(text: str) -> float:

@@ -28,8 +28,6 @@ Document = Mapping[str, object]
 FEW = 10
 """Without `-v`, a list in a text ends after so many lines."""
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
 _STEP = 1000.0
 
@@ -234,10 +232,12 @@ def files(number: int, total: int) -> str:
     return f"{count(number, 'file')} ({size(total)})"
 
 
-def parse_duration(text: str) -> float | None:
-    """Return the seconds of `90`, `90s`, `5m`, `24h`, `7d` or `2w`, or None for any other text."""
-    found = _DURATION.fullmatch(text.strip())
-    return float(found[1]) * _UNITS[found[2]] if found else None
+def age(seconds: float) -> str:
+    """Return how long ago something was: `40 s`, `12 min`, `2 h`, `3 d`."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def moment(text: str) -> str:

@@ -2,7 +2,9 @@
 
 A command that writes runs its work in one write session (lease, pull, work, one push) and prints the result whatever
 becomes of the push. A command that reads takes no lease and sends no request unless it must fetch content (V15).
-Besides its result, a command has *remarks*: warnings, notes and hints about the pull, the push and the catalog.
+Besides its result, a command has *remarks*: warnings, notes and hints about the pull, the push and the catalog. The
+document of a command that writes has `pushed`: true, false (then `waiting` counts what waits here), or null for a
+datastore that is a directory, where there is nothing to push.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from bayou.cli.options import Common
-from bayou.cli.output import Document, Line, Part, note, warn
+from bayou.cli.output import Document, Line, Part, age, count, note, warn
 from bayou.cli.render import datastore as render_datastore
 
 if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
+    from bayou.data.metadata import Metadata
     from bayou.data.records import Records
+    from bayou.data.spool import SpooledInput
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -25,6 +29,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Rendered = tuple[Document, Iterable[Part]]
+
+_KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou datastore sync` appends and pushes it"
+
+_FRESH_S = 600.0
+"""A view that is not older than this is not mentioned."""
 
 
 def write(
@@ -37,15 +46,20 @@ def write(
     store_wide: bool = False,
     deletes: bool = False,
     engine: Choice = "auto",
+    alone: bool = False,
+    refusal: str = "nothing was changed",
 ) -> int:
     """Run `work` in a write session, print what it returned, and return the exit code of pull and push.
 
     `deletes`: the user has agreed to the deletes, so the guard against mass deletes does not apply. If the push fails,
-    the result is printed all the same, and the error follows it (F100, V17).
+    the result is printed all the same, and the error follows it (F100, V17). If the store cannot be had, work that may
+    be done `alone` is done here; other work does not begin, and the error's hint says so by `refusal`.
     """
+    from bayou.core.errors import OUTAGES  # noqa: PLC0415
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
+    sessions: list[Session] = []
     with common.output.progress() as progress:
         try:
             with write_session(
@@ -57,19 +71,121 @@ def write(
                 allow_mass_delete=deletes,
                 engine=engine,
                 connection=common.connect(repo),
+                alone=alone,
             ) as session:
+                sessions.append(session)
                 results.append(work(session))
-        except BaseException:
+        except BaseException as error:
             if results:
-                common.output.emit(*render(results[0]))
+                _emit(common, repo, render(results[0]), sessions[0], pushed=False)
+            elif isinstance(error, OUTAGES) and not sessions:
+                error.hint = f"{refusal}; {error.hint}" if error.hint else refusal
             raise
+    left = _use_other_inputs(common, repo)
+    reports = _emit(common, repo, render(results[0]), session, pushed=True, more=left)
+    return exit_code(reports)
+
+
+def _emit(
+    common: Common, repo: Repo, rendered: Rendered, session: Session, *, pushed: bool, more: Sequence[Line] = ()
+) -> list[SyncReport]:
+    """Print the result of a session, with what its syncs report; return their reports."""
     reports = [report for report in (session.pulled, session.pushed) if report is not None]
-    document, rendered = render(results[0])
-    parts = [*rendered, *sync_remarks(common, reports)]
+    document, parts = rendered
+    parts = [*parts, *sync_remarks(common, reports), *map(note, session.remarks), *more]
     if any(report.pushed.renumbered for report in reports):
         parts.append(warn("another clone has made the same version meanwhile; yours has the next number now"))
-    common.output.emit(with_remarks(document, parts), parts)
-    return exit_code(reports)
+    state = push_state(common, repo, pushed=pushed and session.pushed is not None and not session.pushed.failed)
+    if not pushed:
+        parts += waiting_remarks(state)
+    common.output.emit(with_remarks({**document, **state}, parts), parts)
+    return reports
+
+
+def push_state(common: Common, repo: Repo, *, pushed: bool) -> Document:
+    """Return the fields `pushed` and, if that is false, `waiting` of a document."""
+    if repo.config.datastore.url is None:
+        return {"pushed": None}
+    if pushed:
+        return {"pushed": True}
+    from bayou.state.freshness import freshness  # noqa: PLC0415
+
+    return {"pushed": False, "waiting": freshness(common.connect(repo)).waiting}
+
+
+def waiting_remarks(state: Document) -> list[Line]:
+    """Return the note that says how much waits here, after a push that failed."""
+    number = state.get("waiting")
+    return [note(f"{count(number, 'change')} not pushed yet")] if isinstance(number, int) and number else []
+
+
+def _use_other_inputs(common: Common, repo: Repo) -> list[Line]:
+    """After a write that reached the store, use the inputs that earlier commands left for other models (V22).
+
+    A failure is no failure of this command: the inputs stay, and are mentioned.
+    """
+    from bayou.state.freshness import pending_inputs  # noqa: PLC0415
+
+    if repo.offline or not pending_inputs(repo):
+        return []
+    from bayou.core.errors import BayouError  # noqa: PLC0415
+    from bayou.session.inputs import empty_spool  # noqa: PLC0415
+
+    try:
+        return [note(text) for text in empty_spool(repo, common.connect(repo), wait_s=0.0).warnings]
+    except BayouError as error:
+        return [warn(f"inputs of earlier commands still wait: {error.message}")]
+
+
+def write_input(
+    common: Common,
+    repo: Repo,
+    spooled: SpooledInput,
+    render: Callable[[Metadata], Rendered],
+    kept: Callable[[SpooledInput], Rendered] | None = None,
+) -> int:
+    """Use a spooled input in a write session of its model (V22), and print what came of it.
+
+    If the store cannot be had, a put is done here alone; an append (`kept`) stays in the spool. Both end with
+    `NotPushed`. An error of the command itself drops the input, as if it had not been given; a signal keeps it.
+    """
+    from bayou.cli import signals  # noqa: PLC0415
+    from bayou.core.errors import OUTAGES, BayouError, Cancelled, NotPushed  # noqa: PLC0415
+
+    begun = []
+
+    def use(session: Session) -> Metadata:
+        begun.append(session)
+        if repo.offline and kept is not None:  # earlier appends first, although the store's version is not known
+            from bayou.session.inputs import use_abandoned  # noqa: PLC0415
+
+            session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
+        return session.records.data.use_input(spooled)
+
+    with spooled:
+        try:
+            model = spooled.record.ref
+            return write(common, repo, use, render, models=[model], alone=kept is None, refusal=_KEPT_INPUT)
+        except OUTAGES as error:
+            if kept is None or begun:
+                raise
+            state = push_state(common, repo, pushed=False)
+            document, parts = kept(spooled)
+            parts = [*parts, *waiting_remarks(state)]
+            common.output.emit(with_remarks({**document, **state}, parts), parts)
+            raise NotPushed(f"the input is not appended yet: {error.message}", error, hint=error.hint) from None
+        except (KeyboardInterrupt, Cancelled) as error:
+            if not spooled.waits:
+                raise
+            word = "terminated" if isinstance(error, signals.Terminated) else "interrupted"
+            raise Cancelled(
+                f"{word}; the input is kept here",
+                hint="do not repeat it: the next write, or `bayou datastore sync`, saves and pushes it",
+            ) from None
+        except BayouError as error:
+            if not isinstance(error, NotPushed) and spooled.waits:
+                spooled.drop()
+            raise
 
 
 @contextmanager
@@ -88,9 +204,30 @@ def reading(common: Common, engine: CatalogEngine | None = None) -> Iterator[tup
             chosen = engine or CatalogEngine(progress=refreshing.enter_context(common.output.progress()))
             records = opened.enter_context(Records(repo, engine=chosen, connection=common.connect(repo)))
             refreshed = records.catalog.refresh()
-        remarks = [note(refreshed.line)] if refreshed.line is not None else []
+        remarks = freshness_remarks(common, repo)
+        remarks += [note(refreshed.line)] if refreshed.line is not None else []
         remarks += map(warn, refreshed.warnings)
         yield records, [*remarks, *(warn(bad.why) for bad in records.catalog.bad())]
+
+
+def freshness_remarks(common: Common, repo: Repo) -> list[Line]:
+    """Say how old the view of a reading command is, if it is not fresh, and what waits here; no request is sent (V15).
+
+    A datastore that is a directory is always fresh.
+    """
+    if repo.config.datastore.url is None:
+        return []
+    from bayou.state.freshness import freshness  # noqa: PLC0415
+
+    found = freshness(common.connect(repo))
+    parts = []
+    if found.age_s is None:
+        parts.append("the store has not been seen yet")
+    elif found.age_s > _FRESH_S:
+        parts.append(f"as of {age(found.age_s)} ago")
+    if found.waiting:
+        parts.append(f"{count(found.waiting, 'change')} not pushed")
+    return [note("; ".join(parts))] if parts else []
 
 
 def with_remarks(document: Document, parts: Iterable[Part]) -> Document:

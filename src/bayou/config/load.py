@@ -37,13 +37,14 @@ from bayou.core.text import nearest
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "": ("repo_id", "datastore", "sync", "spark"),
     "datastore": ("url", "path", "namespace", "hydrate", "exclude", "options"),
-    "sync": ("timeout", "concurrency", "point_limit", "pack_below", "pack_size"),
+    "sync": ("timeout", "concurrency", "point_limit", "pack_below", "pack_size", "limit_rate"),
     "spark": ("remote", "master"),
 }
 _MAX_SECONDS = 7 * 86400
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_CONCURRENCY = 1024
 _MAX_POINTS = 1_000_000
+_RATES = 1 << 10, 1 << 40
 _LEAST_PACK, _MAX_PACK = 64 << 10, 64 << 20
 _SIZE = re.compile(r"(\d{1,15})\s*([KMG]i?)?B?", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -121,11 +122,14 @@ def _datastore(table: _Table) -> DatastoreConfig:
 
 def _sync(table: _Table) -> SyncConfig:
     return SyncConfig(
-        timeout=table.seconds("timeout", SyncConfig().timeout),
+        timeout=table.seconds("timeout") if "timeout" in table.values else None,
         concurrency=table.whole("concurrency", SyncConfig().concurrency, _MAX_CONCURRENCY),
         point_limit=table.whole("point_limit", 1, _MAX_POINTS) if "point_limit" in table.values else None,
         pack_below=_pack_below(table.values.get("pack_below", SyncConfig().pack_below), table.where("pack_below")),
         pack_size=_pack_size(table.values.get("pack_size", SyncConfig().pack_size), table.where("pack_size")),
+        limit_rate=limit_rate(table.values["limit_rate"], table.where("limit_rate"))
+        if "limit_rate" in table.values
+        else None,
     )
 
 
@@ -168,6 +172,8 @@ def _with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         sync = replace(sync, pack_below=_pack_below(below, "BAYOU_PACK_BELOW"))
     if size := environ.get("BAYOU_PACK_SIZE"):
         sync = replace(sync, pack_size=_pack_size(size, "BAYOU_PACK_SIZE"))
+    if rate := environ.get("BAYOU_SYNC_LIMIT_RATE"):
+        sync = replace(sync, limit_rate=limit_rate(rate, "BAYOU_SYNC_LIMIT_RATE"))
     return replace(config, datastore=datastore, sync=sync, spark=_spark_with_environment(config.spark, environ))
 
 
@@ -209,8 +215,8 @@ class _Table(Struct, frozen=True):
             raise ConfigInvalid(f"{self.where(key)} must be a list of texts", hint='as ["logs/**"]')
         return tuple(value)
 
-    def seconds(self, key: str, default: float) -> float:
-        return _seconds(self.values.get(key, default), self.where(key))
+    def seconds(self, key: str) -> float:
+        return _seconds(self.values.get(key), self.where(key))
 
     def whole(self, key: str, default: int, high: int) -> int:
         return _whole(self.values.get(key, default), high, self.where(key))
@@ -266,6 +272,11 @@ def _pack_below(value: object, where: str) -> int:
 
 def _pack_size(value: object, where: str) -> int:
     return _size(value, _LEAST_PACK, _MAX_PACK, where)
+
+
+def limit_rate(value: object, where: str) -> int:
+    """Return a rate in bytes a second, from a number or a text with a unit, or raise `ConfigInvalid`."""
+    return _size(value, *_RATES, where)
 
 
 def _size(value: object, low: int, high: int, where: str) -> int:

@@ -87,6 +87,13 @@ def own_catalog(local: Path) -> Path:
     return catalog
 
 
+def find_own_catalog(local: Path) -> Path | None:
+    """Return this user's own `.bayou/catalog.db`; None if there is none. Unlike `own_catalog`, this changes nothing."""
+    known = not any(os.path.islink(local / name) for name in _CATALOG)
+    own = known and (trusts_all() or _is_own(local, local / _CATALOG[-1]))
+    return local / _CATALOG[0] if own and (local / _CATALOG[0]).is_file() else None
+
+
 def set_aside_foreign(local: Path) -> SetAside | None:
     """Move state away that this user did not make, and return where it is now; this user's own stays, or comes back.
 

@@ -50,7 +50,8 @@ class DatastoreConfig(SelectiveStruct, frozen=True):
 class SyncConfig(Struct, frozen=True):
     """Time limit, concurrent requests and packs of a sync; optionally, up to how many files it runs without Spark."""
 
-    timeout: float = 300.0
+    timeout: float | None = None
+    """Seconds for a whole command. None: a transfer that makes progress has no limit (V12)."""
     concurrency: int = 64
     point_limit: int | None = None
     """None: `engine.select` decides by measured cost."""
@@ -58,6 +59,8 @@ class SyncConfig(Struct, frozen=True):
     """Files of less than so many bytes are pushed in packs; 0: every file is an object of its own."""
     pack_size: int = 8 << 20
     """Bytes after which a pack is complete."""
+    limit_rate: int | None = None
+    """Bytes a second that this process moves to and from a store, both together; None: as fast as the link."""
 
 
 class SparkConfig(SelectiveStruct, frozen=True):

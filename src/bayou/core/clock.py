@@ -1,9 +1,22 @@
-"""Times as Bayou writes and parses them: RFC 3339 in UTC, with milliseconds and a `Z`, so that text sorts by time."""
+"""Times as Bayou writes and parses them: RFC 3339 in UTC, with milliseconds and a `Z`, so that text sorts by time.
+
+Durations, as users write them, are a number and a unit.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII)
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of `90`, `90s`, `5m`, `24h`, `7d` or `2w`, or None for any other text."""
+    found = _DURATION.fullmatch(text.strip())
+    return float(found[1]) * _UNITS[found[2]] if found else None
 
 
 def now(timespec: str = "milliseconds") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import ClassVar
@@ -48,8 +49,13 @@ class Deadline(SelectiveStruct, frozen=True):
     cancelled: threading.Event = field(default_factory=stop_event)
 
     @classmethod
-    def after(cls, seconds: float, cancelled: threading.Event | None = None) -> Deadline:
-        return cls(time.monotonic() + seconds, seconds, cancelled or stop_event())
+    def after(cls, seconds: float | None, cancelled: threading.Event | None = None) -> Deadline:
+        """Return the deadline that passes in so many seconds; with None it never does, and work can only be cancelled.
+
+        A command has a limit in all only if its caller sets one (V12): requests, waits and stalls have their own.
+        """
+        limit = math.inf if seconds is None else seconds
+        return cls(time.monotonic() + limit, limit, cancelled or stop_event())
 
     def remaining(self) -> float:
         """Return the seconds left; raise if there are none, or if the work was cancelled."""
@@ -59,7 +65,7 @@ class Deadline(SelectiveStruct, frozen=True):
         if left <= 0:
             raise DeadlinePassed(
                 f"not finished after {self.seconds:g} s",
-                hint="what was done is kept; allow more time: [sync] timeout in bayou.toml, or BAYOU_SYNC_TIMEOUT",
+                hint="what was done is kept; allow more time: --timeout, [sync] timeout, or BAYOU_SYNC_TIMEOUT",
             )
         return left
 

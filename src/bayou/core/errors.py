@@ -10,7 +10,7 @@
     │   ├── NameRefused             an item, tag or version cannot have that name
     │   ├── RetentionInvalid        neither a lifetime nor a number to keep
     │   ├── ModelInvalid            a definition, type or name is wrong: unknown key, bad value; names the line
-    │   ├── ModelExists             there is a model of that type and name already
+    │   ├── ModelExists             there is a model of that name already
     │   ├── ModelNotFound           no definition and no data of that name or id
     │   ├── ModelAmbiguous          several models have that name
     │   ├── TypeInvalid             a type of models cannot be loaded: its file is broken, or its name is taken
@@ -22,6 +22,7 @@
     │   ├── WorkflowExists          there is a workflow of that name already
     │   ├── WorkflowNotFound        no workflow of that name or id
     │   ├── InputInvalid            the inputs do not fit the workflow
+    │   ├── IdAmbiguous             several runs or outputs have an id that begins so
     │   ├── QueryInvalid            not a CEL expression or SQL, or it names an unknown field or table
     │   ├── Offline                 the operation needs the store, and the caller chose to work offline
     │   └── NotConfirmed            a deletion was not confirmed
@@ -31,6 +32,7 @@
     ├── NothingToResume             the run has succeeded, or is still in progress
     ├── RecordError                 an operation on data, outputs, runs or evaluated definitions failed
     │   ├── DataNotFound            no such item, or no such version of it
+    │   ├── HistoryCollected        what was deleted is in no commit that can still be read
     │   ├── RecordNotFound          no such output, run or evaluated definition
     │   ├── NameTaken               an item has that name, or had it before a rename
     │   ├── NotStreaming            only streaming data can be appended to
@@ -54,6 +56,7 @@
     │   ├── BadAnswer               truncated, garbage, or not a response to the request
     │   ├── TooLarge                an object has more bytes than its reader accepts (V25)
     │   ├── Rejected                any other 4xx, or a local failure of a file:// store
+    │   ├── UploadGone              the store no longer has an unfinished upload, or a part of it
     │   ├── NoConditionalWrites     the store ignores preconditions (probe)
     │   └── DeleteFailed            some keys of a batch could not be deleted
     ├── IndexDamaged                the index is damaged (exit 4)
@@ -75,6 +78,7 @@
     │   ├── LeaseTimeout            another holder kept the lease until the timeout (exit 75)
     │   ├── LeaseLost               another holder took the lease: stop before the next write
     │   └── LeaseCorrupt            the object is not a lease
+    ├── NotPushed                   the work is done and saved here, and the store does not have it yet (exit 5)
     ├── SparkError                  Spark is not available, or a job failed
     │   ├── JavaMissing             there is no Java
     │   ├── JavaTooOld              Spark does not run on this version of Java
@@ -203,6 +207,10 @@ class InputInvalid(UsageError):
     code = "input_invalid"
 
 
+class IdAmbiguous(UsageError):
+    code = "id_ambiguous"
+
+
 class QueryInvalid(UsageError):
     code = "query_invalid"
 
@@ -241,6 +249,10 @@ class RecordError(BayouError):
 
 class DataNotFound(RecordError):
     code = "data_not_found"
+
+
+class HistoryCollected(RecordError):
+    code = "history_collected"
 
 
 class RecordNotFound(RecordError):
@@ -358,6 +370,12 @@ class Rejected(StoreError):
     code = "store_rejected"
 
 
+class UploadGone(StoreError):
+    """An upload in parts was completed, aborted or expired, or a part is missing: begin it anew."""
+
+    code = "upload_gone"
+
+
 class NoConditionalWrites(StoreError):
     code = "no_conditional_writes"
 
@@ -455,6 +473,34 @@ class LeaseCorrupt(LeaseError):
     code = "lease_corrupt"
 
 
+class NotPushed(BayouError):
+    """What a session wrote, or was given, is durable on this machine; the next write or sync pushes it (V22).
+
+    `cause` is why the store does not have it. A program that repeats the work does it twice.
+    """
+
+    code = "not_pushed"
+    exit_code = 5
+
+    def __init__(self, message: str, cause: BayouError, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+
+    @staticmethod
+    def of(cause: BayouError) -> BayouError:
+        """Return the error for work that is done and journaled, and whose push failed for this cause.
+
+        A store that cannot be had now is `NotPushed`; any other cause stays what it is, with a message that says so.
+        """
+        if isinstance(cause, NotPushed):
+            return cause
+        message = f"what was written here could not be pushed: {cause.message}"
+        if isinstance(cause, OUTAGES):
+            return NotPushed(message, cause, hint=f"{_KEPT}; {cause.hint}" if cause.hint else _KEPT)
+        cause.message, cause.hint = message, cause.hint or _KEPT
+        return cause
+
+
 class SparkError(BayouError):
     """A failure of Spark. No work is lost: all jobs on Spark can be repeated."""
 
@@ -513,3 +559,14 @@ class DeadlinePassed(BayouError):
 class Cancelled(BayouError):
     code = "cancelled"
     exit_code = 130
+
+
+OUTAGES = (StoreError, LeaseError, DeadlinePassed, AlreadySyncing)
+"""Why a store cannot be had now: unreachable, refusing, busy, or another process has the lease."""
+
+_KEPT = "it is saved here, so do not repeat it: the next write or `bayou datastore sync` pushes it"
+
+
+def error_codes(base: type[BayouError]) -> frozenset[str]:
+    """Return the codes of a class of errors and of all its subclasses."""
+    return frozenset({base.code}.union(*map(error_codes, base.__subclasses__())))

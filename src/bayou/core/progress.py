@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 from msgspec import Struct
@@ -70,6 +71,30 @@ class NoProgress:
 
     def end(self) -> None:
         return
+
+
+class SerialProgress:
+    """Lets several threads report to a progress, one at a time."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
+        with self._lock:
+            self._progress.begin(what, files, bytes)
+
+    def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        with self._lock:
+            self._progress.advance(files, bytes)
+
+    def share(self, done: float) -> None:
+        with self._lock:
+            self._progress.share(done)
+
+    def end(self) -> None:
+        with self._lock:
+            self._progress.end()
 
 
 class CombinedProgress:

@@ -8,6 +8,7 @@ takes the next. So nothing is ever replaced, no half version is ever visible, an
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -56,12 +57,14 @@ def write_metadata(assembly: StagedDirectory, metadata: Metadata) -> None:
     assembly.sync()
 
 
-def allocate_version(context: DataContext, assembly: StagedDirectory, metadata: Metadata) -> Metadata:
-    """Publish a staged version that has metadata; return the metadata with the number that it got.
+def allocate_version(
+    context: DataContext, assembly: StagedDirectory, metadata: Metadata, names: Sequence[str] = (RAW, METADATA)
+) -> Metadata:
+    """Publish a staged version that has the files `names`; return the metadata with the number that it got.
 
     If another writer has taken its number, the version gets the next number, and the id of the item that took it.
     """
-    while not assembly.install(metadata.location.directory, (RAW, METADATA)):
+    while not assembly.install(metadata.location.directory, names):
         item = metadata.location
         number = check_number(max(metadata.version + 1, next_number(context, item)), item)
         metadata = replace(metadata, version=number, id=item_id(context, item))

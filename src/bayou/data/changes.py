@@ -57,6 +57,8 @@ class ChangeSet(Struct, frozen=True):
     placements: tuple[Placement, ...] = ()
     writes: tuple[tuple[str, str], ...] = ()
     deletes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    """The spooled inputs that this change uses up; they go last (V22)."""
 
 
 @contextlib.contextmanager
@@ -190,6 +192,7 @@ class _Steps:
         locations = [version_path(path) for path in self._changeset.deletes if path.endswith(f"/{METADATA}")]
         deleted = [location for location in locations if location is not None]
         self._context.update_versions([*published, *written], deleted)
+        self._use_up_inputs()
         self.done = True
         return published
 
@@ -224,6 +227,14 @@ class _Steps:
             tree.delete_many(self._changeset.deletes)
         finally:
             self.begun = self.begun or not all(map(tree.exists, present))
+
+    def _use_up_inputs(self) -> None:
+        if self._changeset.inputs:
+            from bayou.data.spool import remove_input  # noqa: PLC0415  (most changes have none)
+
+            self.begun = True  # the versions are made: from here on only the next process may finish this
+            for number in self._changeset.inputs:
+                remove_input(self._context.repo, number)
 
 
 def _lock(repo: Repo) -> FileLock:
@@ -262,6 +273,7 @@ def _read_file(file: Path) -> tuple[list[str | None], ChangeSet]:
             tuple(Placement(**{**fields, "clears": tuple(fields["clears"])}) for fields in found["placements"]),
             tuple((path, text) for path, text in found["writes"]),
             tuple(found["deletes"]),
+            tuple(found.get("inputs", ())),
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise StateError(

@@ -46,7 +46,7 @@ class CatalogEngine(Struct, frozen=True):
         If `auto` chose Spark and Spark fails, this process runs the job, and the warning is `what` followed by "by this
         process alone"; if the user asked for Spark, the failure is raised. With no records, Spark is not started.
         """
-        timeout = max(repo.config.sync.timeout, _LONGEST_S)
+        timeout = max(repo.config.sync.timeout or 0.0, _LONGEST_S)
         engines = Engines.of(repo.config, self.choice, Deadline.after(timeout), warn, self.progress)
         if not count:
             return engines.local(_THREADS).run(job)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from bayou.data.content import Content
     from bayou.data.metadata import NewVersion, Options
+    from bayou.data.spool import SpooledInput
     from bayou.data.staging import Allocation, Stage
 
 __all__ = ["DataRepository", "Item"]
@@ -80,6 +81,24 @@ class DataRepository:
         with exclusive_change(self._context):
             return append(self._context, model, name, content, version)
 
+    def use_input(self, spooled: SpooledInput) -> Metadata:
+        """Make a spooled input a version, or append it, as its record says; the input is used up (V22).
+
+        The version has the time at which the input was given. If this raises, the input stays.
+        """
+        from bayou.data.metadata import NewVersion  # noqa: PLC0415
+        from bayou.data.staging import append, prepare, save_input  # noqa: PLC0415
+
+        record, model = spooled.record, spooled.record.ref
+        if record.command == "put":
+            repo_id = self._context.repo.config.repo_id
+            version = NewVersion.of(model, record.name, repo_id, record.at, record.options)
+            return save_input(self._context, version, spooled)
+        check_item(model, record.name)
+        prepare(self._context, model, record.name, None)
+        with exclusive_change(self._context), spooled.open() as content:
+            return append(self._context, model, record.name, content, None, spooled)
+
     def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Allocation:
         """Return the allocation of a version whose content a program writes by itself."""
         from bayou.data.staging import Allocation  # noqa: PLC0415
@@ -103,6 +122,16 @@ class DataRepository:
         if not count:
             raise not_found(model, name, version)
         return count
+
+    def undelete(self, model: ModelRef, name: str, version: int | None = None) -> Metadata:
+        """Save the content of a deleted version, or (None) of the last that was deleted, as a new version.
+
+        `HistoryCollected` if no commit that can still be read has it; `DataNotFound` if it never existed.
+        """
+        from bayou.data.undelete import undelete  # noqa: PLC0415
+
+        check_item(model, name)
+        return undelete(self._context, model, name, version)
 
     def delete_many(self, rows: Iterable[VersionRow]) -> int:
         """Delete versions of any items together; return how many of them still existed."""

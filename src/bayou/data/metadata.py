@@ -26,7 +26,7 @@ from bayou.data.content import Measured
 from bayou.data.layout import ModelRef, Owner, VersionPath, check_item, check_tags, max_bytes, version_number
 from bayou.worktree.tree import Worktree
 
-_TEXT, _OPTIONAL_TEXT, _NUMBER, _BOOL = (str,), (str, NoneType), (int,), (bool,)
+_TEXT, _OPTIONAL_TEXT, _NUMBER, _OPTIONAL_NUMBER, _BOOL = (str,), (str, NoneType), (int,), (int, NoneType), (bool,)
 _FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("id", _TEXT),
     ("name", _TEXT),
@@ -40,7 +40,11 @@ _FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("streaming", _BOOL),
     ("deleted", _BOOL),
     ("renamed_to", _OPTIONAL_TEXT),
+    ("restored_from", _OPTIONAL_NUMBER),
 )
+_RARE = frozenset({"restored_from"})
+"""Fields that a file has only if they say something."""
+
 _OWNER_FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("model", _TEXT),
     ("model_id", _TEXT),
@@ -70,6 +74,7 @@ class Metadata(Struct, frozen=True):
     `size` and `sha256` are those of the content; `sha256` is None for streaming data that was appended to. `lifetime`
     and `keep` are as the caller gave them. `deleted` makes this a tombstone: the highest version of an item, once it is
     deleted, stays as one, so that its number is not used again. `renamed_to` is the name that readers must follow.
+    `restored_from` is the number of the deleted version whose content this one has.
     """
 
     id: str
@@ -86,6 +91,7 @@ class Metadata(Struct, frozen=True):
     streaming: bool = False
     deleted: bool = False
     renamed_to: str | None = None
+    restored_from: int | None = None
 
     @property
     def location(self) -> VersionPath:
@@ -102,7 +108,8 @@ class Metadata(Struct, frozen=True):
     def to_document(self) -> dict[str, object]:
         """Return the fields of `metadata.yaml`, in their order."""
         owner = ((name, getattr(self.owner, name)) for name, _ in _OWNER_FIELDS)
-        fields: dict[str, object] = {name: getattr(self, name) for name, _ in _FIELDS}
+        values = ((name, getattr(self, name)) for name, _ in _FIELDS)
+        fields: dict[str, object] = {name: value for name, value in values if value is not None or name not in _RARE}
         fields["tags"] = dict(self.tags)
         fields["owner"] = {name: value for name, value in owner if value is not None}
         return fields

@@ -30,6 +30,7 @@ from bayou.data.layout import (
     evaluated_workflow_path,
     output_path,
 )
+from bayou.data.runs import LATEST, SHOWN, ambiguous
 
 
 class Output(Struct, frozen=True):
@@ -98,6 +99,26 @@ class OutputRepository:
                 f"there is no output {output_id}", hint="bayou datastore sync --pull brings what others made"
             )
         return Output.from_document(document.load(data, row.path), row.path)
+
+    def find(self, model: ModelRef, text: str = LATEST) -> OutputRow:
+        """Return the row of a model's output: by its id, by a prefix that no other output's id has, or `latest`.
+
+        `RecordNotFound` if there is none, `IdAmbiguous` if several ids begin so.
+        """
+        self._context.catalog.refresh()
+        catalog = self._context.catalog
+        if text == LATEST:
+            rows = catalog.outputs(model.id, 1)
+        else:
+            rows = catalog.outputs_by_prefix(model.id, text.lower(), SHOWN + 1) if text else []
+            rows = [row for row in rows if row.id == text] or rows
+        if not rows:
+            what = f"{model.name} has no outputs" if text == LATEST else f"{model.name} has no output {text}"
+            raise RecordNotFound(what, hint=f"`bayou model outputs {model.name}` lists them")
+        if len(rows) > 1:
+            names = [f"{row.id} ({row.method}, {row.status}, {row.started_at})" for row in rows]
+            raise ambiguous(text, "outputs", names)
+        return rows[0]
 
     def list(self, model: ModelRef) -> list[OutputRow]:
         """Return the catalog's rows of a model's outputs, the newest first."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
-from bayou.core.errors import RecordNotFound
+from bayou.core.errors import IdAmbiguous, RecordNotFound
 from bayou.data import document
 from bayou.data.catalog.derive import (
     derive,
@@ -22,9 +22,27 @@ from bayou.data.catalog.rows import RunRow, SavedVersion
 from bayou.data.context import DataContext
 from bayou.data.layout import check_id, check_tags, run_path
 
+LATEST = "latest"
+"""What a user types for the newest run or output."""
+
+SHOWN = 10
+"""An error lists so many ids that begin alike."""
+
+
+class Attempt(Struct, frozen=True):
+    """An attempt at a step before its last one. `output` is None if the method did not begin."""
+
+    status: str
+    output: str | None = None
+    duration_s: float | None = None
+    error: str | None = None
+
 
 class StepRecord(Struct, frozen=True):
-    """What one step did: which method of which model, and which versions that saved."""
+    """What one step did: which method of which model, and which versions that saved.
+
+    All that is the step's last attempt; `attempts` are those before it, of this run and of what it resumed.
+    """
 
     name: str
     status: str
@@ -34,6 +52,7 @@ class StepRecord(Struct, frozen=True):
     duration_s: float | None = None
     error: str | None = None
     data: tuple[SavedVersion, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 class Job(Struct, frozen=True):
@@ -87,13 +106,17 @@ class Run(Struct, frozen=True):
         )
 
 
-def _fields(record: Run | Job | StepRecord | SavedVersion) -> dict[str, Any]:
+def _fields(record: Run | Job | StepRecord | Attempt | SavedVersion) -> dict[str, Any]:
     """Return the fields of a struct, in order, without converting their values."""
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _step_fields(step: StepRecord) -> dict[str, Any]:
-    return {**_fields(step), "data": [_fields(version) for version in step.data]}
+    return {
+        **_fields(step),
+        "data": [_fields(version) for version in step.data],
+        "attempts": [_fields(attempt) for attempt in step.attempts],
+    }
 
 
 def _job(path: str, found: Mapping[str, Any]) -> Job:
@@ -109,6 +132,15 @@ def _step(path: str, found: Mapping[str, Any]) -> StepRecord:
         **{key: optional_text_in(path, found, key) for key in ("model", "method", "output", "error")},
         duration_s=number_in(path, found, "duration_s"),
         data=tuple(saved_version_in(path, version) for version in records_in(path, found, "data")),
+        attempts=tuple(_attempt(path, attempt) for attempt in records_in(path, found, "attempts")),
+    )
+
+
+def _attempt(path: str, found: Mapping[str, Any]) -> Attempt:
+    return Attempt(
+        status=text_in(path, found, "status"),
+        **{key: optional_text_in(path, found, key) for key in ("output", "error")},
+        duration_s=number_in(path, found, "duration_s"),
     )
 
 
@@ -129,9 +161,30 @@ class RunRepository:
         self._context.tree.write(path, data)
         self._context.update_catalog([row])
 
+    def find(self, text: str) -> RunRow:
+        """Return the catalog's row of a run: by its id, by a prefix that no other run's id has, or `latest`.
+
+        `RecordNotFound` if there is none, `IdAmbiguous` if several ids begin so.
+        """
+        self._context.catalog.refresh()
+        catalog = self._context.catalog
+        exact = catalog.run(text)
+        if exact is not None:
+            return exact
+        if text == LATEST:
+            rows, _ = catalog.runs(limit=1)
+        else:
+            rows = catalog.runs_by_prefix(text.upper(), SHOWN + 1) if text else []  # ids of Bayou are in upper case
+        if not rows:
+            raise _not_found(text)
+        if len(rows) > 1:
+            names = [f"{row.run_id} ({row.workflow}, {row.status}, {row.started_at})" for row in rows]
+            raise ambiguous(text, "runs", names)
+        return rows[0]
+
     def get(self, run_id: str) -> Run:
-        """Return a run; `RecordNotFound` if there is none."""
-        row = self._row(run_id)
+        """Return a run, given as `find` takes it."""
+        row = self.find(run_id)
         data = self._context.load(row.path)
         if data is None:
             raise _not_found(run_id)
@@ -170,5 +223,18 @@ class RunRepository:
         return row
 
 
+def ambiguous(text: str, what: str, names: Sequence[str]) -> IdAmbiguous:
+    """Return the error for the beginning of an id that several have; it lists them."""
+    many = f"more than {SHOWN}" if len(names) > SHOWN else len(names)
+    return IdAmbiguous(
+        f"{text} is the beginning of {many} {what}: {', '.join(names[:SHOWN])}", hint="type more of the id"
+    )
+
+
 def _not_found(run_id: str) -> RecordNotFound:
-    return RecordNotFound(f"there is no run {run_id}", hint="bayou datastore sync --pull brings what others have run")
+    if run_id == LATEST:
+        return RecordNotFound("there are no runs here", hint="bayou datastore sync --pull brings what others have run")
+    return RecordNotFound(
+        f"there is no run {run_id}",
+        hint="`bayou workflow run search` lists runs; `bayou datastore sync --pull` brings what others have run",
+    )

@@ -26,6 +26,7 @@ from bayou.data.context import DataContext
 from bayou.data.items import fetch, find_item
 from bayou.data.layout import RAW, ModelRef
 from bayou.data.metadata import Metadata, NewVersion, Options
+from bayou.data.spool import SpooledInput
 from bayou.worktree.staged_directory import StagedDirectory
 
 
@@ -46,6 +47,21 @@ def publish_version(
     metadata = allocate_version(context, directory, wanted)
     context.update_versions([metadata])
     return metadata
+
+
+def save_input(context: DataContext, version: NewVersion, spooled: SpooledInput) -> Metadata:
+    """Save one version of a spooled input, whose content is not copied again, and remove the input (V22).
+
+    Both are one change set, so that the input is used once, whenever a process is killed.
+    """
+    with context.tree.stage_directory(version.item.item) as directory, exclusive_change(context):
+        directory.adopt(RAW, spooled.path)
+        number, identity = next_number(context, version.item), item_id(context, version.item)
+        write_metadata(directory, version.metadata(number, identity, spooled.measured))
+        placement = Placement(directory.parent, directory.temporary, number)
+        StagedDirectory.keep([directory])
+        (published,) = apply_changeset(context, ChangeSet(placements=(placement,), inputs=(spooled.id,)))
+        return published
 
 
 class Allocation:
@@ -162,8 +178,18 @@ def prepare(context: DataContext, model: ModelRef, name: str, version: int | Non
     return metadata
 
 
-def append(context: DataContext, model: ModelRef, name: str, content: Content, version: int | None) -> Metadata:
-    """Append to a version, or (None) the newest, inside `exclusive_change`; if this raises, nothing is appended."""
+def append(
+    context: DataContext,
+    model: ModelRef,
+    name: str,
+    content: Content,
+    version: int | None,
+    spooled: SpooledInput | None = None,
+) -> Metadata:
+    """Append to a version, or (None) the newest, inside `exclusive_change`; if this raises, nothing is appended.
+
+    If the content is that of a `spooled` input, the change set that appends it also removes it (V22).
+    """
     metadata = prepare(context, model, name, version)
     raw = metadata.location.raw
     size = metadata.size
@@ -173,14 +199,19 @@ def append(context: DataContext, model: ModelRef, name: str, content: Content, v
             size += len(chunk)
         # Each append would have to read the whole content to know its hash.
         longer = replace(metadata, size=size, sha256=None)
-        context.tree.write(metadata.location.metadata, longer.to_bytes())
+        if spooled is None:
+            context.tree.write(metadata.location.metadata, longer.to_bytes())
     except ContentChanged as error:
         raise ContentDamaged(f"cannot append to {raw}: {error.message}", hint=error.hint) from None
     except BaseException:
         with suppress(BayouError):
             context.tree.append(raw, b"", at=metadata.size)
         raise
-    context.update_versions([longer])
+    if spooled is None:
+        context.update_versions([longer])
+    else:
+        text = longer.to_bytes().decode()
+        apply_changeset(context, ChangeSet(writes=((metadata.location.metadata, text),), inputs=(spooled.id,)))
     return longer
 
 

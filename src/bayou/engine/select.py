@@ -73,14 +73,23 @@ class Selector(Struct, frozen=True):
     override: int | None = None
     cores: int = 1
     near: Callable[[], bool] = lambda: False
+    limited: bool = False
+    """Whether the user limits the rate: the limit holds for this process, so the work stays here."""
     installed: Callable[[], bool] = lambda: True
 
     @classmethod
     def of(cls, config: Config, requested: Request) -> Selector:
         """Return the rule for a command of a repo."""
-        cluster = is_cluster(config.spark)
+        cluster, limited = is_cluster(config.spark), config.sync.limit_rate is not None
+        if limited and requested == "spark":
+            raise UsageError(
+                "a rate limit holds for this process, and not for Spark's workers",
+                hint="leave out --engine spark, or --limit-rate (also [sync] limit_rate and BAYOU_SYNC_LIMIT_RATE)",
+            )
         cores = os.cpu_count() or 1
-        return cls(requested, cluster, config.sync.point_limit, cores, lambda: is_near(config.spark), is_installed)
+        return cls(
+            requested, cluster, config.sync.point_limit, cores, lambda: is_near(config.spark), limited, is_installed
+        )
 
     @property
     def must(self) -> bool:
@@ -93,7 +102,7 @@ class Selector(Struct, frozen=True):
         For work of unknown size, such as a listing: it starts in this process, and moves to Spark when it exceeds the
         limit. The limit does not depend on whether a server runs: a sync with nothing to do must not wait for that.
         """
-        if self.requested == "point":
+        if self.requested == "point" or self.limited:
             return None
         if self.requested == "spark":
             return 0
@@ -109,6 +118,8 @@ class Selector(Struct, frozen=True):
         """Choose for work on this many entries or files, and bytes that a worker would transfer or read."""
         if self.requested != "auto":
             return Choice(self.must, f"--engine {self.requested}")
+        if self.limited:
+            return Choice(False, "a rate limit holds for this process only")
         if self.cluster and self.override is None and size > CLUSTER_BYTES:
             return Choice(True, f"a cluster is configured, and {size:,} bytes are more than {CLUSTER_BYTES:,}")
         if self.override is not None:

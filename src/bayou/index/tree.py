@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from bayou.index.entry import Entry
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
-from bayou.index.node import Branch, Child, Leaf, Node, Ref, Root
+from bayou.index.node import Branch, Child, Leaf, Node, Pointer, Ref, Root
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,7 +140,16 @@ class Change(Struct, frozen=True):
 
 def diff(old: IndexTree, new: IndexTree, span: KeyRange | KeyRanges = EVERYTHING) -> Iterator[Change]:
     """Yield the differences of two trees in a range, in order of path. The trees may have different sources."""
-    left, right = _Side(old, span), _Side(new, span)
+    return _diff(_Side(old.source, old.root, span), _Side(new.source, new.root, span))
+
+
+def removed(source: NodeSource, old: Root | Pointer | None, new: Root | Pointer | None) -> Iterator[str]:
+    """Yield the paths that one version of an index has and another lacks."""
+    changes = _diff(_Side(source, old, EVERYTHING), _Side(source, new, EVERYTHING))
+    return (change.path for change in changes if change.new is None)
+
+
+def _diff(left: _Side, right: _Side) -> Iterator[Change]:
     while True:
         _drop_shared(left, right)
         if left.level <= 0 and right.level <= 0:
@@ -155,11 +164,11 @@ def diff(old: IndexTree, new: IndexTree, span: KeyRange | KeyRanges = EVERYTHING
 class _Side:
     """The nodes of one tree, at one level, that may hold a difference."""
 
-    def __init__(self, tree: IndexTree, span: KeyRange | KeyRanges) -> None:
-        self._source: NodeSource = tree.source
+    def __init__(self, source: NodeSource, root: Root | Pointer | None, span: KeyRange | KeyRanges) -> None:
+        self._source: NodeSource = source
         self._span = span
-        self.level = -1 if tree.root is None else tree.root.level
-        self.refs: Sequence[Ref] = [] if tree.root is None else [tree.root]
+        self.level = -1 if root is None else root.level
+        self.refs: Sequence[Ref] = [] if root is None else [root]
 
     def descend(self) -> None:
         nodes = branches(self._source, self.level, self.refs)

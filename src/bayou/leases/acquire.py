@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from bayou.core.deadline import Deadline
 from bayou.core.errors import (
     BayouError,
+    CannotConnect,
     ConfigInvalid,
     DeadlinePassed,
     LeaseCorrupt,
@@ -126,16 +127,17 @@ class Wait:
         self.limit = Deadline.after(whole, deadline.cancelled if deadline else None)
 
     def until(self, step: Callable[[], T | Obstacle]) -> T:
-        """Repeat a step until it returns a result; `LeaseTimeout` when the time is over.
+        """Repeat a step until it returns a result; `LeaseTimeout` when another process kept the lease all the time.
 
-        A retryable failure of the store counts as an obstacle; any other failure is raised at once.
+        A retryable failure of the store counts as an obstacle, and is raised if it lasts until the time is over. Any
+        other failure is raised at once, and so is a store that cannot be reached: its client has tried several times.
         """
         last: Obstacle | None = None
         while True:
             try:
                 result = step()
             except StoreError as error:
-                if not error.retryable:
+                if not error.retryable or isinstance(error, CannotConnect | TimedOut):
                     raise
                 result = Obstacle("the store", cause=error)
             except DeadlinePassed as passed:
@@ -168,9 +170,12 @@ class Wait:
         self._slept += seconds
         (self._deadline or self.limit).sleep(seconds)
 
-    def _timeout(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> LeaseTimeout:
+    def _timeout(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> BayouError:
         if self._deadline is not None:
             self._deadline.remaining()  # raises if the caller's own deadline has passed
+        cause = obstacle.cause if obstacle is not None else passed.__cause__ if passed is not None else None
+        if isinstance(cause, StoreError):
+            return cause  # the store did not answer: no process is known to hold the lease
         why = str(obstacle) if obstacle is not None else passed.message if passed else "the store did not answer"
         return LeaseTimeout(
             f"{why}; not obtained within {self._seconds:g} s",

@@ -21,7 +21,7 @@ from typing import Literal
 from bayou.core import paths
 from bayou.core.clock import format_ms, now, parse_ms
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, NotFound, PreconditionFailed
+from bayou.core.errors import AccessDenied, BadAnswer, NotFound, PreconditionFailed, Rejected
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
 from bayou.engine.job import Executor, Needs
@@ -32,7 +32,7 @@ from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
-from bayou.maintenance.gc_jobs import Sweep, gc_roots
+from bayou.maintenance.gc_jobs import Sweep, gc_roots, is_ours
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
@@ -97,9 +97,10 @@ def _sweep(
     if not dry_run:
         sweep.delete()
         _empty_trash(store, seen, trash, replaced)
+    aborted = _abort_uploads(store, before, warnings, dry_run=dry_run)
     return CollectReport(
         objects_deleted=found.objects,
-        leftovers_deleted=found.leftovers,
+        leftovers_deleted=found.leftovers + aborted,
         trash_deleted=len(trash),
         nodes_deleted=found.nodes,
         packs_deleted=found.packs,
@@ -107,6 +108,23 @@ def _sweep(
         dry_run=dry_run,
         warnings=warnings,
     )
+
+
+def _abort_uploads(store: Store, before: int, warnings: list[str], *, dry_run: bool) -> int:
+    """Abort uploads in parts of Bayou that were begun before that time; return how many there are.
+
+    A client that would have resumed one begins it anew.
+    """
+    count = 0
+    try:
+        for found in store.unfinished_uploads():
+            if found.begun < before and is_ours(found.key):
+                count += 1
+                if not dry_run:
+                    store.abort_upload(keys.Key(found.key), found.upload)
+    except (AccessDenied, Rejected, BadAnswer) as error:
+        warnings.append(f"unfinished uploads were not looked for: {error.message}")
+    return count
 
 
 def _refused_warning(refused: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ moved or changed it since, the next attempt starts from the source's new head (P
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +27,8 @@ from bayou.core.ids import ulid
 from bayou.core.progress import Progress
 from bayou.engine.job import Executor
 from bayou.engine.select import Engines, Request
-from bayou.index.head import Head, read_head
+from bayou.index.head import Head, iter_log, read_head
+from bayou.index.log import Kind
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.replica import transfer
@@ -176,7 +177,7 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     job.report.copied += made.copied
     job.report.bytes += made.bytes
     tally = tally_of(ready, made, counts)
-    if _has_moved(job, made) or not swap(ready, job.head, sink.commit, made, tally, job.by):
+    if _has_moved(job, made) or not swap(ready, job.head, sink.commit, made, tally, job.by, _kind(job, ready)):
         job.earlier = EarlierCopies(ready, made)
         return False
     job.report.deleted = tally.deleted
@@ -225,6 +226,15 @@ def _has_moved(job: _Job, made: Made) -> bool:
 def _is_current(job: _Job, target: Target) -> bool:
     """Return whether the target's head already says that it is a whole copy of this root."""
     return target.replica.whole and target.untouched and same(target.replica.root, job.head.root)
+
+
+def _kind(job: _Job, target: Target) -> Kind:
+    """Return the kind of the target's commit: a forget if the source forgot something since the last replication.
+
+    Clients of the replica then keep the files of all entries that this commit drops, also of deleted ones.
+    """
+    since = takewhile(lambda row: row.seq > target.replica.seq, iter_log(job.source, job.head))
+    return "forget" if any(row.kind == "forget" for row in since) else "push"
 
 
 def _rules(job: _Job, target: Target, *, doubt: bool) -> CopyRules:

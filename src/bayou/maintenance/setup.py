@@ -25,6 +25,7 @@ from bayou.core.errors import (
     BadAnswer,
     BayouError,
     DeadlinePassed,
+    NoSuchBucket,
     NotFound,
     PathRefused,
     PreconditionFailed,
@@ -36,7 +37,9 @@ from bayou.core.errors import (
     UsageError,
 )
 from bayou.core.progress import NoProgress, Progress
-from bayou.objectstore.probe import probe
+from bayou.objectstore import keys
+from bayou.objectstore.probe import learn_etag_form, probe
+from bayou.objectstore.store import Store
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
 from bayou.state.database import remote_url
@@ -57,6 +60,8 @@ from bayou.worktree.scan import Found, Skipped, scan
 from bayou.worktree.tree import Worktree
 
 _COPY_THREADS = 8
+_NAMED = 20
+"""How many missing or damaged files a warning names."""
 
 Winner = Literal["source", "target"]
 
@@ -207,11 +212,11 @@ def setup(
 
 
 def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
-    assert datastore.url is not None
     repo, old = request.repo, request.repo.config.datastore
+    store = replace(repo, config=replace(repo.config, datastore=datastore)).store()
+    datastore = _proved(store.within(request.deadline), datastore)
     renewed = replace(repo, config=replace(repo.config, datastore=datastore))
-    store = renewed.store()
-    probe(store.within(request.deadline))
+    assert datastore.url is not None
     moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(datastore.url, datastore.namespace)
     if moving and old.url is not None and not request.skip_migration:
         hydrate(repo, None, timeout=request.deadline.remaining())
@@ -250,13 +255,13 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
     if report.missing:
         report.warn(
-            f"{len(report.missing)} objects are missing in the store, as that of {report.missing[0]}: "
-            "`bayou datastore verify` names them"
+            f"the store has lost the content of {_names(report.missing)}; where a tree has it, "
+            "`bayou datastore verify --repair` brings it back"
         )
     if report.failed:
         report.warn(
-            f"{len(report.failed)} files are damaged in the store, as {report.failed[0].path}: "
-            "`bayou datastore verify --deep` names them"
+            f"damaged in the store, and not pulled: {_names([failure.path for failure in report.failed])}; "
+            "where a tree has the content, `bayou datastore verify --deep --repair` brings it back"
         )
     if old.path is not None:
         report.warn(f"the old directory {repo.tree_root} was left as it is: others may use it")
@@ -277,6 +282,28 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         warnings=report.warnings,
         unfinished=unfinished,
     )
+
+
+def _names(paths: Sequence[str]) -> str:
+    """Return the first of these paths, and how many more there are, for a warning."""
+    first = ", ".join(sorted(paths)[:_NAMED])
+    return f"{first} and {len(paths) - _NAMED} more (`bayou datastore verify` lists them)" if paths[_NAMED:] else first
+
+
+def _proved(store: Store, datastore: DatastoreConfig) -> DatastoreConfig:
+    """Prove that the store can do what Bayou needs; return its configuration, with what was learned of its server.
+
+    A head is proof enough: the client that made it has probed the store.
+    """
+    try:
+        store.head(keys.HEAD)
+    except (NotFound, NoSuchBucket):  # a directory that does not exist yet is created by the probe
+        probe(store)
+    else:
+        learn_etag_form(store)
+    if store.unquoted_etags is not True:
+        return datastore
+    return replace(datastore, options={**datastore.options, "unquoted_etags": "true"})
 
 
 def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:

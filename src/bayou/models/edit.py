@@ -11,18 +11,35 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bayou.config import write_file
-from bayou.core.errors import ModelExists, ModelHasData, ModelInvalid
+from bayou.core.errors import ArgumentsInvalid, ModelExists, ModelHasData, ModelInvalid
 from bayou.models.definition import FOLDER, SUFFIX, Definition, check_name, check_type
+from bayou.models.find import paths_of_name
 from bayou.repo import Repo, leads_out
 
 if TYPE_CHECKING:
     from bayou.data.records import Records
+    from bayou.models.types import ModelType
 
 
-def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-    """Write the definition of a new model of type `kind`, atomically; `ModelExists` if the file exists."""
+def create_model(
+    repo: Repo,
+    kind: str,
+    name: str,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    type_of: ModelType | None = None,
+) -> Definition:
+    """Write the definition of a new model of type `kind`, atomically; `ModelExists` if a model has that name.
+
+    With the type itself, the arguments are checked first: `ArgumentsInvalid` names all that is wrong with them.
+    """
     path = f"{FOLDER}/{check_type(kind)}/{check_name(name)}{SUFFIX}"
     made = Definition(str(uuid.uuid4()), name, kind, dict(arguments or {}), {}, {}, path)
+    for other in paths_of_name(repo, name):
+        if other != path:
+            raise ModelExists(f"the name {name} is taken by another model: {other}", hint="choose another name")
+    if type_of is not None:
+        _check_arguments(made, type_of)
     file = repo.root / path
     if leads_out(repo.root, path):
         raise ModelInvalid(f"{path} leads out of the repo, through a link", hint="remove the link")
@@ -34,6 +51,17 @@ def create_model(repo: Repo, kind: str, name: str, arguments: Mapping[str, objec
             f"there is a model {name} of type {kind} already: {path}", hint=f"see it with `bayou model get {name}`"
         ) from None
     return made
+
+
+def _check_arguments(made: Definition, kind: ModelType) -> None:
+    from bayou.models.prepare import definition_problems  # noqa: PLC0415
+
+    found = definition_problems(made, kind)
+    if found:
+        raise ArgumentsInvalid(
+            "; ".join(problem.message for problem in found),
+            hint=found[0].hint or f"see what it takes with `bayou model describe {kind.name}`",
+        )
 
 
 def _text(made: Definition) -> str:

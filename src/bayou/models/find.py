@@ -80,6 +80,11 @@ def only(found: Collection[ModelRef], text: str) -> ModelRef:
     return first
 
 
+def paths_of_name(repo: Repo, name: str) -> list[str]:
+    """Return the paths of the definitions with a name, in order."""
+    return [path for path in _paths(repo) if type_and_name(path)[1] == name]
+
+
 def not_found(repo: Repo, text: str) -> ModelNotFound:
     """Return the error for an unknown model, with the nearest known name."""
     hint = "list the models with `bayou model list`; make one with `bayou model create`"

@@ -1,7 +1,8 @@
 """`MethodContext`: what a running method works with, to save data and to learn when it has to stop.
 
-`Stream` is data that grows while the method runs, such as a log. A stream buffers what the method writes, and appends
-to the record by time and size: one line of a log is not worth a journal row, a catalog row and three syncs to disk.
+`Stream` is data that grows while the method runs. A stream buffers what the method writes, and appends to the record by
+time and size: one line of a log is not worth a journal row, a catalog row and three syncs to disk. The log of a method
+(`MethodContext.log`) is such a stream. It stays however the method ends, since it says why.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bayou.core.errors import Cancelled, MethodFailed
 from bayou.core.redaction import SHORTEST_PRINTED, StreamRedactor, redactor
 from bayou.data.content import Content
 from bayou.data.layout import ModelRef, Owner
+from bayou.data.logs import LOG
 from bayou.data.metadata import Metadata, Options
 from bayou.models.expressions.evaluate import redact
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 FLUSH_S = 1.0
 FLUSH_BYTES = 4 << 20
 _IN_MEMORY = 1 << 20
+
+LOG_BYTES = 256 << 20
+LOG_TAIL = 128 << 10
+"""A log has the first `LOG_BYTES` of what a method prints, and, if that was more, its last `LOG_TAIL` (V25)."""
 
 
 class Leases(Protocol):
@@ -95,6 +101,7 @@ class MethodContext:
         self._open = ExitStack()
         self._stage = None if self._method.keep_failed else self._open.enter_context(records.data.stage())
         self._saved: list[Metadata | Stream] = []
+        self._has_log = False
         self._ended = False
 
     @property
@@ -143,6 +150,30 @@ class MethodContext:
         stream.printed = self._printed
         stream.redactor = None if redacted else self.redacting()
         return stream
+
+    def log(self, *, skip_empty: bool = True, redacted: bool = False) -> Stream:
+        """Return the `with` block of the method's log. It can be read while it is written, and is kept after a failure.
+
+        `skip_empty` and `redacted` as for `stream`. Its size is limited.
+        """
+        options = self._options(LOG, None)
+        options["streaming"] = True
+        options["content_type"] = options["content_type"] or "text/plain"
+        with self._lock:
+            self._check()
+            stream = LiveStream(self._records.data, self._model, LOG, options, skip_empty)
+            self._saved.append(stream)
+            self._has_log = True
+        stream.printed = self._printed
+        stream.redactor = None if redacted else self.redacting()
+        stream.most = LOG_BYTES
+        return stream
+
+    def log_failure(self, text: str) -> None:
+        """Make a log of a failure's details if the method has none: a type that runs in this process prints nothing."""
+        if not self._has_log:
+            with self.log(redacted=True) as log:
+                log.write(self.redact(text).encode(errors="backslashreplace"))
 
     def save_query(self, name: str, sql: str, parameters: Mapping[str, Any], deadline: Deadline) -> SqlResult:
         """Run a query over all records, on Spark, and save its rows. Raises what `SqlRunner` does.
@@ -229,6 +260,13 @@ class Stream(ABC):
     metadata: Metadata | None = None
     """The version as it is now; None before the first flush."""
 
+    most: int | None = None
+    """After so many bytes only the last ones are kept, and a line that says how many were left out."""
+
+    _written = 0
+    _tail = b""
+    _left_out = 0
+
     def write(self, data: bytes) -> None:
         """Add to the end."""
         self._emit(data if self.redactor is None else self.redactor.add(data))
@@ -237,13 +275,29 @@ class Stream(ABC):
         """Save all that was written."""
         if self.redactor is not None:
             self._emit(self.redactor.close())
+        if self._left_out:
+            self._write(f"\n[… {self._left_out:,} bytes left out …]\n".encode())
+        if self._tail:
+            self._write(self._tail)
         self._close()
 
     def _emit(self, data: bytes) -> None:
         if data:
             if self.printed is not None:
                 self.printed(data)
-            self._write(data)
+            data = self._within_most(data)
+            if data:
+                self._write(data)
+
+    def _within_most(self, data: bytes) -> bytes:
+        """Return what may be written now; `close` writes the end of the rest."""
+        room = len(data) if self.most is None else max(0, self.most - self._written)
+        self._written += min(room, len(data))
+        if room < len(data):
+            tail = self._tail + data[room:]
+            self._tail = tail[-LOG_TAIL:]
+            self._left_out += len(tail) - len(self._tail)
+        return data[:room]
 
     @abstractmethod
     def _write(self, data: bytes) -> None: ...

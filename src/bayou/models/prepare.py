@@ -113,6 +113,18 @@ def check_definition(model: Definition, kind: ModelType) -> None:
             raise _invalid(problem, model.where((*path, *problem.path)), kind)
 
 
+def definition_problems(model: Definition, kind: ModelType) -> list[ArgumentProblem]:
+    """Return all errors in the arguments of a definition that show without running it; `check_definition` raises one.
+
+    `ExpressionInvalid` if an expression is wrong.
+    """
+    found = []
+    for path, arguments, schema in _schemas(model, kind):
+        check(arguments, _where_below(model, path))
+        found += problems({**schema, "required": []}, arguments, evaluated=False)
+    return found
+
+
 def request_problems(repo: Repo, request: RunRequest) -> list[ArgumentProblem]:
     """Return the problems of a request that show before it is evaluated; here, inputs may be expressions.
 

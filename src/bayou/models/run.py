@@ -35,12 +35,14 @@ def run_method(
     *,
     cancel: threading.Event,
     progress: Callable[[bytes], None] | None = None,
+    timeout_s: float | None = None,
 ) -> Output:
     """Run a method inside a write session that holds its model's lease, and return its output as it was recorded.
 
     The failure of a method is a status of its output, not an exception. Once `cancel` is set, or the session's lease is
     lost, the method is stopped with all processes that it has started. An interrupt (Ctrl-C) does the same, and is
-    raised again once the output is recorded as cancelled. `progress` is called with what the method prints.
+    raised again once the output is recorded as cancelled. After `timeout_s` the method is stopped, too, and has failed.
+    `progress` is called with what the method prints.
     """
     request, model = prepared.request, prepared.request.model.ref
     output_id = str(uuid.uuid4())
@@ -68,7 +70,7 @@ def run_method(
     ) as work:
         running = _Running(prepared, work)
         try:
-            running.wait(cancel, session.leases)
+            running.wait(cancel, session.leases, timeout_s)
         except BaseException:
             running.stop()
             records.outputs.save(model, _output(prepared, begun, running.outcome, work.end(), tags))
@@ -94,24 +96,34 @@ class _Running:
         self._prepared = prepared
         self._work = work
         self._ended = threading.Event()
+        self._abandoned = False
         self.outcome = _Outcome(CANCELLED, "cancelled, and did not stop")
         threading.Thread(target=self._run, name="bayou-method", daemon=True).start()
 
-    def wait(self, cancel: threading.Event, leases: Leases) -> None:
-        """Wait until the method has ended, or was stopped because of `cancel` or a lost lease."""
-        while not self._ended.wait(_POLL_S):
+    def wait(self, cancel: threading.Event, leases: Leases, timeout_s: float | None) -> None:
+        """Wait until the method has ended, or was stopped because of `cancel`, a lost lease or the timeout."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._ended.wait(_POLL_S if until is None else max(0.0, min(_POLL_S, until - time.monotonic()))):
             if cancel.is_set() or leases.lost:  # V13: the tree's guard refuses writes without the lease
                 self.stop()
+                return
+            if until is not None and time.monotonic() >= until:
+                self.stop()
+                if self.outcome.status == CANCELLED:
+                    stopped = "was stopped" if self._ended.is_set() else "did not stop"
+                    self.outcome = _Outcome(FAILED, f"took longer than its timeout of {timeout_s:g} s, and {stopped}")
                 return
 
     def stop(self) -> None:
         """Cancel the method, and wait up to `STOP_S` for its end."""
         self._work.cancelled.set()
-        self._ended.wait(STOP_S)
+        self._abandoned = not self._ended.wait(STOP_S)
 
     def _run(self) -> None:
         try:
-            self.outcome = self._outcome()
+            outcome = self._outcome()
+            if not self._abandoned:
+                self.outcome = outcome
         finally:
             self._ended.set()
 
@@ -130,11 +142,19 @@ class _Running:
         except BayouError as error:
             return _Outcome(FAILED, error.message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a type is foreign code; every exception is its failure)
-            import traceback  # noqa: PLC0415
-
-            message = " ".join(work.redact(f"{type(error).__name__}: {error}").split())
-            return _Outcome(FAILED, f"{message}\n{work.redact(''.join(traceback.format_exception(error)))}")
+            return _Outcome(FAILED, _explained(error, work))
         return _Outcome(SUCCEEDED)
+
+
+def _explained(error: BaseException, work: MethodContext) -> str:
+    """Return the message of an exception with the file and line of the foreign code, and then the traceback."""
+    from bayou.models.types.python_child import details_of, place_of  # noqa: PLC0415
+
+    message = " ".join(work.redact(f"{type(error).__name__}: {error}").split())
+    where = place_of(error, work.root)
+    details = details_of(error)
+    work.log_failure(details)
+    return f"{message}{f' ({work.redact(where)})' if where else ''}\n{work.redact(details)}"
 
 
 def _output(

@@ -1,9 +1,9 @@
-"""Large files: uploads and downloads in parts, with bounded memory and one hash over the whole file."""
+"""Large files in parts: reading them for an upload, and downloads; bounded memory, one hash over the whole file."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
 from bayou.objectstore.keys import Key
+from bayou.objectstore.link import Link
 from bayou.objectstore.transport import Fetched, ObjectMeta
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ THRESHOLD = 16 * MIB
 PARALLEL = 4
 """How many parts of one file are transferred at once."""
 
-_PART = 16 * MIB
+_PART = 8 * MIB
+_MOST_PART = 16 * MIB
+_LEAST_PART = 5 * MIB
 _SPAN = 8 * MIB
+_LEAST_SPAN = 1 * MIB
 _MAX_PARTS = 9_000
 """S3 allows 10,000 parts; a little less leaves room for rounding."""
 
@@ -43,6 +47,17 @@ class Sink(Protocol):
     def write(self, data: Any, /) -> object: ...
 
 
+class Had(Struct, frozen=True):
+    """The beginning of an object that an earlier download has left in the target: its size, and its hash so far."""
+
+    size: int
+    digest: hashlib._Hash
+
+
+Moved = Callable[[int], object]
+"""Told how many more bytes have moved."""
+
+
 class NullSink:
     """A sink that keeps nothing, for callers that only need the hash of an object."""
 
@@ -50,45 +65,67 @@ class NullSink:
         return
 
 
-def part_size(size: int) -> int:
-    """Return a part size with which a file of `size` bytes needs no more parts than stores allow."""
-    return max(_PART, -(-size // _MAX_PARTS // MIB) * MIB)
+def part_size(size: int, link: Link, least: int = _LEAST_PART) -> int:
+    """Return a part size that suits the link, and with which `size` bytes need no more parts than stores allow.
+
+    The faster the link, the larger the part: less is sent again after a failure, and a request never takes long (V12).
+    """
+    suits = link.piece(link.up, least, _PART if link.up.rate is None else _MOST_PART)
+    return max(-(-suits // MIB), -(-size // _MAX_PARTS // MIB)) * MIB
 
 
 def read_checked(source: BinaryIO, size: int, sha256: bytes) -> bytes:
     """Return the first `size` bytes of a file; raise `ContentChanged` if they do not have that hash."""
     data = _read(source, size, start=True)
     if len(data) != size or hashlib.sha256(data).digest() != sha256:
-        raise _changed(source)
+        raise changed(source)
     return data
+
+
+def file_parts(source: BinaryIO, size: int, part: int, deadline: Deadline) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file, each part but the last one whole; `ContentChanged` if there are fewer."""
+    left = size
+    while left:
+        deadline.remaining()
+        wanted = min(part, left)
+        data = _read(source, wanted, start=left == size)
+        while data and len(data) < wanted:
+            more = _read(source, wanted - len(data), start=False)
+            if not more:
+                raise changed(source)
+            data += more
+        if not data:
+            raise changed(source)
+        left -= len(data)
+        yield data
 
 
 def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadline: Deadline) -> Iterator[bytes]:
     """Yield the first `size` bytes in parts; raise before the last part if they do not have that hash (V11)."""
     digest = hashlib.sha256()
     left = size
-    while left:
-        deadline.remaining()
-        data = _read(source, min(part, left), start=left == size)
-        if not data:
-            raise _changed(source)
+    for data in file_parts(source, size, part, deadline):
         digest.update(data)
         left -= len(data)
         if not left and digest.digest() != sha256:
-            raise _changed(source)
+            raise changed(source)
         yield data
 
 
-def download(store: Store, key: Key, target: Sink, size: int, if_match: str | None) -> Downloaded:
-    """Read an object into a file; see `Store.download`."""
-    if size <= THRESHOLD:
+def download(
+    store: Store, key: Key, target: Sink, size: int, if_match: str | None, link: Link, had: Had | None, moved: Moved
+) -> Downloaded:
+    """Read an object into a file; see `Store.download`. Each span is retried singly, so a failure repeats only that."""
+    start = had.size if had is not None else 0
+    if size - start <= THRESHOLD and not start:
         # The span keeps one request from reading all of an object that has grown.
         fetched = fetch(store, key, (0, size) if size else None, if_match, size)
         target.write(fetched.data)
+        moved(size)
         return Downloaded(fetched.meta, hashlib.sha256(fetched.data).digest())
-    digest = hashlib.sha256()
+    digest = had.digest if had is not None else hashlib.sha256()
     # Read the first span alone: `size` may be a lie (V25), and the first response shows the real size.
-    spans = ((at, min(at + _SPAN, size)) for at in range(0, size, _SPAN))
+    spans = _spans(start, size, link)
     first = fetch(store, key, next(spans), if_match, size)
     # V2: all parts belong to the object whose metadata this function returns.
     rest = store.map(lambda span: fetch(store, key, span, first.meta.etag, size), spans, threads=PARALLEL)
@@ -97,7 +134,16 @@ def download(store: Store, key: Key, target: Sink, size: int, if_match: str | No
             raise PreconditionFailed(f"{key} changed while it was read")
         digest.update(fetched.data)
         target.write(fetched.data)
+        moved(len(memoryview(fetched.data)))
     return Downloaded(first.meta, digest.digest())
+
+
+def _spans(start: int, size: int, link: Link) -> Iterator[tuple[int, int]]:
+    """Yield the spans of an object, each as long as the link moves in some seconds by now."""
+    while start < size:
+        end = min(size, start + link.piece(link.down, _LEAST_SPAN, _SPAN))
+        yield start, end
+        start = end
 
 
 def fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
@@ -128,7 +174,8 @@ def _read(source: BinaryIO, size: int, *, start: bool) -> bytes:
         raise TreeError(f"cannot read {_name(source)}: {error.strerror or error}") from None
 
 
-def _changed(source: BinaryIO) -> ContentChanged:
+def changed(source: BinaryIO) -> ContentChanged:
+    """Return the error for a file that does not have the bytes that were hashed before."""
     return ContentChanged(f"{_name(source)} changed while it was read", hint="it is pushed again with the next sync")
 
 

@@ -15,6 +15,7 @@ from bayou.core.errors import ConfigInvalid
 from bayou.objectstore.backends import providers
 from bayou.objectstore.backends.obstore_errors import one_line
 from bayou.objectstore.keys import INTERNAL, KeyScope
+from bayou.objectstore.link import Link
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Transport
@@ -30,11 +31,16 @@ def open_store(
     options: Mapping[str, str] | None = None,
     concurrency: int = 64,
     policy: RetryPolicy | None = None,
+    limit_rate: float | None = None,
 ) -> Store:
-    """Open the store that a URL names; send no request, but raise every error that needs none."""
+    """Open the store that a URL names; send no request, but raise every error that needs none.
+
+    `limit_rate` limits the bytes a second that this store and all its views move.
+    """
     parsed = parse_url(url)
     scope = KeyScope.of(parsed.prefix, namespace)
-    return Store(open_transport(parsed, options or {}), scope, concurrency=concurrency, policy=policy)
+    transport = open_transport(parsed, options or {})
+    return Store(transport, scope, concurrency=concurrency, policy=policy, link=Link(limit_rate))
 
 
 def open_directory(root: Path) -> Store:

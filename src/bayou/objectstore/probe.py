@@ -22,6 +22,7 @@ from bayou.core.errors import (
     NoConditionalWrites,
     NotFound,
     PreconditionFailed,
+    Rejected,
 )
 from bayou.core.ids import ulid
 from bayou.objectstore import keys
@@ -36,9 +37,13 @@ _CLEANUP_S = 10.0
 
 
 class Capabilities(Struct, frozen=True):
-    """Optional abilities of a store. With `conditional_get`, a no-op sync moves no bytes."""
+    """Optional abilities of a store. With `conditional_get`, a no-op sync moves no bytes.
+
+    `unquoted_etags`: the server wants ETags without their quotes in conditions; the store sends them so by now.
+    """
 
     conditional_get: bool
+    unquoted_etags: bool = False
 
 
 def probe(store: Store) -> Capabilities:
@@ -58,12 +63,48 @@ def probe(store: Store) -> Capabilities:
         for _ in store.map(lambda _: _check_races(store, used), range(ROUNDS)):
             pass
     except BaseException:
-        with contextlib.suppress(BayouError):  # the first failure is the error to report
-            store.within(Deadline.after(_CLEANUP_S)).delete(used)
+        _clean_up(store, used)
         raise
     with _permission("delete objects"):
         store.delete(used)
-    return Capabilities(conditional_get)
+    return Capabilities(conditional_get, unquoted_etags=store.unquoted_etags is True)
+
+
+def learn_etag_form(store: Store) -> None:
+    """Find out whether the server of a store with a head wants ETags without quotes; write nothing if that is known.
+
+    A head proves that its server honours conditions, but neither in which form, nor that the head was made there.
+    Credentials that may not write learn nothing, and need not.
+    """
+    if store.unquoted_etags is False:
+        with contextlib.suppress(AccessDenied):
+            if not honours_swaps(store):
+                raise _broken(store, "it swaps an object although the version that was to be matched is gone, or never")
+
+
+def honours_swaps(store: Store) -> bool:
+    """Say whether this store replaces exactly the version that a condition names, by four small requests."""
+    used: list[Key] = []
+    key = _new_key(used)
+    try:
+        first = store.put(key, _token(), condition=Create())
+        second = store.put(key, _token(), condition=Match(first.etag, first.version))
+        try:
+            store.put(key, _token(), condition=Match(first.etag, first.version))
+        except PreconditionFailed:
+            return second.etag != first.etag
+        return False
+    except (PreconditionFailed, Rejected):
+        return False
+    finally:
+        _clean_up(store, used)
+
+
+def _clean_up(store: Store, used: list[Key]) -> None:
+    """Delete the keys of a probe, unless the store has never answered: then it would only be waited for again."""
+    if store.contacted:
+        with contextlib.suppress(BayouError):  # the first failure is the error to report
+            store.within(Deadline.after(_CLEANUP_S)).delete(used)
 
 
 def _check_absence(store: Store, key: Key) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from bayou.core.deadline import Deadline
 from bayou.core.errors import CannotConnect, DeadlinePassed, StoreError, TimedOut
 from bayou.objectstore.keys import Key
+from bayou.objectstore.link import COUNTS_FROM, Link
 from bayou.objectstore.threads import run_interruptible
 from bayou.objectstore.transport import RequestCounter, Verb
 
@@ -28,22 +30,29 @@ class RetryPolicy(Struct, frozen=True):
 
     attempts: int = 8
     first_contact_attempts: int = 3
+    stalled_attempts: int = 4
+    """Attempts of a request that gets no answer in time and that no deadline ends: each takes a minute or more."""
     base_s: float = 0.1
     cap_s: float = 5.0
     request_timeout_s: float = 60.0
     least_rate: float = 128 * 1024
-    """Bytes a second that a link has at least: a request that moves many bytes may take longer."""
+    """Bytes a second that a link has at least, until its rate is measured (`link`)."""
     call_deadline_s: float = 180.0
+    """Seconds for a call without a deadline that moves no content; one that does has no limit but that of a stall."""
 
-    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool) -> bool:
+    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool, ends: bool = True) -> bool:
         """Say whether to retry a request whose attempt number `attempt` (from 1) failed.
 
         The client gives up sooner on a store that never answered: a mistyped address is likelier than a restart.
+        `ends`: a deadline bounds the attempts too.
         """
         if not error.retryable:
             return False
-        limit = self.attempts if contacted or not isinstance(error, CannotConnect) else self.first_contact_attempts
-        return attempt < limit
+        if isinstance(error, CannotConnect) and not contacted:
+            return attempt < min(self.attempts, self.first_contact_attempts)
+        if isinstance(error, TimedOut) and not ends:
+            return attempt < min(self.attempts, self.stalled_attempts)
+        return attempt < self.attempts
 
     def backoff(self, attempt: int) -> float:
         """Return the seconds to wait after failure number `attempt`."""
@@ -53,7 +62,7 @@ class RetryPolicy(Struct, frozen=True):
 class RetryingClient:
     """Sends the requests of one store, under the caller's deadline or, without one, a deadline per call.
 
-    The views of a store share the counter and `contacted`, which is set once the store has answered.
+    The views of a store share the counter, the link, and `contacted`, which is set once the store has answered.
     """
 
     def __init__(
@@ -64,21 +73,32 @@ class RetryingClient:
         counter: RequestCounter | None = None,
         contacted: threading.Event | None = None,
         deadline: Deadline | None = None,
+        link: Link | None = None,
     ) -> None:
         self.url = url
         self.policy = policy
+        self.link = link or Link()
         self.counter = counter or RequestCounter()
         self.contacted = contacted or threading.Event()
         self.deadline = deadline
 
     def within(self, deadline: Deadline) -> RetryingClient:
         """Return a view of this client whose calls all end by `deadline`."""
-        return RetryingClient(self.url, self.policy, counter=self.counter, contacted=self.contacted, deadline=deadline)
+        return self._view(self.policy, deadline)
 
     def with_request_timeout(self, seconds: float) -> RetryingClient:
         """Return a view of this client that limits each request to `seconds`, or to the present limit if shorter."""
         policy = replace(self.policy, request_timeout_s=min(seconds, self.policy.request_timeout_s))
-        return RetryingClient(self.url, policy, counter=self.counter, contacted=self.contacted, deadline=self.deadline)
+        return self._view(policy, self.deadline)
+
+    def for_operation(self, deadline: Deadline | None) -> RetryingClient:
+        """Return a client with counts of its own that has not contacted the store yet; the link stays the same."""
+        return RetryingClient(self.url, self.policy, deadline=deadline, link=self.link)
+
+    def _view(self, policy: RetryPolicy, deadline: Deadline | None) -> RetryingClient:
+        return RetryingClient(
+            self.url, policy, counter=self.counter, contacted=self.contacted, deadline=deadline, link=self.link
+        )
 
     def send(
         self,
@@ -86,24 +106,29 @@ class RetryingClient:
         key: Key,
         call: Callable[[float], R],
         *,
-        requests: int = 1,
         bytes_out: int = 0,
         bytes_expected: int = 0,
         deadline: Deadline | None = None,
     ) -> R:
         """Send one request until it succeeds, fails for good, or runs out of time.
 
-        The limit of a single request grows with the bytes that it sends or expects.
+        A request with content waits until the link has room for it, and its limit grows with what is under way.
         """
-        deadline = deadline or self.call_deadline()
+        size = bytes_out + bytes_expected
+        deadline = deadline or self.call_deadline(size)
+        flow = self.link.up if bytes_out else self.link.down
         attempt = 1
         while True:
-            timeout = self.request_timeout(deadline, (bytes_out + bytes_expected) / requests)
-            self.counter.sent(verb, requests, bytes_out=bytes_out)
             try:
-                answer = run_interruptible(partial(call, timeout))
+                self.link.pace(size, deadline)
+                with flow.moving(size, deadline):
+                    timeout = self.request_timeout(deadline, flow.seconds(size, self.policy.least_rate) if size else 0)
+                    self.counter.sent(verb, bytes_out=bytes_out)
+                    answer = run_interruptible(partial(call, timeout))
             except StoreError as error:
-                if not isinstance(error, CannotConnect | TimedOut):
+                if isinstance(error, TimedOut):
+                    flow.stalled()
+                elif not isinstance(error, CannotConnect):
                     self.contacted.set()
                 self.wait_or_raise(error, attempt, f"{verb.upper()} {key}", deadline)
                 attempt += 1
@@ -114,7 +139,8 @@ class RetryingClient:
 
     def wait_or_raise(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
         """Wait before the next attempt; raise the error if it is final, `DeadlinePassed` if time runs out."""
-        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set()):
+        ends = math.isfinite(deadline.seconds)
+        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set(), ends=ends):
             raise error
         try:
             deadline.sleep(self.policy.backoff(attempt))
@@ -122,10 +148,10 @@ class RetryingClient:
             message = f"{passed.message}: {what} on {self.url}: {error.message}"
             raise DeadlinePassed(message, hint=error.hint or passed.hint) from error
 
-    def call_deadline(self) -> Deadline:
-        """Return the deadline of a call that begins now."""
-        return self.deadline or Deadline.after(self.policy.call_deadline_s)
+    def call_deadline(self, size: int = 0) -> Deadline:
+        """Return the deadline of a call that begins now, and moves so many bytes of content."""
+        return self.deadline or Deadline.after(None if size >= COUNTS_FROM else self.policy.call_deadline_s)
 
-    def request_timeout(self, deadline: Deadline, moved: float = 0) -> float:
-        """Return how long one request that moves so many bytes may take; raise if the deadline has passed."""
-        return min(self.policy.request_timeout_s + moved / self.policy.least_rate, deadline.remaining())
+    def request_timeout(self, deadline: Deadline, moving: float = 0) -> float:
+        """Return how long one request may take whose content needs so many seconds; raise if the deadline is over."""
+        return min(self.policy.request_timeout_s + moving, deadline.remaining())

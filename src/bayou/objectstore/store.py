@@ -18,7 +18,8 @@ from bayou.core.deadline import Deadline, stop_event
 from bayou.core.errors import AlreadyExists, DeleteFailed, NotFound, PreconditionFailed, StoreError, TooLarge
 from bayou.core.iterators import batched
 from bayou.objectstore import multipart
-from bayou.objectstore.keys import Key, KeyScope
+from bayou.objectstore.keys import Key, KeyScope, content_type
+from bayou.objectstore.link import Link
 from bayou.objectstore.listing import Listing, with_key
 from bayou.objectstore.retry import RetryingClient, RetryPolicy
 from bayou.objectstore.threads import map_in_order, run_interruptible
@@ -26,20 +27,30 @@ from bayou.objectstore.transport import (
     Condition,
     Fetched,
     Level,
+    Match,
     ObjectMeta,
     Requests,
     Stored,
+    SupportsParts,
     SupportsRead,
     SupportsReadLimit,
     SupportsServerTime,
+    SupportsUnquotedMatch,
     Transport,
+    UnfinishedUpload,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from bayou.objectstore.uploads import PartLog
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def _ignore(_: int) -> None:
+    """Ignore that bytes have moved."""
 
 
 class Store:
@@ -57,10 +68,11 @@ class Store:
         concurrency: int = 64,
         policy: RetryPolicy | None = None,
         client: RetryingClient | None = None,
+        link: Link | None = None,
     ) -> None:
         self._transport = transport
         self._scope = scope
-        self._client = client or RetryingClient(self.url, policy or RetryPolicy())
+        self._client = client or RetryingClient(self.url, policy or RetryPolicy(), link=link)
         self._listing = Listing(transport, scope, self._client)
         self._read = transport.read if isinstance(transport, SupportsRead) else None
         self.concurrency = concurrency
@@ -86,6 +98,17 @@ class Store:
         """The requests that this store and all its views have sent so far, retries included."""
         return self._client.counter.read()
 
+    @property
+    def contacted(self) -> bool:
+        """Whether the store has ever answered."""
+        return self._client.contacted.is_set()
+
+    @property
+    def unquoted_etags(self) -> bool | None:
+        """Whether conditions send ETags without their quotes; None where no server of this kind wants that."""
+        transport = self._transport
+        return transport.unquoted if isinstance(transport, SupportsUnquotedMatch) else None
+
     def add_requests(self, sent: Requests) -> None:
         """Add the requests that another process sent to this store on behalf of this one (V17)."""
         self._client.counter.add(sent)
@@ -100,7 +123,7 @@ class Store:
         The view also forgets that the store ever answered, so an operation that cannot reach the store gives up soon,
         even if an earlier operation could.
         """
-        return self._view(RetryingClient(self.url, self._client.policy, deadline=deadline))
+        return self._view(self._client.for_operation(deadline))
 
     def within_seconds(self, seconds: float) -> Store:
         return self.within(Deadline.after(seconds))
@@ -225,11 +248,13 @@ class Store:
         """Write an object whole, and return the fingerprint that the store gave it (V2).
 
         With a condition, the data must differ from what any other client writes to this key (let it carry an id): after
-        a lost response the retry fails, and if the store then holds exactly these bytes, this call wrote them.
+        a lost response the retry fails, and if the store then holds exactly these bytes, this call wrote them. Without
+        `attributes` the object gets the content type that its name tells.
         """
         full = self._scope.full(key)
-        deadline = self._client.call_deadline()
+        deadline = self._client.call_deadline(len(memoryview(data)))
         ambiguous = False
+        attributes = attributes or {"Content-Type": content_type(key)}
 
         def attempt(timeout: float) -> Stored:
             nonlocal ambiguous
@@ -241,12 +266,49 @@ class Store:
 
         try:
             stored = self._client.send("put", key, attempt, bytes_out=len(memoryview(data)), deadline=deadline)
+            self._prove_form(condition)
             return replace(stored, repeated=True) if ambiguous else stored
         except (AlreadyExists, PreconditionFailed):
             own = self._own_write(key, data, deadline) if ambiguous else None
-            if own is None:
+            if own is None and not self._changes_form(key, condition, deadline):
                 raise
-            return own
+            return own or self.within(deadline).put(key, data, condition=condition, attributes=attributes)
+
+    def _prove_form(self, condition: Condition | None) -> None:
+        """Note that this server accepts ETags as they are sent."""
+        transport = self._transport
+        if (
+            isinstance(condition, Match)
+            and isinstance(transport, SupportsUnquotedMatch)
+            and transport.unquoted is False
+        ):
+            transport.unquoted = None
+
+    def _changes_form(self, key: Key, condition: Condition | None, deadline: Deadline) -> bool:
+        """After a refused swap, find out whether this server wants ETags without quotes; from then on, send them so.
+
+        It does if the object still has the very ETag that the condition named, and if the store proves, on a key of its
+        own, that it honours the other form: a server that ignored it would let two writers win.
+        """
+        transport = self._transport
+        if not (
+            isinstance(condition, Match)
+            and isinstance(transport, SupportsUnquotedMatch)
+            and transport.unquoted is False
+        ):
+            return False
+        from bayou.objectstore.probe import honours_swaps  # noqa: PLC0415  (only for servers that refuse a swap)
+
+        within = self.within(deadline)
+        try:
+            if within.head(key).etag != condition.etag:
+                return False
+        except NotFound:
+            return False
+        if not honours_swaps(Store(transport.with_unquoted(), self._scope, client=within._client)):
+            return False
+        transport.unquoted = True
+        return True
 
     def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
         """Return the fingerprint of an object that holds exactly these bytes, or None if it holds others."""
@@ -258,45 +320,100 @@ class Store:
             return None
         return Stored(fetched.meta.etag, fetched.meta.version, repeated=True)
 
-    def upload(self, key: Key, source: BinaryIO | bytes, size: int, sha256: bytes) -> Stored:
+    def upload(
+        self,
+        key: Key,
+        source: BinaryIO | bytes,
+        size: int,
+        sha256: bytes,
+        *,
+        log: PartLog | None = None,
+        moved: multipart.Moved = _ignore,
+    ) -> Stored:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
         Raise `ContentChanged` if these bytes do not have that hash (any more) and `TreeError` if the file cannot be
         read; then no object appears. Bytes that a program appends meanwhile are ignored. If `source` is `bytes`, the
         caller has computed the hash of exactly them, and the store sends them unchecked.
-        """
-        if isinstance(source, bytes):
-            return self.put(key, source)
-        if size <= multipart.THRESHOLD:
-            return self.put(key, multipart.read_checked(source, size, sha256))
-        full = self._scope.full(key)
-        part = multipart.part_size(size)
-        deadline = self._client.call_deadline()
-        attempts = 0
 
-        def attempt(timeout: float) -> Stored:
-            nonlocal attempts
-            attempts += 1
-            chunks = multipart.checked_parts(source, size, sha256, part, deadline)
-            return self._transport.put_chunks(
-                full, chunks, part_size=part, parallel=multipart.PARALLEL, timeout=timeout
+        With a `log`, an upload in parts that fails or is killed can be resumed: the next call with the same log sends
+        only what the store has not acknowledged. `moved` is told of bytes as they are acknowledged, by any thread.
+        """
+        if isinstance(source, bytes) or size <= multipart.THRESHOLD:
+            data = source if isinstance(source, bytes) else multipart.read_checked(source, size, sha256)
+            stored = self.put(key, data)
+            moved(size)
+            return stored
+        from bayou.objectstore import uploads  # noqa: PLC0415  (only for a large file)
+
+        transport, full = self._transport, self._scope.full(key)
+        parts = transport.parts() if isinstance(transport, SupportsParts) else None
+        if parts is not None:
+            return uploads.PartUploader(self, self._client, parts, key, log, moved).upload(source, size, sha256)
+
+        def send(chunks: Iterator[bytes], part: int, parallel: int, timeout: float) -> Stored:
+            return run_interruptible(
+                lambda: transport.put_chunks(
+                    full,
+                    chunks,
+                    part_size=part,
+                    parallel=parallel,
+                    attributes={"Content-Type": content_type(key)},
+                    timeout=timeout,
+                )
             )
 
-        # One request begins the upload, one sends each part, and one completes it.
-        stored = self._client.send(
-            "put", key, attempt, requests=-(-size // part) + 2, bytes_out=size, deadline=deadline
-        )
-        return replace(stored, repeated=attempts > 1)
+        return uploads.upload_at_once(self._client, send, key, source, size, sha256, moved)
+
+    def abort_upload(self, key: Key, upload: str) -> None:
+        """Drop an upload in parts that no command is going to resume; it is no error if the store cannot do it."""
+        from bayou.objectstore import uploads  # noqa: PLC0415
+
+        parts = self._transport.parts() if isinstance(self._transport, SupportsParts) else None
+        if parts is not None:
+            uploads.PartUploader(self, self._client, parts, key, None, _ignore).abort(upload)
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """Yield the uploads in parts below this store that are neither completed nor aborted, keys relative to it.
+
+        Yield nothing where the store has no such uploads, or no way to list them.
+        """
+        parts = self._transport.parts() if isinstance(self._transport, SupportsParts) else None
+        if parts is None:
+            return
+        pages = parts.unfinished(self._scope.root, timeout=self._client.request_timeout(self._client.call_deadline()))
+        while True:
+            self._client.counter.sent("list")
+            page = run_interruptible(lambda: next(pages, None))
+            if page is None:
+                return
+            for found in page:
+                key = self._scope.relative(found.key)
+                if key is not None:
+                    yield replace(found, key=key)
 
     def download(
-        self, key: Key, target: multipart.Sink, size: int, *, if_match: str | None = None
+        self,
+        key: Key,
+        target: multipart.Sink,
+        size: int,
+        *,
+        if_match: str | None = None,
+        had: multipart.Had | None = None,
+        moved: multipart.Moved = _ignore,
     ) -> multipart.Downloaded:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
         Return its hash and the metadata that came with its bytes (V2). Raise `BadAnswer` for an object of another size
-        and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order.
+        and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order, after those
+        that it `had` from an earlier download; the caller proves the whole by its hash. `moved` is told of the bytes.
         """
-        return multipart.download(self, key, target, size, if_match)
+        return multipart.download(self, key, target, size, if_match, self._client.link, had, moved)
+
+    @property
+    def link(self) -> Link:
+        """What is known about the link to the store, for callers that choose how much to send at once."""
+        return self._client.link
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """Yield pages of the objects below a directory of this store, keys relative to the store.

@@ -190,11 +190,69 @@ class SupportsReadLimit(Protocol):
 
 
 @runtime_checkable
+class SupportsUnquotedMatch(Protocol):
+    """Optional: a transport to a server that may want ETags without their quotes in conditions, as Ceph before 20 does.
+
+    `unquoted` is None where the form is known to be right; False: with quotes, which is not proved yet; True: without.
+    """
+
+    unquoted: bool | None
+
+    def with_unquoted(self) -> Transport:
+        """Return a transport to the same server that sends ETags without quotes; this one stays as it is."""
+
+
+@runtime_checkable
 class SupportsLevel(Protocol):
     """Optional: a transport that can list one directory without the contents of its subdirectories."""
 
     def level(self, prefix: str, *, timeout: float) -> Level | None:
         """Return the content of `prefix` (empty, or ending in `/`); None where only `list` gives an exact answer."""
+
+
+class UnfinishedUpload(Struct, frozen=True):
+    """An upload that was begun at `begun` (ms, by the store's clock), and neither completed nor aborted."""
+
+    key: str
+    upload: str
+    begun: int
+
+
+class PartTransport(Protocol):
+    """Uploads in parts, whose id outlives the process that began them. Each method sends one request, once."""
+
+    @property
+    def least_part(self) -> int:
+        """The fewest bytes of a part that is not the last one."""
+
+    def begin(self, key: str, *, timeout: float) -> str:
+        """Begin an upload, of which nothing can be seen until it is completed; return its id."""
+
+    def put_part(self, key: str, upload: str, number: int, data: Buffer, *, timeout: float) -> str:
+        """Send a part, numbered from 1, over an earlier part of this number; return the tag that `complete` needs.
+
+        Raise `UploadGone` if the store no longer knows the upload.
+        """
+
+    def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> Stored:
+        """Make the object from its parts, in their order; `UploadGone` if the upload or one of its parts is gone.
+
+        A store that names no ETag in its answer leaves it None; the caller then proves that the object is there.
+        """
+
+    def abort(self, key: str, upload: str, *, timeout: float) -> None:
+        """Drop an upload and its parts; it is no error if the upload is gone."""
+
+    def unfinished(self, prefix: str, *, timeout: float) -> Iterator[Sequence[UnfinishedUpload]]:
+        """Yield pages of the uploads whose key starts with `prefix` and that are neither completed nor aborted."""
+
+
+@runtime_checkable
+class SupportsParts(Protocol):
+    """Optional: a transport whose large uploads can be resumed, by this process and by later ones."""
+
+    def parts(self) -> PartTransport | None:
+        """Return the access to parts, or None where the provider, its settings or its installed SDK allow none."""
 
 
 Verb = Literal["get", "put", "head", "list", "delete"]
@@ -214,6 +272,9 @@ class Requests(Struct, frozen=True):
     @property
     def total(self) -> int:
         return self.get + self.put + self.head + self.list + self.delete
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(*(getattr(self, name) + getattr(other, name) for name in Requests.__struct_fields__))
 
     def __sub__(self, earlier: Requests) -> Requests:
         return Requests(*(getattr(self, name) - getattr(earlier, name) for name in Requests.__struct_fields__))

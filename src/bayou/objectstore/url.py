@@ -16,7 +16,8 @@ from bayou.core.text import did_you_mean
 
 OPTIONS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"region", "endpoint", "profile", "virtual_hosted_style_request", "skip_signature", "request_payer"}
-                    | {"server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "disable_bulk_delete"}),
+                    | {"server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "disable_bulk_delete"}
+                    | {"unquoted_etags"}),
     "gs": frozenset({"endpoint", "skip_signature"}),
     "az": frozenset({"account", "endpoint", "use_emulator", "use_azure_cli", "skip_signature"}),
     "file": frozenset(),
@@ -24,7 +25,7 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 
 _SWITCHES = frozenset({"virtual_hosted_style_request", "skip_signature", "request_payer", "sse_bucket_key_enabled"}
-                      | {"disable_bulk_delete", "use_emulator", "use_azure_cli"})  # fmt: skip
+                      | {"disable_bulk_delete", "use_emulator", "use_azure_cli", "unquoted_etags"})  # fmt: skip
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BUCKET = re.compile(r"\$?[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -172,11 +173,15 @@ def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint |
     own = _OWN_HOSTS.get(scheme)
     if address is None or own is None:
         return None
-    parts = urlsplit(address)
-    clear_text = is_clear_text(address)
-    if not clear_text and parts.port in (None, 443) and own.fullmatch((parts.hostname or "").lower()):
-        return None
-    return CustomEndpoint(address, clear_text)
+    return None if is_own_host(scheme, address) else CustomEndpoint(address, is_clear_text(address))
+
+
+def is_own_host(scheme: str, address: str) -> bool:
+    """Say whether an address is the provider's own server, over TLS."""
+    parts, own = _split(address), _OWN_HOSTS.get(scheme)
+    if parts is None or own is None or is_clear_text(address) or parts.port not in (None, 443):
+        return False
+    return own.fullmatch((parts.hostname or "").lower()) is not None
 
 
 def is_clear_text(address: str) -> bool:

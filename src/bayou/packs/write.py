@@ -7,7 +7,6 @@ is finished, so the index nodes that name them can be written while the pack is 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -29,8 +28,7 @@ IN_FLIGHT = 4
 """Packs that a client uploads at once."""
 
 _LEAST_BYTES = 1 << 20
-_SLOW_S = 10.0
-"""Seconds for the upload of a pack after which the next packs are half as large, so that less is sent twice."""
+"""The least size of a pack on a slow link, where a pack is as large as the link moves in some seconds."""
 
 
 class SealedPack(Struct, frozen=True):
@@ -53,10 +51,11 @@ class PackWriter:
 
     def __init__(self, store: Store, pack_size: int = PACK_BYTES) -> None:
         self._store = store
-        self._target = pack_size
+        self._pack_size = pack_size
+        self._target = self._suitable()
         self._pool = ThreadPool(IN_FLIGHT)
         self._builder = PackBuilder()
-        self._running: deque[tuple[SealedPack, Future[tuple[Stored, float]]]] = deque()
+        self._running: deque[tuple[SealedPack, Future[Stored]]] = deque()
         self._sent: deque[SentPack] = deque()
 
     def add(self, path: str, push: str, data: bytes, sha256: bytes, modified: int) -> SealedPack | None:
@@ -97,7 +96,7 @@ class PackWriter:
                 yield sent
         for sealed, future in self._running:
             if future.done() and future.exception() is None:
-                yield SentPack(sealed, future.result()[0])
+                yield SentPack(sealed, future.result())
 
     def close(self) -> None:
         """Abandon what still runs; an error that made the caller stop need not wait for it."""
@@ -107,17 +106,19 @@ class PackWriter:
     def _wait(self) -> SentPack:
         sealed, future = self._running[0]
         try:
-            stored, seconds = wait_for_result(future)
+            stored = wait_for_result(future)
         except StoreError as error:
             self._running.popleft()
             return SentPack(sealed, error=error)
         self._running.popleft()
-        if seconds > _SLOW_S:
-            self._target = max(min(self._target, _LEAST_BYTES), self._target // 2)
+        self._target = self._suitable()
         return SentPack(sealed, stored)
 
+    def _suitable(self) -> int:
+        """Return the size of the next pack: as configured, or less on a slow link, so that less is sent twice."""
+        link = self._store.link
+        return link.piece(link.up, min(self._pack_size, _LEAST_BYTES), self._pack_size)
 
-def _put(store: Store, name: str, data: bytes) -> tuple[Stored, float]:
-    begin = time.monotonic()
-    stored = store.put(keys.pack(name), data)  # unconditionally: no other attempt has this key (P1)
-    return stored, time.monotonic() - begin
+
+def _put(store: Store, name: str, data: bytes) -> Stored:
+    return store.put(keys.pack(name), data)  # unconditionally: no other attempt has this key (P1)

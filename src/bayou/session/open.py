@@ -121,8 +121,24 @@ class Repo:
             return self._records
 
     def push(self) -> SyncReport:
-        """Push every journaled change; the report's `pushed.files` counts the files."""
-        return self.sync.push_changed()
+        """Push every journaled change; the report's `pushed.files` counts the files.
+
+        Inputs that commands have left here become versions first (`data put` while the store was unreachable).
+        """
+        earlier = self._use_inputs()
+        report = self.sync.push_changed()
+        if earlier is not None:
+            report.include(earlier)
+        return report
+
+    def _use_inputs(self) -> SyncReport | None:
+        from bayou.state.freshness import pending_inputs  # noqa: PLC0415
+
+        if self.repo.offline or not pending_inputs(self.repo):
+            return None
+        from bayou.session.inputs import empty_spool  # noqa: PLC0415
+
+        return empty_spool(self.repo, self._connection)
 
     def pull(self, *models: ModelRef | str) -> SyncReport:
         """Pull what changed in the store, of some models or of all; the report's `pulled.files` counts the files."""
@@ -172,15 +188,18 @@ class Repo:
         *,
         timeout: float | None = None,
         on_wait: Callable[[str], None] | None = None,
+        alone: bool = False,
     ) -> Iterator[ModelSession]:
         """Hold a model's lease, pull what belongs to it, run the block, push once, also if the block raises.
 
-        `LeaseTimeout` if another holder keeps the lease. `on_wait` is called with a sentence that names the holder.
+        `LeaseTimeout` if another holder keeps the lease, a `StoreError` if the store cannot be reached; a block that
+        may work `alone` runs all the same. `NotPushed`, after the block, says that its work is saved here and that the
+        store does not have it yet. `on_wait` is called with a sentence that names the holder.
         """
         from bayou.session.data import Data, ModelData  # noqa: PLC0415
 
         (ref,) = self._resolved([model])
-        with self.write_session([ref], timeout=timeout, on_wait=on_wait) as session:
+        with self.write_session([ref], timeout=timeout, on_wait=on_wait, alone=alone) as session:
             yield ModelSession(session, ref, ModelData(Data(session.records.data, self.models.resolve), ref))
 
     def write_session(
@@ -191,6 +210,7 @@ class Repo:
         timeout: float | None = None,
         progress: Progress | None = None,
         on_wait: Callable[[str], None] | None = None,
+        alone: bool = False,
     ) -> AbstractContextManager[Session]:
         """Return the block of a write session of several models, or of the store (`bayou.session.write_session`)."""
         return write_session(
@@ -201,6 +221,7 @@ class Repo:
             progress=progress,
             on_wait=on_wait,
             connection=self._connection,
+            alone=alone,
         )
 
     def close(self) -> None:
@@ -231,7 +252,7 @@ class Models:
         self._repo = connection.repo
 
     def create(self, kind: str, name: str, arguments: Mapping[str, object] | None = None) -> Definition:
-        """Define a new model; `ModelExists` if there is one of that type and name."""
+        """Define a new model; `ModelExists` if a model has that name."""
         from bayou.models import create_model  # noqa: PLC0415
 
         return create_model(self._repo, kind, name, arguments)
@@ -300,10 +321,13 @@ class Workflows:
         return new_run(self._repo, text, inputs, tags=tags).run(self._session, connection=self._connection)
 
     def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
-        """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died."""
+        """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died.
+
+        `run_id` may be a prefix of the id that no other run has, or `latest`.
+        """
         from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
-        owner = run_owner(self._repo, run_id, self._connection)
+        owner, run_id = run_owner(self._repo, run_id, self._connection)
         with write_session(self._repo, models=[owner], connection=self._connection) as session:
             # Claimed in a session of its own: after its push, every machine sees that the run goes on.
             going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)

@@ -1,6 +1,7 @@
 """`write_session`: what every command that writes runs in. Lease, pull, block, exactly one push, release.
 
-Only this module pulls before a change and pushes after it, so no command can forget either, or do it twice.
+Only this module pulls before a change and pushes after it, so no command can forget either, or do it twice. It also
+decides what becomes of the work when the store cannot be reached (V22).
 """
 
 from __future__ import annotations
@@ -9,16 +10,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BayouError
+from bayou.core.errors import (
+    OUTAGES,
+    BayouError,
+    IndexDamaged,
+    NotPushed,
+    ParserFailed,
+    StoreError,
+    SyncError,
+    error_codes,
+)
 from bayou.core.progress import NoProgress, Progress
 from bayou.data.engine import CatalogEngine, Choice
 from bayou.data.sync_hooks import finish_pending_changesets, renumber
 from bayou.leases import STORE, LeaseGroup, model_key, open_leases
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
+from bayou.state.freshness import pending_inputs
 from bayou.sync import service
 from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import SyncOptions, SyncReport
@@ -27,7 +38,8 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
     from bayou.models.types.sql import SqlRunner
 
-_KEPT_HINT = "it is kept here: `bayou datastore sync --push` pushes it"
+_UNFIT = (SyncError, IndexDamaged, ParserFailed)
+"""Why a store cannot be worked with until a person decides."""
 
 
 class Session(Struct):
@@ -37,6 +49,8 @@ class Session(Struct):
     leases: LeaseGroup
     pulled: SyncReport | None = None
     pushed: SyncReport | None = None
+    remarks: list[str] = field(default_factory=list)
+    """What the session did with inputs that earlier commands left here (V22)."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -63,36 +77,54 @@ def write_session(
     allow_mass_delete: bool = False,
     engine: Choice = "auto",
     connection: Connection | None = None,
+    alone: bool = False,
+    wait_s: float | None = None,
 ) -> Iterator[Session]:
     """Hold the leases of the models (`store_wide`: of the store), pull their data, run the block, push once.
+
+    If the store cannot be had at the beginning, the block does not run, unless it may work `alone`: then it runs
+    without lease and pull, and sync later renumbers a version whose number another machine took. If the store cannot
+    be had at the end, or the block ran alone, `NotPushed` says so: the work is done and journaled.
 
     The session pushes even if the block raises: peers need the records of a failed run, too. The block's error stays
     first, and a failure of the push becomes a note on it. After a signal, or once a lease is lost, nothing is pushed,
     and changes stay journaled. Offline there is no lease, pull or push; a datastore that is a directory has leases
-    only. `timeout` limits the pull, and again the push; `on_wait` is called with the holder of a lease;
-    `allow_mass_delete` is for a block whose deletes the user has confirmed; `engine` chooses who runs jobs. Leases,
-    pull, records and push share one open datastore: the caller's, which stays open, or the session's own.
+    only. `timeout` limits the pull, and again the push; `wait_s` the wait for a lease, whose holder `on_wait` is
+    called with; `allow_mass_delete` is for a block whose deletes the user has confirmed; `engine` chooses who runs
+    jobs. Leases, pull, records and push share one open datastore: the caller's, which stays open, or the session's.
     """
     with ExitStack() as open_now:
         opened = open_now.enter_context(connected(repo, connection))
         exchange = _Exchange(opened, timeout, progress, allow_mass_delete, engine)
-        # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
-        leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, on_wait))
-        finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
-        pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
+        pulled, obstacle = None, None
+        try:
+            # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
+            leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, wait_s, on_wait))
+            finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
+            pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
+        except (*OUTAGES, *_UNFIT) as error:
+            if not alone:
+                raise
+            leases, obstacle = LeaseGroup([]), error
+            finish_pending_changesets(repo, opened)
         records = open_now.enter_context(_records(opened, leases, CatalogEngine(engine, progress or NoProgress())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
+        if pending_inputs(repo):
+            from bayou.session.inputs import use_abandoned  # noqa: PLC0415  (hardly ever needed)
+
+            synced = obstacle is None and not repo.offline
+            session.remarks = use_abandoned(records, None if store_wide else models, appends=synced)
         try:
             yield session
         except Exception as error:
             try:
-                session.pushed = exchange.push(leases)
+                exchange.push(session, obstacle)
             except BayouError as second:
-                if second is not error:  # a lost lease is the block's error already
-                    error.add_note(f"{second.message} ({_KEPT_HINT})")
+                if error not in (second, getattr(second, "cause", None)):  # a lost lease is the block's error already
+                    error.add_note(f"{second.message} ({second.hint})")
             raise
-        session.pushed = exchange.push(leases)
+        exchange.push(session, obstacle)
 
 
 class _Exchange(Struct, frozen=True):
@@ -108,9 +140,10 @@ class _Exchange(Struct, frozen=True):
         options = SyncOptions("pull", engine=self.engine, walk=False, scope=scope, renumber=renumber, reuse_head=True)
         return self._sync(options)
 
-    def push(self, leases: LeaseGroup) -> SyncReport | None:
-        """Push the journaled changes; an error says that they could not be pushed (F100)."""
-        leases.check()
+    def push(self, session: Session, obstacle: BayouError | None) -> None:
+        """Push the journaled changes; an error says that they could not be pushed (F100), or why nobody tried."""
+        if obstacle is not None:
+            raise NotPushed.of(obstacle)
         options = SyncOptions(
             "push",
             engine=self.engine,
@@ -120,11 +153,11 @@ class _Exchange(Struct, frozen=True):
             reuse_head=True,
         )
         try:
-            return self._sync(options)
+            session.leases.check()
+            session.pushed = self._sync(options)
+            _check_pushed(session.pushed)
         except BayouError as error:
-            error.message = f"what was written here could not be pushed: {error.message}"
-            error.hint = error.hint or _KEPT_HINT
-            raise
+            raise NotPushed.of(error) from None
 
     def _sync(self, options: SyncOptions) -> SyncReport | None:
         repo = self.connection.repo
@@ -133,11 +166,20 @@ class _Exchange(Struct, frozen=True):
         return service.sync(repo, options, timeout=self.timeout, progress=self.progress, connection=self.connection)
 
 
+def _check_pushed(report: SyncReport | None) -> None:
+    """Raise if the store refused or lost every file that failed: then all of them are whole here, and go up later."""
+    failed = report.failed if report is not None else []
+    if failed and all(failure.code in error_codes(StoreError) for failure in failed):
+        more = f" (and {len(failed) - 1:,} more)" if failed[1:] else ""
+        raise StoreError(f"{failed[0].path}{more}: {failed[0].message}")
+
+
 def _leases(
     connection: Connection,
     models: Sequence[ModelRef],
     store_wide: bool,
     timeout: float | None,
+    wait_s: float | None,
     on_wait: Callable[[str], None] | None,
 ) -> LeaseGroup:
     repo = connection.repo
@@ -146,11 +188,15 @@ def _leases(
     keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     if repo.config.datastore.url is None:
-        return open_leases(repo).acquire_all(keys, on_wait=on_wait, deadline=deadline)
+        return open_leases(repo).acquire_all(keys, wait_s=wait_s, on_wait=on_wait, deadline=deadline)
     leases = open_leases(repo, connection.store(), connection)
     # The pull needs the head, and the check of the lease `store` does not: both requests are sent at once.
     return leases.acquire_all(
-        keys, on_wait=on_wait, deadline=deadline, on_taken=lambda: connection.prefetch_head(deadline)
+        keys,
+        wait_s=wait_s,
+        on_wait=on_wait,
+        deadline=deadline,
+        on_taken=lambda: connection.prefetch_head(deadline),
     )
 
 

@@ -2,7 +2,8 @@
 
 Each remote (a URL and a namespace) has a base. It consists of a root in the local node cache (`.bayou/state/nodes`)
 and an overlay of rows that came since; `SyncBase.fold` merges the overlay into the tree. The rows of base are the
-remote's rows, verbatim. Beside base, `absent` lists the entries that this tree leaves out on purpose.
+remote's rows, verbatim. Beside base, `absent` lists the entries that this tree leaves out on purpose, and `forgotten`
+those that another client dropped from the store's index by `verify --forget`: their files here are not deleted.
 
 The module's functions with a `db` parameter write inside a transaction of the caller, together with the change that
 makes the row true (V3). `paths_under`, `paths_without_entry` and `changed_paths` answer questions about paths from base
@@ -35,6 +36,12 @@ from bayou.state.database import IN_RANGE, Database, dump_entry, load_entry, reg
 
 Why = Literal["lazy", "excluded", "refused"]
 """Why a path that base has is absent from the tree on purpose."""
+
+_FORGOTTEN = "SELECT path FROM forgotten WHERE place = ?"
+_ALL = ""
+"""Stands for every path among the forgotten ones; no path is empty."""
+_CLEARED = ("absent", "untracked", "forgotten")
+"""Tables whose row of a path ends when base gets another entry for the path."""
 
 
 class RemoteState(Struct, frozen=True):
@@ -134,7 +141,7 @@ class SyncBase:
     def forget(self) -> None:
         """Delete all that is known of this remote, to join it again; the files of the tree are untracked then."""
         with self.database.transaction() as db:
-            for table in ("overlay", "absent", "known", "untracked", "intent", "upload", "pending"):
+            for table in ("overlay", "absent", "known", "untracked", "forgotten", "intent", "upload", "pending"):
                 db.execute(f"DELETE FROM {table} WHERE place = ?", (self.remote_id,))
             db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self.remote_id,))
             db.execute(
@@ -149,6 +156,11 @@ class SyncBase:
             f"SELECT path, why FROM absent WHERE place = ? AND {IN_RANGE}", (self.remote_id, *within.bounds)
         )
         return cast("dict[str, Why]", dict(found))  # type: ignore[arg-type]
+
+    def forgotten(self) -> set[str] | None:
+        """Return the paths of base that another client forgot; None if it is unknown which ones, so that all may be."""
+        found = {cast("str", path) for (path,) in self.database.rows(_FORGOTTEN, (self.remote_id,))}
+        return None if _ALL in found else found
 
     def hashes(self, entries: Iterable[Entry], within: KeyRange = EVERYTHING) -> dict[str, Entry]:
         """Return entries that discovery left without a hash, with the hash that this machine found in the object."""
@@ -171,10 +183,10 @@ class SyncBase:
 
 
 def record_entry(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None) -> None:
-    """Set base's entry of a path (None: base has none), and the path is no longer absent or untracked."""
+    """Set base's entry of a path (None: base has none), and the path is no longer absent, untracked or forgotten."""
     update_entry(db, remote_id, path, entry)
-    db.execute("DELETE FROM absent WHERE place = ? AND path = ?", (remote_id, path))
-    db.execute("DELETE FROM untracked WHERE place = ? AND path = ?", (remote_id, path))
+    for table in _CLEARED:
+        db.execute(f"DELETE FROM {table} WHERE place = ? AND path = ?", (remote_id, path))
 
 
 def record_entries(db: sqlite3.Connection, remote_id: int, entries: Mapping[str, Entry | None]) -> None:
@@ -183,7 +195,7 @@ def record_entries(db: sqlite3.Connection, remote_id: int, entries: Mapping[str,
         "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
         [(remote_id, path, dump_entry(entry)) for path, entry in entries.items()],
     )
-    _clear_absent_and_untracked(db, remote_id, entries)
+    _clear_marks(db, remote_id, entries)
 
 
 def update_entry(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry | None) -> None:
@@ -195,12 +207,25 @@ def replace_root(db: sqlite3.Connection, remote_id: int, root: Root | None, chan
     """Make `root` the root of base, if `SyncBase.can_replace_root`; `changed` are the paths whose entries differ."""
     # V3: the ETag was proof of another root.
     db.execute("UPDATE place SET root = ?, etag = NULL WHERE id = ?", (dump_root(root), remote_id))
-    _clear_absent_and_untracked(db, remote_id, changed)
+    _clear_marks(db, remote_id, changed)
 
 
 def record_absent(db: sqlite3.Connection, remote_id: int, path: str, why: Why) -> None:
     """Record that the tree leaves out an entry of base on purpose; call it after `record_entry`."""
     db.execute("INSERT OR REPLACE INTO absent VALUES (?, ?, ?)", (remote_id, path, why))
+
+
+def record_forgotten(db: sqlite3.Connection, remote_id: int, paths: Collection[str] | None) -> None:
+    """Record that another client forgot these entries of base (None: some that cannot be told any more)."""
+    db.executemany(
+        "INSERT OR IGNORE INTO forgotten VALUES (?, ?)",
+        [(remote_id, path) for path in (paths if paths is not None else (_ALL,))],
+    )
+
+
+def clear_forgotten(db: sqlite3.Connection, remote_id: int) -> None:
+    """Drop all that `record_forgotten` has recorded; call it when base's root is the head's root."""
+    db.execute("DELETE FROM forgotten WHERE place = ?", (remote_id,))
 
 
 def record_hash(db: sqlite3.Connection, remote_id: int, entry: Entry, sha256: bytes) -> None:
@@ -232,8 +257,8 @@ def record_rebuilt(db: sqlite3.Connection, remote_id: int, rebuilt: str) -> None
     db.execute("UPDATE place SET rebuilt = ? WHERE id = ?", (rebuilt, remote_id))
 
 
-def _clear_absent_and_untracked(db: sqlite3.Connection, remote_id: int, paths: Collection[str]) -> None:
-    for table in ("absent", "untracked"):
+def _clear_marks(db: sqlite3.Connection, remote_id: int, paths: Collection[str]) -> None:
+    for table in _CLEARED:
         if db.execute(f"SELECT 1 FROM {table} WHERE place = ? LIMIT 1", (remote_id,)).fetchone() is not None:
             db.executemany(
                 f"DELETE FROM {table} WHERE place = ? AND path = ?",

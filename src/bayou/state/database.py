@@ -49,6 +49,7 @@ CREATE TABLE place (
     etag TEXT,
     policy TEXT NOT NULL DEFAULT '',
     rebuilt TEXT,
+    seen INTEGER,
     UNIQUE (url, namespace)
 );
 CREATE TABLE overlay (
@@ -100,6 +101,11 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_path ON journal (place, path, id);
 CREATE INDEX journal_open ON journal (place, owner) WHERE state = 'open';
+CREATE TABLE forgotten (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    PRIMARY KEY (place, path)
+) WITHOUT ROWID;
 CREATE TABLE intent (
     place INTEGER NOT NULL,
     path TEXT NOT NULL,
@@ -124,6 +130,23 @@ CREATE TABLE upload (
     method INTEGER,
     PRIMARY KEY (place, path)
 ) WITHOUT ROWID;
+CREATE TABLE part_upload (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    push TEXT NOT NULL,
+    upload TEXT NOT NULL,
+    part_size INTEGER NOT NULL,
+    PRIMARY KEY (place, path, push)
+) WITHOUT ROWID;
+CREATE TABLE part (
+    place INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    push TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    sha256 BLOB NOT NULL,
+    PRIMARY KEY (place, path, push, number)
+) WITHOUT ROWID;
 CREATE TABLE lease (
     place INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -138,7 +161,7 @@ CREATE TABLE pending (
     rows TEXT NOT NULL
 );
 """
-_VERSION = 3
+_VERSION = 4
 
 IN_RANGE = "path >= ? AND path < ?"
 """A condition on paths whose parameters are `KeyRange.bounds`; SQLite compares text by its UTF-8 bytes, as they do."""

@@ -6,6 +6,7 @@ Functions that need only two or three of its fields take those instead of the co
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
 from bayou.core.ids import ulid
-from bayou.core.progress import NoProgress, Progress
+from bayou.core.progress import NoProgress, Progress, SerialProgress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.head import HeadSeen
@@ -32,18 +33,23 @@ from bayou.state.connection import Connection, connected
 from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
 from bayou.state.journal import Journal
+from bayou.state.part_log import PartLogs
 from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.commit.commit import Committer
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.transfer.executor import ThreadTransfer, TransferExecutor
+from bayou.sync.transfer.meter import Meter
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import SafeRoot
 from bayou.worktree.staging import StagingArea
 
 _LOCK_POLL_S = 0.01
 """How often a sync tries to take the lock that another process, or another step of a workflow, holds."""
+
+_LOCK_WAIT_S = 300.0
+"""How long a sync without a deadline waits for that lock (V12): another process may transfer for hours."""
 
 
 class SyncContext(Struct):
@@ -64,6 +70,8 @@ class SyncContext(Struct):
     options: SyncOptions
     report: SyncReport
     progress: Progress
+    meter: Meter
+    """Bytes of files that are still being transferred, as `progress` shows them."""
     connection: Connection | None = None
     """The open datastore; it may have a head that the caller's session has just read."""
     pack_below: int = 0
@@ -183,6 +191,8 @@ def open_context(
         journal = Journal(database, base.remote_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")
+        shown = SerialProgress(progress or NoProgress())
+        meter = Meter(shown)
         yield SyncContext(
             repo=repo,
             root=repo.tree_root,
@@ -195,21 +205,25 @@ def open_context(
             journal=journal,
             policy=policy or Policy.of(repo.config.datastore.hydrate, repo.config.datastore.exclude),
             incoming=incoming,
-            executor=ThreadTransfer(bounded, repo.tree_root, incoming, repo.config.sync.pack_size),
+            executor=ThreadTransfer(
+                bounded, repo.tree_root, incoming, repo.config.sync.pack_size, meter, PartLogs(database, base.remote_id)
+            ),
+            meter=meter,
             connection=opened,
             pack_below=repo.config.sync.pack_below,
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
-            progress=progress or NoProgress(),
+            progress=shown,
         )
 
 
 @contextmanager
 def _sync_lock(path: Path, deadline: Deadline) -> Iterator[None]:
     lock = FileLock(path)
+    limit = deadline if math.isfinite(deadline.seconds) else Deadline.after(_LOCK_WAIT_S, deadline.cancelled)
     while not lock.acquire():
         try:
-            deadline.sleep(_LOCK_POLL_S)  # V12: the wait can be cancelled
+            limit.sleep(_LOCK_POLL_S)  # V12: the wait can be cancelled
         except DeadlinePassed:
             raise AlreadySyncing(
                 "another process is syncing this repo", hint="wait for it: it works on the same tree"

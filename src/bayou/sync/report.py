@@ -81,6 +81,8 @@ class SyncReport(Struct):
     failed: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     commit: CommitId | None = None
+    asked: bool = True
+    """Whether the store was asked: not offline, and not for a datastore that is a directory."""
     actions: list[PlannedAction] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
     seconds: float = 0.0
@@ -89,6 +91,19 @@ class SyncReport(Struct):
         """Add a warning, unless an earlier pass has added the same."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def include(self, earlier: SyncReport) -> None:
+        """Count the work of an earlier sync of the same command as part of this one (V17)."""
+        for total, moved in ((self.pulled, earlier.pulled), (self.pushed, earlier.pushed)):
+            total.files += moved.files
+            total.bytes += moved.bytes
+            total.deleted += moved.deleted
+            total.renumbered += moved.renumbered
+        self.conflicts = [*earlier.conflicts, *self.conflicts]
+        self.warnings = [*earlier.warnings, *(text for text in self.warnings if text not in earlier.warnings)]
+        self.commit = self.commit or earlier.commit
+        self.requests += earlier.requests
+        self.seconds = round(self.seconds + earlier.seconds, 3)
 
     @property
     def exit_code(self) -> int:
@@ -175,6 +190,13 @@ class Status(Struct, frozen=True):
     tree: str
     packs: PackStatus | None = None
     """None if nothing is packed, or if the tree has so many files that counting takes long and was not asked for."""
+    seen_ms: int | None = None
+    """When the store's head was last seen, in ms since 1970; None if it never was, or if there is no store."""
+    age_s: float | None = None
+    waiting: int = 0
+    """The paths that the journal names, and the inputs that are no versions yet (V22)."""
+    untracked: int = 0
+    """The untracked files that the last walk of the tree found."""
 
 
 class VerifyReport(Struct, frozen=True):

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bayou.core import paths
 from bayou.core.errors import NotFound
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
 from bayou.objectstore.spec import StoreSpec
 from bayou.state import base, journal
 from bayou.state.base import BaseLost
+from bayou.state.freshness import record_seen
 from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
@@ -170,6 +172,13 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
 
     A store without a head gets its first index if this sync may push; otherwise the client only discovers its objects.
     """
+    found = _read_remote(context, ours=ours, etag=etag)
+    if not context.options.dry_run:
+        record_seen(context.database, context.remote_id)
+    return found
+
+
+def _read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> RemoteSnapshot | None:
     remote_state = context.base.remote
     seen = context.take_head()
     try:
@@ -187,7 +196,10 @@ def report_scan(report: SyncReport, observation: Observation) -> None:
     report.failed = list(observation.failed)
     if observation.foreign:
         names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
-        report.warn(f"{len(observation.foreign)} names in the tree are not payload and stay here: {names}")
+        report.warn(
+            f"{len(observation.foreign)} names in the tree are not payload and stay here: {names} "
+            f"(payload lies below {', '.join(sorted(paths.PAYLOAD_ROOTS))})"
+        )
 
 
 def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
@@ -234,6 +246,10 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
     )
     if mine != theirs and ahead:
         return
+    if mine != theirs:
+        from bayou.sync.plan.forgotten import learn_forgotten  # noqa: PLC0415  (most syncs end equal)
+
+        learn_forgotten(context, seen.head)
     from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
 
     # Paths that were absent under the old policy may still have to be pulled (F015).
@@ -250,3 +266,5 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
             seen.etag if mine == theirs else None,
             policy,
         )
+        if mine == theirs:
+            base.clear_forgotten(db, context.remote_id)

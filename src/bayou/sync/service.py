@@ -66,7 +66,7 @@ def sync(
     if repo.config.datastore.url is None or repo.offline:
         from bayou.sync.report import SyncReport  # noqa: PLC0415
 
-        report = SyncReport(mode=options.mode, dry_run=options.dry_run)
+        report = SyncReport(mode=options.mode, dry_run=options.dry_run, asked=False)
         if repo.offline:
             report.warnings.append("offline: nothing was pulled or pushed; the journal keeps what is to be pushed")
         return report
@@ -184,7 +184,7 @@ class DirectorySync:
     def _report(mode: Mode) -> SyncReport:
         from bayou.sync.report import SyncReport  # noqa: PLC0415
 
-        return SyncReport(mode=mode)
+        return SyncReport(mode=mode, asked=False)
 
 
 def _payload_path(repo: Repo, spelling: StrPath) -> str:

@@ -9,17 +9,21 @@ import time
 from contextlib import closing
 from itertools import islice
 
+from msgspec.structs import replace
+
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, BayouError, NodeDamaged, NodeMissing, NotFound
+from bayou.core.errors import BadAnswer, BayouError, HeadLost, NodeDamaged, NodeMissing, NotFound
 from bayou.index.head import iter_log, read_head
 from bayou.index.log import LogRow
 from bayou.index.node_store import LocalNodes, NodeFiles
+from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
-from bayou.state.base import SyncBase, repo_remote_url
+from bayou.state.base import RemoteState, SyncBase, repo_remote_url
 from bayou.state.connection import Connection, connected
-from bayou.state.database import Database, remote_url
+from bayou.state.database import Database, remote_of, remote_url
+from bayou.state.freshness import count_untracked, freshness, record_seen
 from bayou.state.journal import Journal
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import IndexStatus, PackStatus, Status
@@ -38,15 +42,20 @@ def status(
     `packs`: count packs however many entries base has; they are counted in base, without a request.
     """
     config = repo.config.datastore
-    if config.url is None:
-        return Status(
-            str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
-            config.hydrate, str(repo.tree_root),
-        )  # fmt: skip
     with connected(repo, connection) as opened:
-        if repo.offline:
-            return _offline(repo, opened.database, packs=packs)
-        return _online(repo, opened, timeout, packs=packs)
+        if config.url is None:
+            return Status(
+                str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
+                config.hydrate, str(repo.tree_root), waiting=freshness(opened).waiting,
+            )  # fmt: skip
+        found = (
+            _offline(repo, opened.database, packs=packs)
+            if repo.offline
+            else _online(repo, opened, timeout, packs=packs)
+        )
+        fresh, database = freshness(opened), opened.database
+        untracked = count_untracked(database, remote_of(database, repo))
+        return replace(found, seen_ms=fresh.seen_ms, age_s=fresh.age_s, waiting=fresh.waiting, untracked=untracked)
 
 
 def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs: bool) -> Status:
@@ -54,8 +63,11 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
     store = connection.store(Deadline.after(timeout or _STATUS_TIMEOUT_S))
     begin = time.monotonic()
     healthy, message, index, etag = True, "", None, None
+    base = _base(repo, store, connection.database)
+    known = base.remote
     try:
         seen = read_head(store)
+        record_seen(connection.database, remote_of(connection.database, repo))
         if seen is not None:
             root, etag = seen.head.root, seen.etag
             index = IndexStatus(
@@ -66,12 +78,11 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
                 root.digest.hex() if root else None,
             )
     except NotFound:
-        message = "the store has no index yet"
+        lost = _lost_head(store, known)
+        healthy, message = lost is None, _explained(lost) if lost is not None else "the store has no index yet"
     except BayouError as error:
-        healthy, message = False, f"{error.message}" + (f" ({error.hint})" if error.hint else "")
+        healthy, message = False, _explained(error)
     latency = round((time.monotonic() - begin) * 1000)
-    base = _base(repo, store, connection.database)
-    known = base.remote
     paths, bulk = Journal(connection.database, base.remote_id).counts()
     policy = Policy.of(config.hydrate, config.exclude)
     proved = known.etag is not None and known.policy == policy.text and not base.dirty()
@@ -116,6 +127,29 @@ def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
             count, size, dead = count + 1, size + use.size, dead + use.dead
             small += is_small(use.size, repo.config.sync.pack_size)
     return PackStatus(count, small, size, dead) if count else None
+
+
+def _lost_head(store: Store, known: RemoteState) -> BayouError | None:
+    """Return the error of a store that has lost its head: base knows a commit, or objects of commits are there (P9)."""
+    if known.commit is not None:
+        from bayou.sync.plan.remote_snapshot import store_emptied  # noqa: PLC0415
+
+        return store_emptied(store, known)
+    from bayou.index.discovery import head_lost  # noqa: PLC0415
+
+    try:
+        for directory in (keys.PACKS, keys.LOGS):
+            for page in store.list(directory):
+                if page:
+                    found = head_lost(store, page[0].key)
+                    return found if isinstance(found, HeadLost) else None
+    except BayouError as error:
+        return error
+    return None
+
+
+def _explained(error: BayouError) -> str:
+    return error.message + (f" ({error.hint})" if error.hint else "")
 
 
 def _base(repo: Repo, store: Store, database: Database) -> SyncBase:

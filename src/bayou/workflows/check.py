@@ -5,7 +5,7 @@ Nothing here runs a step, writes a file or sends a request (F094).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bayou.core.documents import Place
@@ -14,6 +14,7 @@ from bayou.models import Definition, find_model
 from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
 from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.evaluate import redact
+from bayou.models.expressions.scan import texts
 from bayou.models.prepare import RunRequest, request_problems
 from bayou.models.types import coerce, problems
 from bayou.models.types.validation import schema_findings
@@ -45,7 +46,10 @@ def check_workflow(repo: Repo, workflow: Workflow) -> None:
 
 
 def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
-    """Yield the problems of a workflow's inputs, expressions, models, methods and arguments."""
+    """Yield the problems of a workflow's inputs, expressions, models, methods and arguments.
+
+    What the file alone shows is left out: a key that is missing is no second problem here.
+    """
     yield from check_schemas(workflow)
     models: dict[str, Definition] = {}
     for job in workflow.jobs:
@@ -130,9 +134,14 @@ def _problems(repo: Repo, name: str) -> list[WorkflowProblem]:
     except WorkflowInvalid as error:
         where, _, message = error.message.partition(": ")
         return [WorkflowProblem(where, message, error.hint)]
-    if problems or workflow is None:
+    if workflow is None:
         return problems
-    return list(problems_of(repo, workflow))
+    return sorted({*problems, *problems_of(repo, workflow)}, key=_line)
+
+
+def _line(problem: WorkflowProblem) -> tuple[int, str]:
+    number = problem.where.rpartition(" ")[2]
+    return int(number) if number.isdecimal() else 0, problem.message
 
 
 def _step(
@@ -141,15 +150,17 @@ def _step(
     outside: dict[Place, Any] = {("for_each",): step.for_each}
     inside: dict[Place, Any] = {
         ("guard",): step.guard,
-        ("model",): step.model,
         ("inputs",): step.inputs,
         ("assert",): list(step.asserts),
         ("message",): step.message,
     }
+    each = step.for_each is not None
     wrong = list(_expressions(workflow, job, step, outside, each=False))
-    wrong += _expressions(workflow, job, step, inside, each=step.for_each is not None)
+    wrong_model = list(_expressions(workflow, job, step, {("model",): step.model}, each=each))
     yield from wrong
-    if step.model is None or wrong:
+    yield from wrong_model
+    yield from _expressions(workflow, job, step, inside, each=each)
+    if step.model is None or wrong_model or (wrong and has_expression(step.model)):
         return
     place = (*step.place, "model")
     try:
@@ -187,9 +198,11 @@ def _model_names(workflow: Workflow, step: Step) -> list[str]:
 
 def _arguments(repo: Repo, workflow: Workflow, step: Step, model: Definition) -> Iterator[WorkflowProblem]:
     """Yield the problems of a step's method and its arguments, with their lines in the workflow's file."""
+    if step.method is None:
+        return
     place = (*step.place, "method")
     try:
-        found = request_problems(repo, RunRequest(model=model, method=step.method or "", inputs=step.inputs))
+        found = request_problems(repo, RunRequest(model=model, method=step.method, inputs=step.inputs))
     except BayouError as error:
         yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
         return
@@ -211,20 +224,29 @@ def _expressions(
         def where(inner: Place, at: Place = at) -> str:
             return workflow.source.where((*at, *inner))
 
-        try:
-            check(value, where, names)
-        except BayouError as error:
-            location, _, message = error.message.partition(": ")
-            yield WorkflowProblem(location, message, error.hint)
+        wrong = list(_wrong_expressions(value, where, names))
+        yield from wrong
+        if wrong:
             continue
         for found in uses(value, where):
             yield from _check_inputs_used(workflow, found.source, where(found.path))
             yield from _check_steps_used(workflow, job, step, found.source, where(found.path))
 
 
+def _wrong_expressions(value: object, where: Where, names: Collection[str]) -> Iterator[WorkflowProblem]:
+    """Yield a problem for each text whose expressions cannot be read, or use an unknown name."""
+    for path, text in texts(value):
+        try:
+            check(text, lambda _, path=path: where(path), names)  # type: ignore[misc]
+        except BayouError as error:
+            location, _, message = error.message.partition(": ")
+            yield WorkflowProblem(location, message, error.hint)
+
+
 def _check_inputs_used(workflow: Workflow, source: str, where: str) -> Iterator[WorkflowProblem]:
+    declared = workflow.source.value.get("inputs")
     for name in sorted(keys_used("inputs", source) or ()):
-        if name not in workflow.inputs:
+        if name not in workflow.inputs and not (isinstance(declared, dict) and name in declared):
             yield WorkflowProblem(where, f"there is no input {name}", nearest(name, workflow.inputs, "inputs are"))
 
 

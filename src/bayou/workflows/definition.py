@@ -20,6 +20,9 @@ SUFFIX = ".yaml"
 When = Literal["succeeded", "failed", "always"]
 WHEN: tuple[When, ...] = ("succeeded", "failed", "always")
 DEFAULT_CONCURRENCY = 4
+MAX_RETRIES = 20
+MAX_DELAY_S = 24 * 3600.0
+MAX_TIMEOUT_S = 7 * 24 * 3600.0
 
 
 class Edge(Struct, frozen=True):
@@ -31,7 +34,10 @@ class Edge(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A model's method, or an assertion. With `for_each` it runs once for each element."""
+    """A model's method, or an assertion. With `for_each` it runs once for each element.
+
+    A method that fails is run again up to `retries` times; `timeout_s` is for each attempt.
+    """
 
     name: str
     job: str
@@ -46,6 +52,9 @@ class Step(Struct, frozen=True):
     guard: str | bool | None = None
     allow_failure: bool = False
     concurrency: int | None = None
+    retries: int = 0
+    retry_delay_s: float = 0.0
+    timeout_s: float | None = None
 
 
 class Job(Struct, frozen=True):

@@ -72,7 +72,7 @@ def load_workflow(repo: Repo, name: str) -> Workflow:
 def examine(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
     """Read one workflow, and return all problems of its file alone; `WorkflowInvalid` if it is not YAML."""
     workflow, problems = read_workflow(read_source(repo.root, f"{FOLDER}/{name}{SUFFIX}"), name)
-    return workflow, problems or (check_graph(workflow) if workflow is not None else [])
+    return workflow, [*problems, *(check_graph(workflow) if workflow is not None else ())]
 
 
 def invalid(name: str, problems: list[WorkflowProblem]) -> WorkflowInvalid:

@@ -10,10 +10,21 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from bayou.core.clock import parse_duration
 from bayou.core.documents import Place, Source
 from bayou.core.text import did_you_mean
 from bayou.models.definition import is_id
-from bayou.workflows.definition import DEFAULT_CONCURRENCY, WHEN, Edge, Job, Step, Workflow
+from bayou.workflows.definition import (
+    DEFAULT_CONCURRENCY,
+    MAX_DELAY_S,
+    MAX_RETRIES,
+    MAX_TIMEOUT_S,
+    WHEN,
+    Edge,
+    Job,
+    Step,
+    Workflow,
+)
 
 T = TypeVar("T")
 
@@ -22,7 +33,9 @@ JOB = ("name", "description", "depends_on", "guard", "concurrency", "steps")
 STEP = (
     *("name", "description", "model", "method", "inputs", "assert", "message"),
     *("depends_on", "for_each", "guard", "allow_failure", "concurrency"),
+    *("retries", "retry_delay", "timeout"),
 )
+_ATTEMPTS = ("retries", "retry_delay", "timeout")
 
 
 class WorkflowProblem(Struct, frozen=True):
@@ -135,9 +148,12 @@ class _Reader:
         found = self._at(place)
         asserts = self._asserts(place)
         if "assert" in found:
-            extra = [key for key in ("model", "method", "inputs") if key in found]
-            if extra:
-                self._report((*place, extra[0]), f"a step that asserts has no {extra[0]}", "make it two steps")
+            for extra in ("model", "method", "inputs"):
+                if extra in found:
+                    self._report((*place, extra), f"a step that asserts has no {extra}", "make it two steps")
+            for extra in _ATTEMPTS:
+                if extra in found:
+                    self._report((*place, extra), f"a step that asserts has no {extra}", "methods of models have them")
         else:
             for key in ("model", "method"):
                 if key not in found:
@@ -161,7 +177,33 @@ class _Reader:
             guard=self._guard(place),
             allow_failure=self._boolean(place, "allow_failure"),
             concurrency=self._concurrency(place),
+            retries=self._retries(place),
+            retry_delay_s=self._duration(place, "retry_delay", MAX_DELAY_S) or 0.0,
+            timeout_s=self._duration(place, "timeout", MAX_TIMEOUT_S),
         )
+
+    def _retries(self, place: Place) -> int:
+        found = self._at(place)
+        value: object = found.get("retries", 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_RETRIES:
+            message = f"retries must be a whole number from 0 to {MAX_RETRIES}, and not {value}"
+            self._report((*place, "retries"), message, "how often a method that failed is run again")
+            return 0
+        if "retry_delay" in found and not value:
+            self._report((*place, "retry_delay"), "retry_delay does nothing without retries", "add retries: 3")
+        return value
+
+    def _duration(self, place: Place, key: str, most_s: float) -> float | None:
+        """Return seconds: a number, or a text with a unit."""
+        if key not in self._at(place):
+            return None
+        value = self._at(place)[key]
+        seconds = parse_duration(value) if isinstance(value, str) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most_s:
+            hint = f"seconds, or a number with s, m, h or d, at most {most_s / 3600:g}h, like 30s or 5m"
+            self._report((*place, key), f"{key} is no duration: {value}", hint)
+            return None
+        return float(seconds)
 
     def _asserts(self, place: Place) -> tuple[str, ...]:
         value = self._at(place).get("assert")

@@ -101,6 +101,12 @@ class Recorder:
         self._save(change)
         return change
 
+    def retrying(self, key: Key, record: Record) -> int:
+        """Put the record of a step whose method failed and is to run again, and save; return as `ended` does."""
+        change = self._put(key, replace(record, status=RUNNING))
+        self._save(change)
+        return change
+
     def pushed(self, change: int, *reports: SyncReport | None) -> None:
         """Remember that a push that began after a change was saved has succeeded."""
         with self._lock:
@@ -186,8 +192,6 @@ class Recorder:
         try:
             self.pushed(change, self._records.sync.push_changed())
         except BayouError as error:
-            error.message = f"what was written here could not be pushed: {error.message}"
-            error.hint = error.hint or "it is kept here: `bayou datastore sync --push` pushes it"
             self.push_failed(error)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.errors import BayouError, NothingToResume
+from bayou.core.file_lock import FileLock, is_locked
 from bayou.core.ids import ulid
 from bayou.data.records import Records
 from bayou.data.runs import Run
@@ -24,7 +27,7 @@ from bayou.workflows.find import find_workflow
 from bayou.workflows.recorder import EVERY_S, OnStep, Recorder
 from bayou.workflows.schedule import Ready, Scheduler
 from bayou.workflows.state import RUNNING, SUCCEEDED, State
-from bayou.workflows.step_run import OpenSession, Scopes, Worker
+from bayou.workflows.step_run import OnOutput, OpenSession, Scopes, Worker
 
 
 class Outcome(Struct, frozen=True):
@@ -52,6 +55,12 @@ class WorkflowRun:
         return self._run.run_id
 
     @property
+    def has_several_steps(self) -> bool:
+        """Whether more than one method may run: several steps, or one for each element."""
+        steps = [step for _, step in self._workflow.steps() if step.model is not None]
+        return len(steps) > 1 or any(step.for_each is not None for step in steps)
+
+    @property
     def outcome(self) -> Outcome:
         """The result so far, also after `run` has raised."""
         recorder = self._recorder
@@ -67,6 +76,7 @@ class WorkflowRun:
         sessions: OpenSession,
         *,
         on_step: OnStep | None = None,
+        on_output: OnOutput | None = None,
         every_s: float = EVERY_S,
         connection: Connection | None = None,
     ) -> Outcome:
@@ -74,7 +84,7 @@ class WorkflowRun:
 
         An exception that ends the run, such as a signal's, leaves a record with the status `cancelled`.
         """
-        with Records(self._repo, connection=connection) as records:
+        with _marked_as_running(self._repo, self.run_id), Records(self._repo, connection=connection) as records:
             pulled = records.sync.pull_changed()
             state = State(self._workflow)
             kept = state.keep(self._earlier) if self._earlier else {}
@@ -84,7 +94,7 @@ class WorkflowRun:
             fields = run_fields(self._run)
             evaluated = evaluated_workflow(self._workflow, self._run.inputs, fields)
             scopes = Scopes(records.connection, self._workflow, self._run.inputs, fields, recorder.records_of)
-            worker = Worker(records.connection, self._run, recorder, scopes, sessions)
+            worker = Worker(records.connection, self._run, recorder, scopes, sessions, on_output)
             try:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
@@ -123,12 +133,15 @@ def new_run(
     return WorkflowRun(repo, workflow, run)
 
 
-def run_owner(repo: Repo, run_id: str, connection: Connection | None = None) -> WorkflowRef:
-    """Return the workflow of a run, for the session that resumes it. Records of other machines are pulled first."""
+def run_owner(repo: Repo, text: str, connection: Connection | None = None) -> tuple[WorkflowRef, str]:
+    """Return the workflow of a run, for the session that resumes it, and the run's id; `text` as for `runs.find`.
+
+    Records of other machines are pulled first.
+    """
     with Records(repo, connection=connection) as records:
         records.sync.pull_changed()
-        run = records.runs.get(run_id)
-    return WorkflowRef("workflow", run.workflow_id, run.workflow)
+        run = records.runs.find(text)
+    return WorkflowRef("workflow", run.workflow_id, run.workflow), run.run_id
 
 
 def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = False) -> WorkflowRun:
@@ -146,6 +159,28 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
     return WorkflowRun(repo, workflow, run, earlier)
 
 
+def runs_here(repo: Repo, run_id: str) -> bool:
+    """Say whether a process works on this run now, in this repo on this machine."""
+    return is_locked(_lock_file(repo, run_id))
+
+
+@contextmanager
+def _marked_as_running(repo: Repo, run_id: str) -> Iterator[None]:
+    """Hold a lock for the block, so that a reader can tell a run in progress from one whose process was killed."""
+    lock = FileLock(_lock_file(repo, run_id))
+    lock.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock.acquire()  # only a run that was resumed as abandoned, and was not, has it already
+    try:
+        yield
+    finally:
+        lock.path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _lock_file(repo: Repo, run_id: str) -> Path:
+    return repo.state / "runs" / f"{run_id}.lock"
+
+
 def run_fields(run: Run) -> dict[str, Any]:
     """Return the value of `run` in expressions."""
     return {"id": run.run_id, "workflow": run.workflow, "workflow_id": run.workflow_id, "started_at": run.started_at}
@@ -157,5 +192,5 @@ def _check_resumable(run: Run, *, abandoned: bool) -> None:
     if run.status == RUNNING and not abandoned:
         raise NothingToResume(
             f"the run {run.run_id} goes on: {run.by or 'another user'} began it at {run.started_at}",
-            hint="if its process is gone for good, `bayou workflow resume RUN_ID --abandoned`",
+            hint=f"if its process is gone for good, `bayou workflow resume {run.run_id} --abandoned`",
         )

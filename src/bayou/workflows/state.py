@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
+from bayou.data.runs import Attempt, Run
 from bayou.data.runs import Job as JobRecord
-from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models import Definition
 from bayou.models.expressions.evaluate import redact
@@ -23,6 +23,10 @@ PENDING, RUNNING = "pending", "running"
 SUCCEEDED, FAILED, SKIPPED, CANCELLED = "succeeded", "failed", "skipped", "cancelled"
 _ENDED = frozenset({SUCCEEDED, FAILED, SKIPPED, CANCELLED})
 _MAX_LABEL = 80
+_MAX_ERROR = 500
+
+MAX_ATTEMPTS = 50
+"""So many earlier attempts are recorded for a step: a run can be resumed for ever."""
 
 Verdict = Literal["wait", "go", "skip"]
 Key = tuple[str, str]
@@ -59,6 +63,8 @@ class State(Struct):
 
     workflow: Workflow
     records: dict[Key, dict[str, Record]] = field(default_factory=dict)
+    attempts: dict[tuple[Key, str], tuple[Attempt, ...]] = field(default_factory=dict)
+    """The attempts of a run that is resumed, by step and name."""
     _jobs: dict[str, Job] = field(default_factory=dict)
     _allowed: dict[Key, bool] = field(default_factory=dict)
 
@@ -146,11 +152,19 @@ class State(Struct):
         for job in earlier.jobs:
             for record in job.steps:
                 key = job.name, record.name.partition("[")[0]
+                if record.status in (FAILED, CANCELLED) and (record.output or record.error):
+                    self.attempts[key, record.name] = (*record.attempts, attempt_of(record))[-MAX_ATTEMPTS:]
+                else:
+                    self.attempts[key, record.name] = record.attempts
                 if record.status == SUCCEEDED and key in self.records:
                     kept[key, record.name] = record
                     if record.name in self.records[key]:
                         self.put(key, record)
         return kept
+
+    def earlier_attempts(self, key: Key, name: str) -> tuple[Attempt, ...]:
+        """Return what came of a step before the run was resumed."""
+        return self.attempts.get((key, name), ())
 
     def jobs(self) -> tuple[JobRecord, ...]:
         """Return the jobs for the record of the run."""
@@ -171,6 +185,12 @@ class State(Struct):
 def blank(step: Step, name: str | None = None, model: str | None = None) -> Record:
     """Return the record of a step that has not begun."""
     return Record(name=name or step.name, status=PENDING, model=model or step.model, method=step.method)
+
+
+def attempt_of(record: Record, secrets: Collection[str] = ()) -> Attempt:
+    """Return a record of a step as an earlier attempt: only the first line of its error, redacted (V26)."""
+    error = redact(record.error, secrets).partition("\n")[0][:_MAX_ERROR] if record.error else None
+    return Attempt(record.status, record.output, record.duration_s, error)
 
 
 def has_ended(status: str) -> bool:

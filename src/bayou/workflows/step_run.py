@@ -1,5 +1,8 @@
 """Running one task: a method in a write session of its own, or an assertion.
 
+A method that fails runs again as often as its step says, each attempt in a session of its own: nobody waits for the
+lease of a step that merely waits.
+
 `Worker` runs tasks; `Scopes` provides what the expressions of a step can use: inputs, the run, the steps before it, and
 the element of its loop.
 """
@@ -31,7 +34,19 @@ from bayou.sync.report import SyncReport
 from bayou.workflows.definition import Job, Step, Workflow
 from bayou.workflows.read import before
 from bayou.workflows.recorder import Recorder
-from bayou.workflows.state import CANCELLED, FAILED, SUCCEEDED, Each, Key, Task, blank
+from bayou.workflows.state import (
+    CANCELLED,
+    FAILED,
+    MAX_ATTEMPTS,
+    RUNNING,
+    SUCCEEDED,
+    Each,
+    Key,
+    Task,
+    attempt_of,
+    blank,
+    has_ended,
+)
 
 Records = Callable[[Key], Mapping[str, Record]]
 """Returns the records of a step so far, by the name of each execution."""
@@ -47,6 +62,9 @@ class StepSession(WriteSession, Protocol):
     def pushed(self) -> SyncReport | None: ...
 
 
+OnOutput = Callable[[str, str, bytes], None]
+"""Called, from any thread, with the job, the name of a step's execution, and what its method has printed."""
+
 OpenSession = Callable[[ModelRef], AbstractContextManager[StepSession]]
 """Opens a write session that holds a model's lease, pulls, and pushes once at its end."""
 
@@ -55,13 +73,20 @@ class Worker:
     """Runs the tasks of one run, in many threads."""
 
     def __init__(
-        self, connection: Connection, run: Run, recorder: Recorder, scopes: Scopes, sessions: OpenSession
+        self,
+        connection: Connection,
+        run: Run,
+        recorder: Recorder,
+        scopes: Scopes,
+        sessions: OpenSession,
+        on_output: OnOutput | None = None,
     ) -> None:
         self._connection = connection
         self._run = run
         self._recorder = recorder
         self._scopes = scopes
         self._sessions = sessions
+        self._on_output = on_output
         self._lock = threading.Lock()
         self._stopped = False
         self._running: set[threading.Event] = set()
@@ -80,6 +105,7 @@ class Worker:
         """
         begun = time.monotonic()
         record = blank(task.step, task.name, task.model.name if task.model else None)
+        record = replace(record, attempts=self._recorder.state.earlier_attempts(task.key, task.name))
         self._recorder.started(task.key, record)
         try:
             if task.model is None:
@@ -94,25 +120,75 @@ class Worker:
         self._method(task, prepared, record, done)
 
     def _method(self, task: Task, prepared: Prepared, record: Record, done: Callable[[], None]) -> None:
-        """Run a method in a session. The record is saved inside it, so that the session's push has it."""
-        begun, cancel = time.monotonic(), threading.Event()
+        """Run a method until it succeeds, or no retry is left."""
+        cancel = threading.Event()
+        with self._cancelled_by(cancel):
+            for retries_left in range(task.step.retries, -1, -1):
+                record = self._attempt(task, prepared, record, cancel, retries_left, done)
+                if has_ended(record.status):
+                    return
+                if cancel.wait(task.step.retry_delay_s):  # V12
+                    self._recorder.ended(
+                        task.key, replace(record, status=CANCELLED, error="cancelled between attempts")
+                    )
+                    return
+
+    def _attempt(
+        self,
+        task: Task,
+        prepared: Prepared,
+        record: Record,
+        cancel: threading.Event,
+        retries_left: int,
+        done: Callable[[], None],
+    ) -> Record:
+        """Run a method in a session; return the step's record, which has not ended if the method is to run again.
+
+        The record is saved inside the session, so that the session's push has it.
+        """
+        begun = time.monotonic()
         change: int | None = None
         try:
-            with self._cancelled_by(cancel), self._sessions(prepared.request.model.ref) as session:
-                output = run_method(session, prepared, cancel=cancel)
-                change = self._recorder.ended(task.key, _with_output(record, output))
-                done()
+            with self._sessions(prepared.request.model.ref) as session:
+                output = run_method(
+                    session, prepared, cancel=cancel, progress=self._printer(task), timeout_s=task.step.timeout_s
+                )
+                record = _with_output(record, output)
+                if record.status == FAILED and retries_left:
+                    record = self._next_attempt(record)
+                    change = self._recorder.retrying(task.key, record)
+                else:
+                    change = self._recorder.ended(task.key, record)
+                    done()
                 if self._stopped:
                     raise KeyboardInterrupt  # after a signal nothing is pushed; the changes stay journaled
         except BayouError as error:
             if change is not None:
                 self._recorder.push_failed(error)
-                return
+                return record
             status = CANCELLED if self._stopped or isinstance(error, Cancelled) else FAILED
-            failed = replace(record, status=status, error=error.message, duration_s=_since(begun))
-            self._recorder.ended(task.key, failed)
-            return
+            record = replace(record, status=status, error=error.message, duration_s=_since(begun))
+            if status == FAILED and retries_left:
+                record = self._next_attempt(record)
+                self._recorder.retrying(task.key, record)
+            else:
+                self._recorder.ended(task.key, record)
+            return record
         self._recorder.pushed(change or 0, session.pulled, session.pushed)
+        return record
+
+    def _next_attempt(self, failed: Record) -> Record:
+        """Return the record of a step that is to run again: what it came to is an earlier attempt now."""
+        attempts = (*failed.attempts, attempt_of(failed, self._recorder.secrets))
+        return replace(
+            failed, status=RUNNING, output=None, duration_s=None, error=None, data=(), attempts=attempts[-MAX_ATTEMPTS:]
+        )
+
+    def _printer(self, task: Task) -> Callable[[bytes], None] | None:
+        on_output = self._on_output
+        if on_output is None:
+            return None
+        return lambda data: on_output(task.job.name, task.name, data)
 
     def _prepare(self, task: Task) -> Prepared:
         """Evaluate the inputs of a step, and check them against the method's schema."""

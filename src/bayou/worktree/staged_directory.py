@@ -98,6 +98,26 @@ class StagedDirectory:
                 with os.fdopen(source, "rb") as reader, self.writing(name) as writer:
                     shutil.copyfileobj(reader, writer, _BUFFER)
 
+    def adopt(self, name: str, source: Path) -> None:
+        """Hard-link a durable file of this user's state into the directory, or copy it where that cannot be.
+
+        A directory that others may read gets a copy, with the access that its files have.
+        """
+        what = f"cannot write {self.parent}/{name}"
+        with self._inside(what) as directory, translate_oserror(what):
+            if is_private(os.fstat(directory).st_mode):
+                try:
+                    os.link(source, name, dst_dir_fd=directory, follow_symlinks=False)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                else:
+                    return
+            import shutil  # noqa: PLC0415
+
+            with source.open("rb") as reader, self.writing(name) as writer:
+                shutil.copyfileobj(reader, writer, _BUFFER)
+
     def sync(self, *names: str) -> None:
         """Make the directory durable, and these of its files, which another program may have written."""
         what = f"cannot write below {self.parent}"

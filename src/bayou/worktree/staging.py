@@ -7,13 +7,17 @@ temporary files of the tree whose writers are gone (V14).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from bayou.core import paths
 from bayou.core.atomic_file import fsync_file
@@ -27,6 +31,13 @@ from bayou.worktree.safe_root import DirEntryRef, DirFdCache, SafeRoot
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_PARTIAL = ".partial"
+"""Suffix of a large download, which a later sync may complete."""
+
+_KEPT_S = 7 * 86400.0
+"""Seconds after which a download that no sync has completed is deleted."""
+
+_READ_BYTES = 1 << 20
 _MANY = 32
 """Files from which on one sync of the file system is faster than one sync for each."""
 
@@ -61,6 +72,15 @@ class StagedFile:
         self.close()
 
 
+class PartialFile(Struct, frozen=True):
+    """A staged file that may have the beginning of its content already: its size, and its hash so far."""
+
+    path: Path
+    file: StagedFile
+    size: int
+    digest: hashlib._Hash
+
+
 class StagingArea:
     """The staged files of one sync. Safe to use from many threads of one process.
 
@@ -89,6 +109,29 @@ class StagingArea:
                 self.staging.mkdir(mode=0o700, exist_ok=True)
                 descriptor = _create(path)
         return path, StagedFile(descriptor)
+
+    def resume(self, name: str, size: int) -> PartialFile:
+        """Return the file of this name for `size` bytes, with those that an earlier sync has downloaded into it.
+
+        The file stays if the download fails. The caller proves the whole by its hash, and installs or unlinks it.
+        """
+        path = self.staging / f"{name}{_PARTIAL}"
+        with translate_oserror("cannot stage a download"):
+            self.staging.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                digest, found = hashlib.sha256(), 0
+                while data := os.read(descriptor, _READ_BYTES):
+                    digest.update(data)
+                    found += len(data)
+                if found >= size:
+                    os.ftruncate(descriptor, 0)
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    digest, found = hashlib.sha256(), 0
+            except BaseException:
+                os.close(descriptor)
+                raise
+        return PartialFile(path, StagedFile(descriptor), found, digest)
 
     def sync(self, files: Iterable[Path]) -> None:
         """Make the content of staged files durable, all together; call it before `install`."""
@@ -151,6 +194,8 @@ class StagingArea:
             os.scandir(self.staging) as entries,
         ):
             for entry in entries:
+                if entry.name.endswith(_PARTIAL) and entry.stat(follow_symlinks=False).st_mtime < time.time() - _KEPT_S:
+                    os.unlink(entry.path)
                 if not is_temporary(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):

@@ -43,14 +43,27 @@ class S3Endpoint:
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, bytes]:
         """Send one signed request, and return status and body. `path` is `/bucket` or `/bucket/key`, not encoded."""
+        status, _, answered = self.exchange(method, path, query=query, body=body)
+        return status, answered
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send one signed request with some unsigned headers, and return status, headers and body."""
         pairs = sorted((quote(k, safe="-_.~"), quote(v, safe="-_.~")) for k, v in (query or {}).items())
         target, query_string = quote(path, safe="/-_.~"), "&".join(f"{k}={v}" for k, v in pairs)
-        headers = self._signed(method, target, query_string, body)
+        sent = {**(headers or {}), **self._signed(method, target, query_string, body)}
         connection = HTTPConnection(self.host, self.port, timeout=_TIMEOUT)
         try:
-            connection.request(method, f"{target}?{query_string}" if query_string else target, body, headers)
+            connection.request(method, f"{target}?{query_string}" if query_string else target, body, sent)
             response = connection.getresponse()
-            return response.status, response.read()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
         finally:
             connection.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +16,13 @@ from bayou.cli import options as parameters
 from bayou.cli.commands.data_gc import gc, prune
 from bayou.cli.commands.data_sql import sql
 from bayou.cli.content import as_json, open_input, write_file, write_stdout
-from bayou.cli.options import Common, Group, confirm, yes_option
+from bayou.cli.options import Common, Group, check_can_ask, confirm, limit_rate_option, yes_option
 from bayou.cli.render import data as render_data
-from bayou.cli.session import reading, with_remarks, write
+from bayou.cli.render.data import DeletedVersions
+from bayou.cli.session import reading, with_remarks, write, write_input
+
+if TYPE_CHECKING:
+    from bayou.session import Session
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -47,6 +52,7 @@ data.add_command(sql)
 @click.option("--lifetime", metavar="T", help="How long this version lives: 10m 24h 7d 4w 6mo 1y, run or infinite.")
 @click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
 @click.option("--streaming", is_flag=True, help="Let it be appended to.")
+@limit_rate_option
 @click.pass_obj
 def put(
     common: Common,
@@ -68,6 +74,7 @@ def put(
     repo = common.open_repo()
     from bayou.data.content import type_by_name  # noqa: PLC0415
     from bayou.data.metadata import NewVersion, Options  # noqa: PLC0415
+    from bayou.data.spool import receive  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
@@ -77,19 +84,20 @@ def put(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
     with open_input(file) as opened:
-        return write(
-            common,
-            repo,
-            lambda session: session.records.data.save(owner, name, opened, **options),
-            lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
-            models=[owner],
-        )
+        spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
+    return write_input(
+        common,
+        repo,
+        spooled,
+        lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
+    )
 
 
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
 @_file
+@limit_rate_option
 @click.pass_obj
 def append(common: Common, model: str, name: str, file: str | None) -> int:
     """Add to the latest version of streaming data.
@@ -98,18 +106,21 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     """
     repo = common.open_repo()
     from bayou.data.layout import check_item  # noqa: PLC0415
+    from bayou.data.metadata import Options  # noqa: PLC0415
+    from bayou.data.spool import receive  # noqa: PLC0415
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
     with open_input(file) as opened:
-        return write(
-            common,
-            repo,
-            lambda session: session.records.data.append(owner, name, opened),
-            lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
-            models=[owner],
-        )
+        spooled = receive(repo, "append", owner, name, opened, Options())  # V22: before anything is sent
+    return write_input(
+        common,
+        repo,
+        spooled,
+        lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
+        lambda kept: (render_data.kept_json(kept), render_data.kept_text(kept)),
+    )
 
 
 @data.command()
@@ -124,6 +135,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     metavar="FILE",
     help="Write it to FILE, whole or not at all.",
 )
+@limit_rate_option
 @click.pass_obj
 def get(common: Common, model: str, name: str, version: int | None, target: Path | None) -> None:
     """Print the content of data.
@@ -239,7 +251,8 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
 def delete(common: Common, model: str, name: str, version: int | None, yes: bool) -> int:
     """Delete data: one version of it, or all.
 
-    The number of a deleted version is never used again.
+    The number of a deleted version is never used again. `bayou data undelete` brings its content back, as long as the
+    store still has it.
     """
     repo = common.open_repo()
     from bayou.data.layout import check_item  # noqa: PLC0415
@@ -247,13 +260,55 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
-    what = f"version {version}" if version is not None else "all versions"
-    confirm(common, f"delete {what} of {owner.name} {name}?", yes=yes)
+    if not yes:
+        check_can_ask(common, yes=yes)
+        with reading(common) as (records, _):
+            rows = records.data.find(model=owner, name=name, all_versions=True, refresh=False)
+        doomed = [row for row in rows if version in (None, row.version)]
+        confirm(common, f"delete {render_data.doomed_tally(doomed, owner.name, name, version)}?", yes=yes)
+
+    def deleted(session: Session) -> DeletedVersions:
+        data = session.records.data
+        rows = data.find(model=owner, name=name, all_versions=True, refresh=False)
+        gone = [row for row in rows if version in (None, row.version)]
+        can_return = bool(session.records.sync.known(f"{check_item(owner, name)}/"))
+        return DeletedVersions(data.delete(owner, name, version), sum(row.size for row in gone), can_return)
+
     return write(
         common,
         repo,
-        lambda session: session.records.data.delete(owner, name, version),
-        lambda number: (render_data.delete_json(number), render_data.delete_text(name, number)),
+        deleted,
+        lambda done: (
+            render_data.delete_json(done.number),
+            render_data.delete_text(owner.name, name, version, done),
+        ),
         models=[owner],
         deletes=True,
+    )
+
+
+@data.command(writes=True)
+@click.argument("model")
+@click.argument("name")
+@_version
+@click.pass_obj
+def undelete(common: Common, model: str, name: str, version: int | None) -> int:
+    """Bring deleted data back, as a new version.
+
+    The version that was deleted last, or with --version a certain one. Its content is in the store until a garbage
+    collection (`bayou datastore gc`) finds it older than its grace. Nothing that came later is changed.
+    """
+    repo = common.open_repo()
+    repo.require_online("a deleted version is only in the store")
+    from bayou.data.layout import check_item  # noqa: PLC0415
+    from bayou.models import resolve_model  # noqa: PLC0415
+
+    owner = resolve_model(repo, model, connection=common.connect(repo))
+    check_item(owner, name)
+    return write(
+        common,
+        repo,
+        lambda session: session.records.data.undelete(owner, name, version),
+        lambda saved: (render_data.undelete_json(owner.name, saved), render_data.undelete_text(owner.name, saved)),
+        models=[owner],
     )

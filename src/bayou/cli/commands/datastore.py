@@ -9,15 +9,19 @@ import click
 
 from bayou.cli import options as parameters
 from bayou.cli.commands.conflicts import conflicts
-from bayou.cli.options import Common, Group, engine_option
+from bayou.cli.options import Common, Group, engine_option, limit_rate_option
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core.deadline import Deadline
 from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
+from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
-    from bayou.sync.report import Mode, Resolution
+    from bayou.core.progress import Progress
+    from bayou.repo import Repo
+    from bayou.state.connection import Connection
+    from bayou.sync.report import Mode, Resolution, SyncReport
 
 _FAILED, _CONFLICTS = 1, 3
 
@@ -40,6 +44,7 @@ datastore.add_command(conflicts)
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def setup(
     common: Common,
@@ -107,10 +112,16 @@ def status(common: Common, packs: bool, timeout: float | None) -> int:
     show_default=True,
     help="Who gets a path that both sides changed; keep: the store, and a copy of yours stays.",
 )
-@click.option("--adopt", is_flag=True, help="Also push files that were not written through Bayou.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help=f"Also push files that were not written through Bayou. They must lie in a payload root of the tree "
+    f"({', '.join(sorted(PAYLOAD_ROOTS))}), such as files/; whatever else lies in the tree stays here.",
+)
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the files be deleted.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def sync(
     common: Common,
@@ -137,7 +148,10 @@ def sync(
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
+        earlier = _use_inputs(repo, connection, progress) if not (pull or dry_run) else None
         report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+    if earlier is not None:
+        report.include(earlier)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
@@ -146,6 +160,17 @@ def sync(
         render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
     )
     return report.exit_code
+
+
+def _use_inputs(repo: Repo, connection: Connection, progress: Progress) -> SyncReport | None:
+    """Use the inputs that earlier commands left (V22) before a sync; None if there are none, as nearly always."""
+    from bayou.state.freshness import pending_inputs  # noqa: PLC0415
+
+    if repo.offline or not pending_inputs(repo):
+        return None
+    from bayou.session.inputs import empty_spool  # noqa: PLC0415
+
+    return empty_spool(repo, connection, progress=progress)
 
 
 @datastore.command(writes=True)
@@ -159,6 +184,7 @@ def sync(
 )
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def verify(
     common: Common,
@@ -200,6 +226,7 @@ def log(common: Common, number: int) -> None:
 @click.option("compacts", "--compact", is_flag=True, help="First rewrite packs, as `datastore compact` does.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def gc(
     common: Common,
@@ -231,6 +258,7 @@ def gc(
 @click.option("--dry-run", is_flag=True, help="Show what would be moved, and change nothing.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spark"], timeout: float | None) -> int:
     """Move small files together, and away from deleted ones.
@@ -257,6 +285,7 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
 @engine_option
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def replicate(
     common: Common,
@@ -298,6 +327,7 @@ def replicate(
 @datastore.command(writes=True)
 @click.argument("target", metavar="[MODEL|PATH]", required=False)
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
     """Fetch what a lazy tree has left in the store.
@@ -315,6 +345,7 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
 @click.argument("path")
 @click.option("--locate", is_flag=True, help="Print where the bytes are in the store, and not the content.")
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
     """Print the content of one file of the datastore.
@@ -343,6 +374,7 @@ def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--prefix", metavar="P", help="Only the file P, or all below the directory P.")
 @_timeout
+@limit_rate_option
 @click.pass_obj
 def export(common: Common, directory: Path, prefix: str | None, timeout: float | None) -> int:
     """Write the files of the datastore into an empty or new directory.

@@ -1,4 +1,4 @@
-"""`bayou init`, which makes a repo, and `bayou completion`, which sets up a shell."""
+"""`bayou init`, which makes a repo, `bayou completion`, which sets up a shell, and `bayou help`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def init(common: Common, directory: Path | None) -> None:
 def completion(context: click.Context, shell: str) -> None:
     """Print a script that completes commands in a shell.
 
-    Put it where your shell reads it, for example: bayou completion bash > ~/.bash_completion.d/bayou
+    It completes commands, options, models, data, workflows, runs and files. Put it where your shell reads it, for
+    example: bayou completion bash > ~/.bash_completion.d/bayou
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
@@ -42,3 +43,23 @@ def completion(context: click.Context, shell: str) -> None:
         raise click.UsageError(f"no completion for {shell}")
     script = kind(context.find_root().command, {}, "bayou", "_BAYOU_COMPLETE").source()
     context.ensure_object(Common).output.emit({"shell": shell, "script": script}, [show_text(script.rstrip("\n"))])
+
+
+@click.command("help", cls=Command)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command.
+
+    Every command shows its help with --help, too.
+    """
+    at = context.find_root()
+    for word in words:
+        if not isinstance(at.command, click.Group):
+            raise click.UsageError(f"{at.command_path} has no command {word}", at)
+        name, command, _ = at.command.resolve_command(at, [word])
+        if command is None:
+            raise click.UsageError(f"{at.command_path} has no command {word}", at)
+        at = click.Context(command, info_name=name, parent=at)
+    text = at.get_help()
+    context.ensure_object(Common).output.emit({"command": at.command_path, "help": text}, [show_text(text)])

@@ -6,7 +6,7 @@ Only `delete` and `run` send requests (F094).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,14 @@ from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.render import model as render_model
 from bayou.cli.session import Rendered, reading, with_remarks, write
-from bayou.core.errors import TypeNotFound
+from bayou.core.errors import NotPushed, TypeNotFound
 
 if TYPE_CHECKING:
+    from bayou.cli.output import Part
     from bayou.data.outputs import Output
     from bayou.models.types import ModelType
     from bayou.repo import Repo
+    from bayou.session import Session
 
 _FAILED = 1
 
@@ -35,18 +37,20 @@ def model() -> None:
 @click.argument("kind", metavar="TYPE")
 @click.argument("name")
 @click.option("arguments", "--arg", type=options.assignment, multiple=True, metavar="K=V", help="An argument.")
+@click.option("--data-only", is_flag=True, help="TYPE is no misspelt type: the model has no methods, and owns data.")
 @click.pass_obj
-def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str], ...], data_only: bool) -> None:
     """Define a model.
 
-    TYPE says what it is, as network, aws/ec2/vpc or @team/report. The definition is models/TYPE/NAME.yaml; commit it.
+    TYPE is one of `model types`, whose methods the model then has, and which checks the arguments. A model that only
+    owns data may have any other, as network or aws/ec2/vpc. The definition is models/TYPE/NAME.yaml; commit it.
     """
     given = options.named_once("--arg", arguments)
     repo = common.open_repo()
     from bayou.models import create_model  # noqa: PLC0415
 
-    found = _type(repo, kind)
-    definition = create_model(repo, kind, name, _coerced(found, given))
+    found = _type(repo, kind, data_only=data_only)
+    definition = create_model(repo, kind, name, _coerced(found, given), type_of=found)
     methods = list(found.methods) if found is not None else []
     common.output.emit(render_model.created_json(definition), render_model.created_text(definition, methods))
 
@@ -160,17 +164,33 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     cancel = stop_event()
     outputs: list[Output] = []
 
-    def rendered(output: Output) -> Rendered:
-        outputs.append(output)
-        return render_model.ran_json(output), list(render_model.ran_text(output))
+    def work(session: Session) -> tuple[Output, list[Part]]:
+        output = run_method(session, prepared, cancel=cancel, progress=_printer(common))
+        if output.error is None or common.json:
+            return output, []
+        from bayou.cli.logs import model_failure  # noqa: PLC0415
 
-    code = write(
-        common,
-        repo,
-        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
-        rendered,
-        models=[definition.ref],
-    )
+        return output, model_failure(session.records, output, seen=common.verbose > 0)
+
+    def rendered(found: tuple[Output, list[Part]]) -> Rendered:
+        output, failure = found
+        outputs.append(output)
+        return render_model.ran_json(output), [*render_model.ran_text(output), *failure]
+
+    try:
+        code = write(
+            common,
+            repo,
+            work,
+            rendered,
+            models=[definition.ref],
+            refusal="no method was run; with --offline it runs here, and the next sync pushes its results",
+        )
+    except NotPushed as error:
+        if outputs[0].status == SUCCEEDED:
+            raise
+        common.output.notify(f"warning: {error.message}")  # the method's failure comes first
+        return _FAILED
     return _FAILED if outputs[0].status != SUCCEEDED else code
 
 
@@ -191,14 +211,58 @@ def outputs(common: Common, name: str) -> None:
     )
 
 
-def _type(repo: Repo, kind: str) -> ModelType | None:
-    """Return a type, or None if it is not defined: a model that merely owns data needs no type."""
-    from bayou.models.types import find_type  # noqa: PLC0415
+@model.command()
+@click.argument("name", metavar="MODEL")
+@click.argument("output", default="latest")
+@click.option("lines", "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.pass_obj
+def logs(common: Common, name: str, output: str, lines: int | None) -> None:
+    """Show what a method printed, and after a failure why it failed.
+
+    MODEL is its name or id. OUTPUT is the id of an output (`model outputs` lists them), the beginning of it, or latest,
+    which is the default. The log is the model's data `log`, so `datastore sync --pull` brings what others ran.
+    """
+    with reading(common) as (records, remarks):
+        from bayou.cli.logs import output_json, write_log  # noqa: PLC0415
+        from bayou.data.logs import log_of_output  # noqa: PLC0415
+        from bayou.models import resolve_model  # noqa: PLC0415
+
+        found = records.outputs.find(resolve_model(records.repo, name, records), output)
+        if common.json:
+            common.output.emit(with_remarks(output_json(records, found, lines), remarks), ())
+            return
+        log = log_of_output(records, found)
+        if log is not None:
+            write_log(records, log, lines)
+        common.output.emit({}, [*render_model.log_end_text(found, has_log=log is not None), *remarks])
+
+
+def _type(repo: Repo, kind: str, *, data_only: bool) -> ModelType | None:
+    """Return a type, or None if it is not defined: a model that merely owns data needs no type.
+
+    `TypeNotFound` if the type is probably a defined one, misspelt, and the user has not said that it is not.
+    """
+    from bayou.models.types import find_type, load_types  # noqa: PLC0415
 
     try:
         return find_type(repo, kind)
     except TypeNotFound:
-        return None
+        meant = None if data_only else _meant(kind, load_types(repo))
+        if meant is None:
+            return None
+        raise TypeNotFound(
+            f"there is no type {kind}",
+            hint=f"did you mean {meant}? A model without methods, which owns data: --data-only",
+        ) from None
+
+
+def _meant(kind: str, types: Iterable[str]) -> str | None:
+    """Return the defined type that a user probably means: one that is almost spelt so, or has this word."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    known = list(types)
+    similar = get_close_matches(kind, known, 1, cutoff=0.85)
+    return next(iter([*similar, *(name for name in known if kind in name.split("/"))]), None)
 
 
 def _coerced(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str, object]:

@@ -14,22 +14,39 @@ import click
 
 from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
-from bayou.cli.output import Line
+from bayou.cli.output import Document, Line, warn
 from bayou.cli.render import workflow as render_workflow
-from bayou.cli.session import Rendered, exit_code, reading, sync_remarks, with_remarks, write
+from bayou.cli.session import (
+    Rendered,
+    exit_code,
+    push_state,
+    reading,
+    sync_remarks,
+    waiting_remarks,
+    with_remarks,
+    write,
+)
 from bayou.core.clock import format_ms
+from bayou.core.errors import OUTAGES, NotPushed, RecordNotFound
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from click.shell_completion import CompletionItem
+
+    from bayou.cli.logs import StepPrinter
+    from bayou.cli.output import Part
+    from bayou.data.records import Records
     from bayou.data.runs import Run, StepRecord
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
     from bayou.workflows.find import DeletedWorkflow
+    from bayou.workflows.graph import Graph
     from bayou.workflows.run import WorkflowRun
 
 _FAILED = 1
+_NOT_RUN = "no method was run; with --offline they run here, and the next sync pushes their results"
 
 _START = "NAME"
 """The internal name of the command that runs a workflow; no user types it."""
@@ -38,12 +55,17 @@ _STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
 
 
 class RunGroup(Group):
-    """Reads `search` and `get` as commands, and any other word as the name of a workflow."""
+    """Reads `search`, `get` and `logs` as commands, and any other word as the name of a workflow."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing and self._first(args) not in self.commands:
             args = [_START, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from bayou.cli.completion import complete  # noqa: PLC0415
+
+        return [*super().shell_complete(ctx, incomplete), *complete(ctx, "NAME", incomplete)]
 
     def _first(self, args: Sequence[str]) -> str | None:
         """Return the first word after the common options."""
@@ -123,7 +145,11 @@ def validate(common: Common, name: str | None) -> int:
 
 @click.group("run", cls=RunGroup, invoke_without_command=True)
 def run() -> None:
-    """Run a workflow, or look at runs: `run search`, `run get`."""
+    """Run a workflow: `run NAME`. Or look at runs: `run search`, `run get`, `run logs`.
+
+    To see why a run failed: `bayou workflow run logs latest`, or find it with `bayou workflow run search --status
+    failed` and use its id, or the beginning of it.
+    """
 
 
 workflow.add_command(run)
@@ -143,7 +169,8 @@ def start(
 ) -> int:
     """Run a workflow: each step holds its model's lease, and pushes what it made.
 
-    NAME is its name or id. `run search` and `run get` look at runs.
+    NAME is its name or id. With -v, what the steps print is shown as they print it. `run search`, `run get` and `run
+    logs` look at runs.
     """
     given, named = read_input_file(file), options.named_once("--input", texts)
     labels = options.named_once("--tag", tags)
@@ -184,34 +211,108 @@ def search(
 
 
 @run.command("get")
-@click.argument("run_id")
+@click.argument("text", metavar="RUN")
 @click.pass_obj
-def get_run(common: Common, run_id: str) -> None:
-    """Show a run: its inputs, and what each step came to."""
+def get_run(common: Common, text: str) -> None:
+    """Show a run: its inputs, and what each step came to, with its model and its log.
+
+    RUN is a run's id, the beginning of it, or latest.
+    """
     with reading(common) as (records, remarks):
-        found = records.runs.get(run_id)
-        document = with_remarks(render_workflow.run_json(found), remarks)
-        common.output.emit(document, [*render_workflow.run_text(found), *remarks])
+        from bayou.cli.logs import reference  # noqa: PLC0415
+        from bayou.data.logs import logs_of_run  # noqa: PLC0415
+
+        found = records.runs.get(text)
+        logs = {key: [reference(log) for log in rows] for key, rows in logs_of_run(records, found.run_id).items()}
+        document = with_remarks(render_workflow.run_json(found, logs), remarks)
+        common.output.emit(document, [*render_workflow.run_text(found, logs), *remarks])
+
+
+@run.command()
+@click.argument("text", metavar="RUN")
+@click.argument("step", required=False)
+@click.option("--follow", is_flag=True, help="Go on showing what the steps print, until the run has ended.")
+@click.option("lines", "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
+@click.pass_obj
+def logs(common: Common, text: str, step: str | None, follow: bool, lines: int | None) -> None:
+    """Show what the steps of a run printed, and why steps failed.
+
+    RUN is a run's id, the beginning of it, or latest. STEP is a step's name, or job/step; of a loop all executions, or
+    one, as step[key]. A step has a log for each attempt. Runs of other machines: `datastore sync --pull` first.
+    """
+    if follow and lines is not None:
+        raise click.UsageError("--follow shows all lines: leave out --lines")
+    with reading(common) as (records, remarks):
+        from bayou.cli import logs as cli_logs  # noqa: PLC0415
+        from bayou.core.deadline import stop_event  # noqa: PLC0415
+
+        found = records.runs.get(text)
+        if step is not None and not follow:
+            _check_step(found, step)
+        if follow:
+            follower = cli_logs.Follower(records, found.run_id, step)
+            found = follower.follow(stop_event(), silent=common.json)
+        steps = cli_logs.steps_with_logs(records, found, step)
+        if common.json:
+            common.output.emit(with_remarks(cli_logs.run_json(records, found, steps, lines), remarks), ())
+            return
+        if not follow:
+            cli_logs.write_logs(records, steps, lines)
+        common.output.emit({}, [*render_workflow.logs_end_text(found, steps, follow=follow), *remarks])
+
+
+@workflow.command()
+@click.argument("text", metavar="NAME|RUN")
+@click.option(
+    "form",
+    "--format",
+    type=click.Choice(["text", "mermaid"]),
+    default="text",
+    show_default=True,
+    help="How to show it.",
+)
+@click.pass_obj
+def graph(common: Common, text: str, form: str) -> None:
+    """Show which steps a workflow has, and which wait for which; of a run, also what came of each.
+
+    It takes the name or id of a workflow; or the id of a run, the beginning of it, or latest. A run's graph is that of
+    the workflow when it ran. Mermaid is a language for diagrams that many web pages draw.
+    """
+    from bayou.cli.render import graph as render_graph  # noqa: PLC0415
+
+    with reading(common) as (records, remarks):
+        found = _graph(records, text)
+    parts = render_graph.graph_mermaid(found) if form == "mermaid" else render_graph.graph_text(found)
+    common.output.emit(with_remarks(render_graph.graph_json(found), remarks), [*parts, *remarks])
 
 
 @workflow.command(writes=True)
-@click.argument("run_id")
+@click.argument("text", metavar="RUN")
 @click.option("abandoned", "--abandoned", is_flag=True, help="It is marked as running, but its process is gone.")
 @click.pass_obj
-def resume(common: Common, run_id: str, abandoned: bool) -> int:
+def resume(common: Common, text: str, abandoned: bool) -> int:
     """Go on with a run that failed or was cancelled: what succeeded is not repeated.
 
-    It has the inputs of the first attempt; the workflow is as it is now.
+    RUN is a run's id, the beginning of it, or latest. It has the inputs of the first attempt; the workflow is as it is
+    now.
     """
     repo = common.open_repo()
     from bayou.session import write_session  # noqa: PLC0415
     from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
     connection = common.connect(repo)
-    owner = run_owner(repo, run_id, connection)
-    # A session of its own claims the run, so that every clone sees that the run goes on.
-    with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
-        workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
+    run_id = text
+    try:
+        owner, run_id = run_owner(repo, text, connection)
+        # A session of its own claims the run, so that every clone sees that the run goes on.
+        with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
+            workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
+    except NotPushed as error:
+        error.cause.hint = f"no step was run; once the store is back, `bayou workflow resume {run_id} --abandoned`"
+        raise error.cause from None
+    except OUTAGES as error:
+        error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
+        raise
     return _execute(common, repo, workflow_run)
 
 
@@ -284,25 +385,93 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
     def sessions(model: ModelRef) -> AbstractContextManager[Session]:
         return write_session(repo, models=[model], on_wait=common.output.notify, connection=connection)
 
+    printer = _printer(common, workflow_run)
+
     def on_step(job: str, record: StepRecord) -> None:
+        if printer is not None and record.status != "running":
+            printer.end(job, record.name)
         common.output.notify(render_workflow.step_text(job, record))
 
+    on_output = printer.show if printer is not None else None
     try:
-        outcome = workflow_run.run(sessions, on_step=on_step, connection=connection)
+        outcome = workflow_run.run(sessions, on_step=on_step, on_output=on_output, connection=connection)
+    except OUTAGES as error:
+        # The first pull failed: nothing was run, and nothing recorded.
+        error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
+        raise
     except BaseException:
         partial = workflow_run.outcome
-        common.output.emit(*_rendered(partial.run, partial.duration_s, []))
+        state = push_state(common, repo, pushed=False)
+        common.output.emit(*_rendered(partial.run, partial.duration_s, [], state))
         raise
     remarks = sync_remarks(common, outcome.reports)
-    common.output.emit(*_rendered(outcome.run, outcome.duration_s, remarks))
-    if outcome.unpushed is not None:
-        raise outcome.unpushed
-    return _FAILED if outcome.run.status != "succeeded" else exit_code(outcome.reports)
+    failed = outcome.run.status != "succeeded"
+    state = push_state(common, repo, pushed=outcome.unpushed is None and not repo.offline)
+    unpushed = None if outcome.unpushed is None else NotPushed.of(outcome.unpushed)
+    if unpushed is not None:
+        remarks += waiting_remarks(state)
+        if failed:
+            remarks.append(warn(unpushed.message))
+    failures = _failures(common, repo, outcome.run) if not common.json else []
+    common.output.emit(*_rendered(outcome.run, outcome.duration_s, remarks, state, failures))
+    if unpushed is not None and not failed:
+        raise unpushed
+    return _FAILED if failed else exit_code(outcome.reports)
 
 
-def _rendered(run: Run, duration_s: float, remarks: list[Line]) -> Rendered:
-    parts = [*render_workflow.outcome_text(run, duration_s), *remarks]
-    return with_remarks(render_workflow.outcome_json(run, duration_s), remarks), parts
+def _printer(common: Common, workflow_run: WorkflowRun) -> StepPrinter | None:
+    """With -v, return what prints the output of steps; a line names its step unless there is only one."""
+    if not common.verbose or common.json:
+        return None
+    from bayou.cli.logs import StepPrinter  # noqa: PLC0415
+
+    return StepPrinter(prefixed=workflow_run.has_several_steps)
+
+
+def _failures(common: Common, repo: Repo, run: Run) -> list[Part]:
+    """Return why steps of a run failed, with the ends of their logs."""
+    if run.status == "succeeded":
+        return []
+    from bayou.cli.logs import run_failures  # noqa: PLC0415
+    from bayou.data.records import Records  # noqa: PLC0415
+
+    with Records(repo, connection=common.connect(repo)) as records:
+        return list(run_failures(records, run, seen=common.verbose > 0))
+
+
+def _check_step(run: Run, step: str) -> None:
+    """Raise an error that names the steps of a run, unless one of them is meant."""
+    from bayou.cli.logs import matches  # noqa: PLC0415
+
+    names = [(job.name, record.name) for job in run.jobs for record in job.steps]
+    if not any(matches(job, name, step) for job, name in names):
+        from bayou.core.text import did_you_mean  # noqa: PLC0415
+
+        steps = [name for _, name in names]
+        raise RecordNotFound(
+            f"the run {run.run_id} has no step {step}",
+            hint=did_you_mean(step, steps, f"its steps: {', '.join(dict.fromkeys(steps)) or 'none'}"),
+        )
+
+
+def _graph(records: Records, text: str) -> Graph:
+    """Return the graph of the workflow with this name or id, or of a run."""
+    from bayou.workflows.find import find_workflow, workflow_names  # noqa: PLC0415
+    from bayou.workflows.graph import graph_of_run, graph_of_workflow  # noqa: PLC0415
+
+    if text in workflow_names(records.repo):
+        return graph_of_workflow(find_workflow(records.repo, text))
+    try:
+        return graph_of_run(records, records.runs.get(text))
+    except RecordNotFound:
+        return graph_of_workflow(find_workflow(records.repo, text))  # by its id; or it names the nearest workflow
+
+
+def _rendered(
+    run: Run, duration_s: float, remarks: list[Line], state: Document, failures: Sequence[Part] = ()
+) -> Rendered:
+    parts = [*render_workflow.outcome_text(run, duration_s, failures), *remarks]
+    return with_remarks({**render_workflow.outcome_json(run, duration_s), **state}, remarks), parts
 
 
 def _ago(seconds: float | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from bayou.cli.output import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bayou.data.metadata import Metadata
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
+    from bayou.data.spool import SpooledInput
     from bayou.models.prune import PrunePlan
 
 _SHORT_HASH = 12
@@ -58,6 +60,16 @@ def append_json(model: str, saved: Metadata) -> Document:
     return {"model": model, "name": saved.name, "version": saved.version, "size": saved.size}
 
 
+def kept_text(kept: SpooledInput) -> Iterator[Part]:
+    yield say(f"{kept.record.model} {kept.record.name}: {size(kept.record.size)} kept here, to be appended")
+
+
+def kept_json(kept: SpooledInput) -> Document:
+    record = kept.record
+    found = {"id": kept.id, "size": record.size, "sha256": record.sha256}
+    return {"model": record.model, "name": record.name, "version": None, "size": None, "kept": found}
+
+
 def get_json(item: Item, path: str, content: object) -> Document:
     found = item.metadata
     owner = {key: value for key, value in asdict(found.owner).items() if value is not None}
@@ -76,6 +88,7 @@ def get_json(item: Item, path: str, content: object) -> Document:
         "streaming": found.streaming,
         "deleted": found.deleted,
         "renamed_to": found.renamed_to,
+        **({} if found.restored_from is None else {"restored_from": found.restored_from}),
         "path": path,
         "content": content,
     }
@@ -189,12 +202,46 @@ def rename_json(old: str, renamed: Metadata) -> Document:
     return {"old": old, "new": renamed.name, "version": renamed.version}
 
 
-def delete_text(name: str, versions_deleted: int) -> Iterator[Part]:
-    yield say(f"deleted {count(versions_deleted, 'version')} of {name}")
+class DeletedVersions(Struct, frozen=True):
+    """What a delete did: how many versions, their bytes, and whether the store has them so that they can come back."""
+
+    number: int
+    bytes: int
+    can_return: bool
+
+
+def doomed_tally(rows: Sequence[VersionRow], model: str, name: str, version: int | None) -> str:
+    """Return `3 versions (12 KB) of web1 report, the latest of 2026-11-17 09:00:00`."""
+    if not rows:  # another clone may have pushed it: the session pulls first
+        return f"{'all versions' if version is None else f'version {version}'} of {model} {name}"
+    total = size(sum(row.size for row in rows))
+    if version is not None:
+        return f"version {version} of {model} {name} ({total}, of {moment(rows[0].created_at)})"
+    latest = max(rows, key=lambda row: row.version)
+    what = f"{count(len(rows), 'version')} of {model} {name} ({total})"
+    return f"{what}, the latest of {moment(latest.created_at)}"
+
+
+def delete_text(model: str, name: str, version: int | None, done: DeletedVersions) -> Iterator[Part]:
+    yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)})")
+    if done.can_return:
+        which = "" if version is None else f" --version {version}"
+        yield hint(f"until the store is collected, `bayou data undelete {model} {name}{which}` brings it back")
 
 
 def delete_json(versions_deleted: int) -> Document:
     return {"versions_deleted": versions_deleted}
+
+
+def undelete_text(model: str, saved: Metadata) -> Iterator[Part]:
+    yield say(
+        f"{model} {saved.name}: version {saved.version} has the content of version {saved.restored_from} again"
+        f" ({size(saved.size)})"
+    )
+
+
+def undelete_json(model: str, saved: Metadata) -> Document:
+    return {"model": model, "name": saved.name, "version": saved.version, "restored_from": saved.restored_from}
 
 
 def gc_text(plan: GcPlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:

@@ -17,6 +17,7 @@ from bayou.cli.output import (
     Line,
     Part,
     Table,
+    age,
     count,
     fail,
     files,
@@ -40,6 +41,7 @@ _MANY_SMALL = 100
 """Small packs from which on `status` names the command that joins them."""
 
 _NOTHING = {"sync": "already in sync", "push": "nothing to push", "pull": "nothing to pull"}
+_NO_STORE = "there is no store to sync with: the data is in a directory of this machine"
 
 
 def init_text(repo: Repo) -> Iterator[Part]:
@@ -102,6 +104,13 @@ def status_text(report: Status) -> Iterator[Part]:
     if report.packs is not None:
         yield show(f"packs: {', '.join(_packs_state(report.packs))}")
     yield show(f"tree:  {', '.join(_tree_state(report))}")
+    if report.age_s is not None and not (report.healthy and report.index is not None):
+        yield show(f"seen:  the store was last seen {age(report.age_s)} ago")
+    if report.waiting > report.journal_paths:
+        inputs = count(report.waiting - report.journal_paths, "input")
+        yield show(f"waits: {inputs} that no version was made of yet; `bayou datastore sync` does that")
+    if report.untracked:
+        yield show(f"not tracked: {count(report.untracked, 'file')}; `bayou datastore sync --adopt` pushes them")
     if report.healthy and not report.in_sync:
         yield hint("reconcile tree and store with `bayou datastore sync`")
     if report.packs is not None and _is_worth_compacting(report.packs):
@@ -133,6 +142,12 @@ def status_json(report: Status) -> Document:
             if packs is not None
             else {}
         ),
+        "freshness": {
+            "head_seen_at": None if report.seen_ms is None else format_ms(report.seen_ms),
+            "age_s": None if report.age_s is None else round(report.age_s, 3),
+        },
+        "waiting": report.waiting,
+        "untracked": report.untracked,
     }
 
 
@@ -320,15 +335,28 @@ def _summary(report: SyncReport) -> str:
         parts.append(f"deleted {count(pulled.deleted, 'file')} here")
     whole = report.exit_code == 0
     if not parts:
-        return _NOTHING[report.mode] if whole else "nothing was moved"
+        return _nothing(report) if whole else "nothing was moved"
     if report.mode == "sync" and whole:
-        parts.append("in sync")
+        parts.append(f"in sync but for {_untracked(report)}" if report.untracked else "in sync")
     return "; ".join(parts)
+
+
+def _nothing(report: SyncReport) -> str:
+    """Return what a sync that had nothing to do says: never "in sync" unless tree and store were found equal."""
+    if not report.asked:
+        return "the store was not asked" if report.warnings else _NO_STORE
+    if report.untracked and report.mode == "sync":
+        return f"nothing to push or pull but {_untracked(report)}"
+    return _NOTHING[report.mode]
+
+
+def _untracked(report: SyncReport) -> str:
+    return count(len(report.untracked), "untracked file")
 
 
 def _actions_text(report: SyncReport, verbose: bool) -> Iterator[Part]:
     if not report.actions:
-        yield say(f"{_NOTHING[report.mode]} (dry run)")
+        yield say(f"{_nothing(report)} (dry run)")
         return
     shown = report.actions if verbose else report.actions[:FEW]
     yield Table(("action", "path"), [(planned.action, planned.path) for planned in shown])

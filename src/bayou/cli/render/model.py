@@ -17,6 +17,7 @@ from bayou.cli.output import (
     first_line,
     hint,
     moment,
+    note,
     problems_text,
     say,
     show,
@@ -35,6 +36,7 @@ def created_text(definition: Definition, methods: Sequence[str]) -> Iterator[Par
     if methods:
         yield hint(f"run it with `bayou model run {definition.name} {methods[0]}`")
     else:
+        yield note(f"no type {definition.type} is defined here, so the model has no methods: it owns data")
         yield hint(f"give it data with `bayou data put {definition.name} NAME FILE`")
 
 
@@ -140,10 +142,6 @@ def ran_text(output: Output) -> Iterator[Part]:
     if output.data:
         cells = [(saved.name, str(saved.version), size(saved.size)) for saved in output.data]
         yield Table(("data", "version", "size"), cells, frozenset({"version", "size"}))
-    if output.error is not None:
-        yield fail(first_line(output.error))
-        if any(saved.name == "log" for saved in output.data):
-            yield hint(f"all that it printed: `bayou data get {output.model} log`")
 
 
 def ran_json(output: Output) -> Document:
@@ -154,6 +152,16 @@ def ran_json(output: Output) -> Document:
         "duration_s": output.duration_s,
         "error": output.error,
     }
+
+
+def log_end_text(row: OutputRow, *, has_log: bool) -> Iterator[Part]:
+    """Show, below a log, what came of the method that printed it."""
+    if row.error is not None:
+        yield fail(f"{row.model} {row.method} {row.status}: {first_line(row.error)}")
+    if not has_log:
+        yield note(
+            f"{row.model} {row.method} ({row.id}, {row.status}) has no log: it printed nothing, or it is deleted"
+        )
 
 
 def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from bayou.cli.output import (
     first_line,
     hint,
     moment,
+    note,
     problems_text,
     say,
     show,
@@ -23,13 +24,17 @@ from bayou.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from bayou.cli.logs import StepLog
     from bayou.data.catalog.rows import RunRow
     from bayou.data.runs import Run, StepRecord
     from bayou.workflows.definition import Workflow
     from bayou.workflows.find import DeletedWorkflow, WorkflowListing
     from bayou.workflows.read import WorkflowProblem
 
-_MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
+Logs = Mapping[tuple[str, str], Sequence[Mapping[str, object]]]
+"""Where the logs of steps are, by job and step, as documents have it: the last one is that of the last attempt."""
+
+MARKS = {"succeeded": "✓", "failed": "✗", "skipped": "-", "cancelled": "!", "running": "…", "pending": " "}
 
 
 def created_text(workflow: Workflow) -> Iterator[Part]:
@@ -96,18 +101,22 @@ def validated_json(problems: Sequence[WorkflowProblem]) -> Document:
 
 def step_text(job: str, record: StepRecord) -> str:
     """Return the line that reports a step while a workflow runs."""
+    if record.status == "running" and record.attempts:
+        last = record.attempts[-1].error or "no reason is known"
+        return (
+            f"{MARKS['running']} {job} / {record.name}: attempt {len(record.attempts)} failed, another follows: {last}"
+        )
     took = f" ({record.duration_s:.1f} s)" if record.duration_s is not None else ""
     error = f": {first_line(record.error)}" if record.error else ""
-    return f"{_MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
+    return f"{MARKS.get(record.status, ' ')} {job} / {record.name}: {record.status}{took}{error}"
 
 
-def outcome_text(run: Run, duration_s: float) -> Iterator[Part]:
-    """Show the end of a run: its steps, what they saved, and how to go on after a failure."""
+def outcome_text(run: Run, duration_s: float, failures: Iterable[Part] = ()) -> Iterator[Part]:
+    """Show the end of a run: its steps, what they saved, why some failed, and how to go on after that."""
     yield from _steps(run)
+    yield from failures
     yield say(f"{run.workflow} {run.status} after {duration_s:.1f} s: run {run.run_id}")
     if run.status == "failed":
-        if run.failed_step is not None:
-            yield fail(f"{run.failed_step} failed")
         yield hint(f"go on from there with `bayou workflow resume {run.run_id}`")
 
 
@@ -121,7 +130,7 @@ def outcome_json(run: Run, duration_s: float | None) -> Document:
     }
 
 
-def run_text(found: Run) -> Iterator[Part]:
+def run_text(found: Run, logs: Logs) -> Iterator[Part]:
     yield show(f"run: {found.run_id}")
     yield show(f"workflow: {found.workflow}")
     yield show(f"status: {found.status}")
@@ -129,12 +138,32 @@ def run_text(found: Run) -> Iterator[Part]:
     yield show(f"began {moment(found.started_at)}{end}, by {found.by or 'an unknown user'}")
     for key, value in found.inputs.items():
         yield show(f"input {key}: {value}")
-    yield from _steps(found)
+    yield from _steps(found, logs)
+    for job in found.jobs:
+        for step in job.steps:
+            for number, attempt in enumerate(step.attempts, 1):
+                yield show(f"{job.name} / {step.name}, attempt {number}: {attempt.status}: {attempt.error or ''}")
+            if step.error is not None:
+                yield fail(f"{job.name} / {step.name}: {first_line(step.error)}")
+    if any(logs.values()):
+        yield hint(f"what the steps printed: `bayou workflow run logs {found.run_id}`")
 
 
-def run_json(found: Run) -> Document:
+def run_json(found: Run, logs: Logs) -> Document:
+    fields = outcome_json(found, _seconds(found.started_at, found.finished_at))
+    jobs = [
+        {
+            **job,
+            "steps": [
+                {**step, "log": logs[job["name"], step["name"]][-1] if logs.get((job["name"], step["name"])) else None}
+                for step in job["steps"]
+            ],
+        }
+        for job in found.to_document()["jobs"]
+    ]
     return {
-        **outcome_json(found, _seconds(found.started_at, found.finished_at)),
+        **fields,
+        "jobs": jobs,
         "workflow_id": found.workflow_id,
         "started_at": found.started_at,
         "finished_at": found.finished_at,
@@ -182,6 +211,22 @@ def runs_json(rows: Sequence[RunRow], total: int) -> Document:
     }
 
 
+def logs_end_text(run: Run, steps: Sequence[StepLog], *, follow: bool) -> Iterator[Part]:
+    """Show, below the logs of a run, why steps failed, and how to go on."""
+    failed = {(one.job, one.record.name): one.record for one in steps if one.record.error is not None}
+    for (job, name), record in failed.items():
+        yield fail(f"{job} / {name} {record.status}: {first_line(record.error or '')}")
+    if not any(one.log is not None for one in steps):
+        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): no step that was asked for has a log")
+    if run.status == "running" and follow:
+        yield note("the run is marked as running, but no process works on it here")
+        yield hint("`bayou datastore sync --pull` brings what a run of another machine has pushed")
+    elif follow:
+        yield say(f"{run.workflow} {run.status}: run {run.run_id}")
+    if run.status == "failed":
+        yield hint(f"go on from there with `bayou workflow resume {run.run_id}`")
+
+
 def deleted_text(workflow: Workflow, found: DeletedWorkflow) -> Iterator[Part]:
     yield say(f"deleted the workflow {workflow.name}, with the records of {count(found.runs_deleted, 'run')}")
 
@@ -190,20 +235,27 @@ def deleted_json(found: DeletedWorkflow) -> Document:
     return {"id": found.id, "runs_deleted": found.runs_deleted}
 
 
-def _steps(run: Run) -> Iterator[Part]:
+def _steps(run: Run, logs: Logs | None = None) -> Iterator[Part]:
+    """Show a table of steps; with `logs`, also which version of its model's data is the log of each."""
+    headings = ["job", "step", "model", "status", "took", "data"]
     cells = [
-        (
+        [
             job.name,
             step.name,
+            step.model or "",
             step.status,
             f"{step.duration_s:.1f} s" if step.duration_s is not None else "",
             ", ".join(f"{saved.name} {saved.version} ({size(saved.size)})" for saved in step.data),
-            first_line(step.error or ""),
-        )
+        ]
         for job in run.jobs
         for step in job.steps
     ]
-    yield Table(("job", "step", "status", "took", "data", "error"), cells, frozenset({"took"}))
+    if logs is not None:
+        headings.append("log")
+        names = [(job.name, step.name) for job in run.jobs for step in job.steps]
+        for row, name in zip(cells, names, strict=True):
+            row.append(", ".join(f"{log['name']} {log['version']}" for log in logs.get(name, ())))
+    yield Table(headings, cells, frozenset({"took"}))
 
 
 def _seconds(begin: str, end: str | None) -> float | None:

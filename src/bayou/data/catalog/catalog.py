@@ -63,6 +63,10 @@ class Where(Struct):
             if value is not None:
                 self.add(f'"{name}" = ?', value)
 
+    def prefix(self, column: str, prefix: str) -> None:
+        """Require that a column begins with a text; SQLite uses the column's index for that."""
+        self.add(f'"{column}" >= ? AND "{column}" < ?', prefix, f"{prefix}\U0010ffff")
+
     def tags(self, tags: Mapping[str, str] | None) -> None:
         """Require these tags with these values."""
         for name, value in (tags or {}).items():
@@ -217,6 +221,19 @@ class Catalog:
         where = Where()
         where.equal(id=output_id)
         return self._read(lambda db: next(iter(_outputs(db, where, 1)), None))
+
+    def outputs_by_prefix(self, model_id: str, prefix: str, limit: int) -> list[OutputRow]:
+        """Return the outputs of a model whose ids begin so, the newest first, at most `limit`."""
+        where = Where()
+        where.equal(model_id=model_id)
+        where.prefix("id", prefix)
+        return self._read(lambda db: _outputs(db, where, limit))
+
+    def runs_by_prefix(self, prefix: str, limit: int) -> list[RunRow]:
+        """Return the workflow runs whose ids begin so, the newest first, at most `limit`."""
+        where = Where()
+        where.prefix("run_id", prefix)
+        return self._read(lambda db: _runs(db, where, limit))
 
     def runs(
         self,

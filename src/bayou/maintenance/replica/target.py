@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NotFound, ReplicaRefused
+from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NoSuchBucket, NotFound, ReplicaRefused
 from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
 from bayou.engine.local import LocalExecutor
@@ -69,6 +69,10 @@ def look(handle: StoreHandle, source: Head, source_store: Store) -> Target:
     store = handle.open()
     try:
         seen = read_head(store)
+    except NoSuchBucket:
+        if not store.url.startswith("file:"):
+            raise
+        return Target(store, None, Replica(source.store))  # the probe creates the directory, if its parent exists
     except NotFound:
         try:
             _check_empty(handle)

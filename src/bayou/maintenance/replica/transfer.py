@@ -23,7 +23,7 @@ from bayou.engine.job import Executor, Needs
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, Head, Replica, advance, iter_log, read_head, swap_head
-from bayou.index.log import Tally
+from bayou.index.log import Kind, Tally
 from bayou.index.merge import merge
 from bayou.index.node import Root
 from bayou.index.node_store import StagingSink, StoreNodes
@@ -297,7 +297,7 @@ def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
     return Tally(added, changed, deleted, size)
 
 
-def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by: str) -> bool:
+def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by: str, kind: Kind = "push") -> bool:
     """Publish the new tree, of the commit `number`, if the target's head is still the one that was read.
 
     Returns False if it is not: then no reader sees a change (V11).
@@ -315,6 +315,7 @@ def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by
         root=made.root,
         trash=head.trash,
         tally=tally,
+        kind=kind,
         mass_delete=is_mass(tally.deleted, head.root.entries if head.root is not None else 0),
     )
     try:

@@ -122,12 +122,15 @@ class PythonJob(Struct, frozen=True):
 
 
 def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
-    """Run a job in a child process, and save what it saved and returned; or raise `MethodFailed` with its traceback."""
+    """Run a job in a child process, and save what it saved and returned; or raise `MethodFailed` with its traceback.
+
+    The traceback is the end of the log, too.
+    """
     outbox = work.scratch()
     request = outbox / python_child.REQUEST
     request.write_text(json.dumps({**asdict(job), "root": str(work.root), "save_none": save_none}))
     excerpt = Excerpt()
-    with work.stream("log", skip_empty=True, redacted=True) as log:
+    with work.log(redacted=True) as log:
 
         def printed(_: str, data: bytes) -> None:
             excerpt.add(data)
@@ -145,16 +148,27 @@ def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
                 printed=redacted.printed,
                 waiting=log.flush_if_due,
             )
-    failure = outbox / python_child.FAILURE
-    if failure.exists():
-        report = json.loads(failure.read_text())
-        message = " ".join(work.redact(report["message"]).split()).rstrip(": ")
-        raise MethodFailed(message, details=work.redact(report["details"]))
+        failure = _failure(outbox, work)
+        if failure is not None:
+            log.write((failure.details or "").encode(errors="backslashreplace"))
+    if failure is not None:
+        raise failure
     if ended.why is not None or not (outbox / python_child.DONE).exists():
         last = excerpt.last_line(_LAST_LINE)
         why = ended.why or "ended before it was done"
         raise MethodFailed(f"the process that called {job.name} {why}{f': {last}' if last else ''}")
     _save(outbox, work)
+
+
+def _failure(outbox: Path, work: MethodContext) -> MethodFailed | None:
+    """Return the exception that ended the child's call, redacted, with the file and line of the caller's own code."""
+    file = outbox / python_child.FAILURE
+    if not file.exists():
+        return None
+    report = json.loads(file.read_text())
+    message = " ".join(work.redact(report["message"]).split()).rstrip(": ")
+    where = f" ({work.redact(report['where'])})" if report["where"] else ""
+    return MethodFailed(f"{message}{where}", details=work.redact(report["details"]))
 
 
 def _save(outbox: Path, work: MethodContext) -> None:

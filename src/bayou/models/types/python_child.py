@@ -12,12 +12,15 @@ import json
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 REQUEST, ITEMS, FAILURE, DONE = "request.json", "items.jsonl", "failure.json", "done"
 _RESULT = "result"
+_BAYOU = Path(__file__).parents[2]
+_FRAMES = 50
+_HEADING = "Traceback (most recent call last):\n"
 
 
 class Work:
@@ -104,14 +107,40 @@ def _call(request: dict[str, Any], work: Work) -> None:
         work._add(_RESULT, returned, {}, returned=True)
 
 
-def _details(error: BaseException) -> str:
-    """Return the traceback, without the frames of this script."""
-    frames: Iterable[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if frame.filename != __file__ and "<frozen importlib" not in frame.filename]
-    listed = traceback.format_list(theirs)
-    return "".join(["Traceback (most recent call last):\n", *listed] if listed else []) + "".join(
-        traceback.format_exception_only(error)
-    )
+def place_of(error: BaseException, root: Path) -> str | None:
+    """Return the file and line at which foreign code failed: the innermost frame below `root`, else the innermost."""
+    frames = _theirs(traceback.extract_tb(error.__traceback__))
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append(traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False))
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
+    if not frames:
+        return None
+    frame = (inside or frames)[-1]
+    file = Path(frame.filename).relative_to(root) if inside else frame.filename
+    function = "" if frame.name.startswith("<") else f", in {frame.name}"
+    return f"{file}, line {frame.lineno}{function}"
+
+
+def details_of(error: BaseException) -> str:
+    """Return the traceback of an exception, and of those that led to it, without the frames of Bayou."""
+    trace = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
+    waiting: list[traceback.TracebackException | None] = [trace]
+    while waiting:
+        found = waiting.pop()
+        if found is not None:
+            found.stack[:] = _theirs(found.stack)
+            waiting += [found.__cause__, found.__context__, *(getattr(found, "exceptions", None) or ())]
+    # An exception without frames of its own is one line.
+    lines = [line for line in trace.format() if trace.stack or line != _HEADING]
+    return "".join(lines)
+
+
+def _theirs(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    return [
+        frame
+        for frame in frames
+        if not Path(frame.filename).is_relative_to(_BAYOU) and "<frozen importlib" not in frame.filename
+    ]
 
 
 def main(outbox: Path) -> int:
@@ -123,7 +152,8 @@ def main(outbox: Path) -> int:
         _call(request, Work(outbox, Path(request["root"])))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  (every exception is reported)
         # Unchanged: the parent finds secrets only in whole texts, before they are shortened (V26).
-        failure = {"message": f"{type(error).__name__}: {error}", "details": _details(error)}
+        where = place_of(error, Path(request["root"]))
+        failure = {"message": f"{type(error).__name__}: {error}", "where": where, "details": details_of(error)}
         (outbox / FAILURE).write_text(json.dumps(failure))
         return 1
     (outbox / DONE).touch()

@@ -57,7 +57,7 @@ class Shell:
     def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         command: str = arguments["run"]
         excerpts = {"stdout": Excerpt(), "stderr": Excerpt()}
-        with work.stream("log", redacted=True) as log:
+        with work.log(skip_empty=False, redacted=True) as log:
 
             def printed(stream: str, data: bytes) -> None:
                 excerpts[stream].add(data)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bayou.core.deadline import Deadline
-from bayou.core.errors import DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
+from bayou.core.errors import BayouError, DeadlinePassed, JavaMissing, JavaTooOld, MethodFailed, QueryInvalid
+from bayou.data.logs import LOG
 from bayou.models.method_context import MethodContext
 from bayou.models.types.schema import Method, OutputSpec
 
@@ -83,7 +84,7 @@ class SqlRunner(Protocol):
 class SparkSql:
     """Runs a query over all records, and saves two items: `result`, its rows, and `summary`, what they are.
 
-    Nothing stays if the query fails.
+    If the query fails, only `log` stays: the query, and why it failed.
     """
 
     name = "spark/sql"
@@ -93,14 +94,25 @@ class SparkSql:
             "query",
             "Run a query on Spark, and keep its rows as Parquet",
             _ARGUMENTS,
-            (OutputSpec(RESULT, PARQUET), OutputSpec(SUMMARY, "application/json")),
+            (
+                OutputSpec(RESULT, PARQUET),
+                OutputSpec(SUMMARY, "application/json"),
+                OutputSpec(LOG, "text/plain", streaming=True),
+            ),
         )
     }
 
     def run(self, method: str, arguments: Mapping[str, Any], work: MethodContext) -> None:
         begun = time.monotonic()
         sql: str = arguments["sql"]
-        saved = _save(sql, arguments.get("parameters", {}), arguments.get("timeout"), work)
+        with work.log() as log:
+            log.write(f"{sql.strip()}\n".encode(errors="backslashreplace"))
+            try:
+                saved = _save(sql, arguments.get("parameters", {}), arguments.get("timeout"), work)
+            except BayouError as error:
+                log.write(f"failed after {time.monotonic() - begun:.1f} s: {error.message}\n".encode())
+                raise
+            log.write(f"{saved.rows:,} rows, {saved.size:,} bytes, {time.monotonic() - begun:.1f} s\n".encode())
         summary = {
             "rows": saved.rows,
             "columns": [{"name": column.name, "type": column.type} for column in saved.columns],

@@ -179,21 +179,39 @@ def aws_keys(provider: BotoCredentials | StaticCredentials | None) -> Keys:
     return Keys(fresh["access_key_id"], fresh["secret_access_key"], fresh.get("token"))
 
 
-def require_gcs(options: Mapping[str, str]) -> None:
-    """Raise `CredentialsMissing` if there is no source of Google credentials, before a client waits for one."""
-    variables = (
+class NoToken:
+    """Provides obstore with an empty token, for requests without credentials.
+
+    Without it, obstore takes the token of the machine for writes, although `skip_signature` is set.
+    """
+
+    def __call__(self) -> Any:
+        return {"token": "", "expires_at": None}
+
+
+def require_gcs(options: Mapping[str, str], *, foreign: bool) -> None:
+    """Raise `CredentialsMissing` if there is no source of Google credentials, before a client waits for one.
+
+    V26: the token of a Google machine is no credential for a `foreign` server, and is not asked for.
+    """
+    keys = (
         "GOOGLE_APPLICATION_CREDENTIALS",
         "GOOGLE_SERVICE_ACCOUNT",
         "GOOGLE_SERVICE_ACCOUNT_PATH",
         "GOOGLE_SERVICE_ACCOUNT_KEY",
         "GOOGLE_BEARER_TOKEN",
-        "GCE_METADATA_HOST",
-        "K_SERVICE",
-        "KUBERNETES_SERVICE_HOST",
     )
-    if options.get("skip_signature", "").lower() == "true" or any(name in os.environ for name in variables):
+    machines = ("GCE_METADATA_HOST", "K_SERVICE", "KUBERNETES_SERVICE_HOST")
+    if options.get("skip_signature", "").lower() == "true" or any(name in os.environ for name in keys):
         return
-    if adc_file().exists() or _product_name().startswith("Google"):
+    if adc_file().exists():
+        return
+    if foreign:
+        raise CredentialsMissing(
+            "no Google credentials for this endpoint: a machine's own token goes to Google only",
+            hint="add --option skip_signature=true to send none, or set GOOGLE_APPLICATION_CREDENTIALS to a key file",
+        )
+    if any(name in os.environ for name in machines) or _product_name().startswith("Google"):
         return
     raise CredentialsMissing("no Google credentials found anywhere", hint=GCS_RENEWAL.missing)
 

@@ -7,6 +7,7 @@ the end of a listing.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from bisect import bisect_right
@@ -28,8 +29,14 @@ from bayou.core.errors import (
     Rejected,
     TooLarge,
 )
-from bayou.objectstore.backends.obstore_errors import Renewal, Request, UnparsableKey, translate
-from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
+from bayou.objectstore.backends.obstore_errors import (
+    Renewal,
+    Request,
+    UnparsableKey,
+    is_completed_without_etag,
+    translate,
+)
+from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, PartTransport, Stored
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -74,7 +81,10 @@ class RemoteTransport:
         delete_batch: int = 1,
         lost_credentials: Callable[[], BayouError | None] = lambda: None,
         address: str | None = None,
+        parts: Callable[[], PartTransport | None] = lambda: None,
+        unquoted: bool | None = None,
     ) -> None:
+        self.unquoted = unquoted
         self._url = url
         self._connect = connect
         self._renewal = renewal
@@ -82,12 +92,20 @@ class RemoteTransport:
         self._delete_batch = delete_batch
         self._lost_credentials = lost_credentials
         self._address = address
+        self._open_parts = parts
+        self._parts: PartTransport | None = None
+        self._parts_opened = False
         self._clients: dict[float, ObjectStore] = {}
         self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
         return self._url
+
+    def with_unquoted(self) -> RemoteTransport:
+        changed = copy.copy(self)
+        changed.unquoted = True
+        return changed
 
     @property
     def sorted_listing(self) -> bool:
@@ -104,6 +122,13 @@ class RemoteTransport:
         from bayou.objectstore.backends.plain_http import server_time  # noqa: PLC0415  (urllib: rarely needed)
 
         return server_time(self._address, timeout)
+
+    def parts(self) -> PartTransport | None:
+        """Return the resumable uploads of this store, opened at the first call."""
+        with self._lock:
+            if not self._parts_opened:
+                self._parts, self._parts_opened = self._open_parts(), True
+            return self._parts
 
     def get(
         self,
@@ -178,7 +203,7 @@ class RemoteTransport:
                 self._client(timeout),
                 key,
                 data,
-                mode=_mode(condition),
+                mode=_mode(condition, unquoted=self.unquoted is True),
                 attributes=dict(attributes) if attributes else None,
                 use_multipart=False,
             )
@@ -187,7 +212,7 @@ class RemoteTransport:
             if isinstance(translated, PreconditionFailed) and isinstance(condition, Create):
                 translated = AlreadyExists(f"{key} exists already")
             raise translated from None
-        return Stored(result["e_tag"], result["version"])
+        return Stored(_quoted(result["e_tag"]), result["version"])
 
     def put_chunks(
         self,
@@ -199,11 +224,19 @@ class RemoteTransport:
         attributes: Mapping[str, str] | None = None,
         timeout: float,
     ) -> Stored:
+        size = 0
+
+        def counted() -> Iterator[Buffer]:
+            nonlocal size
+            for chunk in chunks:
+                size += len(memoryview(chunk))
+                yield chunk
+
         try:
             result = obstore.put(
                 self._client(timeout),
                 key,
-                iter(chunks),
+                counted(),
                 attributes=dict(attributes) if attributes else None,
                 use_multipart=True,
                 chunk_size=part_size,
@@ -212,8 +245,17 @@ class RemoteTransport:
         except BayouError:
             raise  # what `chunks` raised
         except (obs.BaseError, OSError, ValueError) as error:
+            if is_completed_without_etag(error) and self._has(key, size, timeout):
+                return Stored(None, None)  # V2: an ETag of the HEAD is no ETag of this write
             raise self._translate(error, "PUT", key) from None
-        return Stored(result["e_tag"], result["version"])
+        return Stored(_quoted(result["e_tag"]), result["version"])
+
+    def _has(self, key: str, size: int, timeout: float) -> bool:
+        """Whether an object of this size is there; only this upload, or an equal one, writes to its key (V11)."""
+        try:
+            return self.head(key, timeout=timeout).size == size
+        except NotFound:
+            return False
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         last, rows = after, 0
@@ -255,7 +297,7 @@ class RemoteTransport:
             directories = [f"{directory}/" for directory in found["common_prefixes"]]
             objects = _page(found["objects"], prefix, None)
         except (obs.BaseError, OSError, ValueError) as error:
-            translated = translate(error, Request("LIST", prefix, self._url, self._renewal))
+            translated = translate(error, Request("LIST", prefix, self._url, self._renewal, self._address))
             if isinstance(translated, UnparsableKey):
                 return None
             raise (self._lost_credentials() or translated) from None
@@ -275,7 +317,7 @@ class RemoteTransport:
                 if page := _page(batch, prefix, after):
                     yield page
         except (obs.BaseError, OSError, ValueError) as error:
-            translated = translate(error, Request("LIST", prefix, self._url, self._renewal))
+            translated = translate(error, Request("LIST", prefix, self._url, self._renewal, self._address))
             raise (
                 translated if isinstance(translated, UnparsableKey) else self._lost_credentials() or translated
             ) from None
@@ -315,7 +357,7 @@ class RemoteTransport:
         lost = self._lost_credentials()
         if lost is not None:
             return lost
-        translated = translate(error, Request(verb, key, self._url, self._renewal))
+        translated = translate(error, Request(verb, key, self._url, self._renewal, self._address))
         if isinstance(translated, UnparsableKey):
             return Rejected(f"{verb} {key!r}: the client library cannot express this key")
         return translated
@@ -341,23 +383,24 @@ def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
     ]
 
 
-def _mode(condition: Condition | None) -> Any:
+def _mode(condition: Condition | None, *, unquoted: bool) -> Any:
     match condition:
         case None:
             return "overwrite"
         case Create():
             return "create"
         case Match(etag, version):
+            etag = etag.strip('"') if unquoted and etag is not None else etag
             return {name: value for name, value in (("e_tag", etag), ("version", version)) if value is not None}
 
 
 def _meta(meta: Any, key: str) -> ObjectMeta:
-    return ObjectMeta(key, meta["size"], meta["e_tag"], meta["version"], to_ms(meta["last_modified"]))
+    return ObjectMeta(key, meta["size"], _quoted(meta["e_tag"]), meta["version"], to_ms(meta["last_modified"]))
 
 
 def _quoted(etag: str | None) -> str | None:
-    """Return an ETag with quotes, as in headers; Azure's listings omit them."""
-    return etag if etag is None or etag.endswith('"') else f'"{etag}"'
+    """Return an ETag with quotes; Azure's listings and some servers' headers omit them. None if there is none."""
+    return (etag if etag.endswith('"') else f'"{etag}"') if etag else None
 
 
 def _start_runtime() -> None:

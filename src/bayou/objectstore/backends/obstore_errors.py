@@ -56,7 +56,17 @@ _PATH = re.compile(r"[Pp]arsing [Pp]ath|empty path segment|illegal character seq
 
 _REGION_HINT = "set the bucket's region: bayou datastore setup URL --option region=NAME"
 _ABILITY_HINT = "use a store with conditional writes: S3, GCS, Azure, MinIO, R2, Ceph, SeaweedFS, or a directory"
+_CONNECT_HINT = "check the endpoint in [datastore.options], the network, and that the server runs"
+_TLS = "TLS failed"
+_TLS_HINT = (
+    "check the address; if a private CA has signed its certificate, "
+    "name the CA's file in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE)"
+)
 _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
+
+
+_NO_ETAG = re.compile(r"(?i)ETag header missing|missing field .ETag")
+_COMPLETED = re.compile(r"(?i)invalid multipart response: missing field .ETag")
 
 
 class Renewal(Struct, frozen=True):
@@ -77,6 +87,12 @@ class Request(Struct, frozen=True):
     key: str
     target: str
     renewal: Renewal
+    address: str | None = None
+    """The server's address, which a message about the connection names."""
+
+    @property
+    def server(self) -> str:
+        return f"{self.target} at {self.address}" if self.address else self.target
 
     def __str__(self) -> str:
         return f"{self.verb} {self.key}" if self.key else self.verb
@@ -105,6 +121,11 @@ def translate(error: Exception, request: Request) -> errors.BayouError | Unparsa
     return _without_answer(text, request)
 
 
+def is_completed_without_etag(error: Exception) -> bool:
+    """Whether a server has answered the end of a multipart upload without the object's ETag, as some do."""
+    return _COMPLETED.search(str(error)) is not None
+
+
 def _without_answer(text: str, request: Request) -> errors.BayouError:
     kind = _KIND.search(text)
     where = f"{request} on {request.target}"
@@ -114,11 +135,17 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
             hint=_REGION_HINT if request.target.startswith("s3:") else _ENDPOINT_HINT,
         )
     if re.search(r"kind: Timeout|TimedOut|operation timed out", text):
-        return errors.TimedOut(f"no answer in time to {where}", hint="check the network and the store's health")
+        return errors.TimedOut(
+            f"no answer in time to {request} on {request.server}", hint="check the network and the store's health"
+        )
     if (kind and kind[1] == "Connect") or "tcp connect error" in text or "dns error" in text:
         return errors.CannotConnect(
-            f"cannot connect to {request.target} ({_cause(text)})",
-            hint="check the endpoint in [datastore.options], the network, and that the server runs",
+            f"cannot connect to {request.server} ({_cause(text)})",
+            hint=_TLS_HINT if _cause(text) == _TLS else _CONNECT_HINT,
+        )
+    if _NO_ETAG.search(text):
+        return errors.BadAnswer(
+            f"the answer to {where} has no ETag, without which Bayou cannot tell versions apart", hint=_ENDPOINT_HINT
         )
     if re.search(r"(?i)redirect without location", text):
         return errors.WrongRegion(f"{request.target} is in another region", hint=_REGION_HINT)
@@ -134,7 +161,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
         r"(?i)server returned error response|http error|connection|request or response body|broken pipe|reset", text
     ):
         return errors.Unavailable(f"the connection broke during {where}", hint="try again")
-    if re.search(r"(?i)credential|token|metadata|imds|sso", text):
+    if re.search(r"(?i)credential|token|metadata server|metadata endpoint|imds|sso", text):
         return errors.CredentialsMissing(
             f"no credentials for {request.target}: {one_line(text)}", hint=request.renewal.missing
         )
@@ -189,7 +216,8 @@ def _absent(code: str | None, body: str, request: Request, what: str) -> errors.
         )
     if code in _NO_KEY or (request.verb == "HEAD" and not body.strip()):
         return errors.NotFound(f"no such key: {request.key}")
-    return errors.BadAnswer(f"a 404 that is not the store's: {what}", hint=_ENDPOINT_HINT)
+    at = f" at {request.address}" if request.address else ""
+    return errors.BadAnswer(f"a 404 that is not the store's{at}: {what}", hint=_ENDPOINT_HINT)
 
 
 def _denied(message: str) -> errors.AccessDenied:
@@ -216,7 +244,7 @@ def _cause(text: str) -> str:
     for pattern, words in (
         (r"ConnectionRefused|Connection refused", "connection refused"),
         (r"dns error|failed to lookup|Name or service not known", "unknown host"),
-        (r"(?i)certificate|tls|ssl", "TLS failed"),
+        (r"(?i)certificate|tls|ssl", _TLS),
         (r"unreachable", "network unreachable"),
     ):
         if re.search(pattern, text):

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -30,7 +33,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def open_address(request: urllib.request.Request, timeout: float) -> Any:
     """Send a request, and return the response; a redirect raises `HTTPError`."""
-    return urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout)
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        with contextlib.suppress(OSError):  # the request then fails for want of the certificate, and says so
+            trusted = ssl.create_default_context()
+            trusted.load_verify_locations(bundle)
+            handlers.append(urllib.request.HTTPSHandler(context=trusted))
+    return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
 
 
 def fetch(

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from bayou.core.errors import ConfigInvalid
 from bayou.objectstore.backends import credentials
 from bayou.objectstore.backends.obstore import RemoteTransport
 from bayou.objectstore.backends.obstore_errors import NOWHERE
-from bayou.objectstore.transport import ObjectMeta, Transport
-from bayou.objectstore.url import StoreUrl, is_clear_text
+from bayou.objectstore.transport import ObjectMeta, PartTransport, Transport
+from bayou.objectstore.url import StoreUrl, is_clear_text, is_own_host
 
 if TYPE_CHECKING:
     from obstore.store import MemoryStore
@@ -43,7 +44,7 @@ _memories: dict[str, MemoryStore] = {}
 def s3_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
     """Make the transport of an S3 bucket."""
     provider = credentials.aws(options)
-    config = {name: value for name, value in options.items() if name != "profile"}
+    config = {name: value for name, value in options.items() if name not in ("profile", "unquoted_etags")}
     config.setdefault("region", _aws_region(provider))
     endpoint = options.get("endpoint") or _first_variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     if endpoint is not None:
@@ -55,7 +56,7 @@ def s3_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
     def connect(timeout: float) -> Any:
         from obstore.store import S3Store  # noqa: PLC0415
 
-        arguments = client_arguments(timeout, endpoint, hosts)
+        arguments = client_arguments(timeout, endpoint, hosts, authorities("AWS_CA_BUNDLE"))
         return S3Store(url.bucket, config=config, credential_provider=provider, **arguments)  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
@@ -63,15 +64,44 @@ def s3_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
 
         return strict_listing.s3(url.bucket, transport_url, config, provider)(prefix, after, timeout)
 
+    renewal = credentials.aws_renewal(options.get("profile"))
+
+    def parts() -> PartTransport | None:
+        from bayou.objectstore.backends.boto_parts import s3_parts  # noqa: PLC0415  (boto3: only for a large file)
+
+        return s3_parts(url.bucket, config, endpoint, provider, renewal)
+
     return RemoteTransport(
         transport_url,
         connect,
-        renewal=credentials.aws_renewal(options.get("profile")),
+        renewal=renewal,
+        parts=parts,
         list_raw=list_raw,
         delete_batch=1 if config.get("disable_bulk_delete", "").lower() == "true" else _S3_BULK,
         lost_credentials=lambda: provider.failure if provider else None,
         address=endpoint or f"https://s3.{config['region']}.amazonaws.com",
+        unquoted=_unquoted(options, endpoint),
     )
+
+
+def _unquoted(options: Mapping[str, str], endpoint: str | None) -> bool | None:
+    """Return the form of ETags in conditions, for `SupportsUnquotedMatch`; AWS wants them with quotes."""
+    if "unquoted_etags" in options:
+        return True if options["unquoted_etags"].lower() == "true" else None
+    return None if endpoint is None or is_own_host("s3", endpoint) else False
+
+
+def authorities(variable: str) -> bytes | None:
+    """Return the certificates of the authorities in the file that a variable of the environment names, if it is set."""
+    path = os.environ.get(variable)
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigInvalid(
+            f"cannot read {variable}, {path}: {error.strerror}", hint="it is a file of certificates in PEM form"
+        ) from None
 
 
 def _s3_hosts(bucket: str, region: str, endpoint: str | None) -> list[str]:
@@ -94,28 +124,39 @@ def _aws_region(provider: credentials.BotoCredentials | credentials.StaticCreden
 
 def gs_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
     """Make the transport of a Google Cloud Storage bucket."""
-    credentials.require_gcs(options)
     if "endpoint" not in options and (base := _first_variable("GOOGLE_BASE_URL")):
         options = {**options, "endpoint": base}
     endpoint = options.get("endpoint") or credentials.gcs_base_url()
+    foreign = endpoint is not None and not is_own_host("gs", endpoint)
+    credentials.require_gcs(options, foreign=foreign)
     config = {"base_url" if name == "endpoint" else name: value for name, value in options.items()}
+    provider = credentials.NoToken() if options.get("skip_signature", "").lower() == "true" else None
     transport_url = f"gs://{url.bucket}"
 
     def connect(timeout: float) -> Any:
         from obstore.store import GCSStore  # noqa: PLC0415
 
         own = [host_of(endpoint)] if endpoint else []
-        hosts = [*own, *_GOOGLE_HOSTS, *_hosts_in_variables("GOOGLE_"), *credentials.gce_metadata_hosts()]
-        return GCSStore(url.bucket, config=config, **client_arguments(timeout, endpoint, hosts))  # type: ignore[arg-type]
+        # V26: the token of a Google machine is for Google.
+        machine = () if foreign or provider is not None else credentials.gce_metadata_hosts()
+        hosts = [*own, *_GOOGLE_HOSTS, *_hosts_in_variables("GOOGLE_"), *machine]
+        arguments = client_arguments(timeout, endpoint, hosts)
+        return GCSStore(url.bucket, config=config, credential_provider=provider, **arguments)  # type: ignore[arg-type]
 
     def list_raw(prefix: str, after: str | None, timeout: float) -> Iterator[list[ObjectMeta]]:
         from bayou.objectstore.backends import strict_listing  # noqa: PLC0415
 
         return strict_listing.gcs(url.bucket, transport_url, options)(prefix, after, timeout)
 
+    def parts() -> PartTransport | None:
+        from bayou.objectstore.backends.boto_parts import google_parts  # noqa: PLC0415
+
+        return google_parts(url.bucket, options, credentials.GCS_RENEWAL)
+
     return RemoteTransport(
         transport_url,
         connect,
+        parts=parts,
         renewal=credentials.GCS_RENEWAL,
         list_raw=list_raw,
         address=endpoint or "https://storage.googleapis.com",
@@ -164,10 +205,13 @@ def memory_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:  #
     )
 
 
-def client_arguments(timeout: float, endpoint: str | None, hosts: Iterable[str]) -> dict[str, Any]:
+def client_arguments(
+    timeout: float, endpoint: str | None, hosts: Iterable[str], roots: bytes | None = None
+) -> dict[str, Any]:
     """Return the arguments of an obstore client: limited in time, without retries, and only for these hosts.
 
-    `endpoint` is an address that the user named, or None. `Store` retries requests, and counts them.
+    `endpoint` is an address that the user named, or None; `roots` are certificates to trust beside the system's.
+    `Store` retries requests, and counts them.
     """
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=timeout),
@@ -175,6 +219,8 @@ def client_arguments(timeout: float, endpoint: str | None, hosts: Iterable[str])
         "allow_http": endpoint is not None and is_clear_text(endpoint),
         "user_agent": "bayou",
     }
+    if roots is not None:
+        options["root_certificate"] = roots
     if not _has_proxy():
         options |= {"proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(sorted({*hosts} - {""}))}
     return {"client_options": options, "retry_config": {"max_retries": 0}}

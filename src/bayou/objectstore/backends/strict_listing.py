@@ -33,6 +33,7 @@ _PAGE = 1000
 _GOOGLE = "https://storage.googleapis.com"
 _GOOGLE_TOKENS = "https://oauth2.googleapis.com/token"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+GOOGLE_WRITE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
 
 Listing = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
@@ -71,7 +72,9 @@ def gcs(bucket: str, target: str, options: Mapping[str, str]) -> Listing:
     return pages
 
 
-def google_access(options: Mapping[str, str], timeout: float) -> tuple[str, Mapping[str, str]]:
+def google_access(
+    options: Mapping[str, str], timeout: float, scope: str = _GOOGLE_SCOPE
+) -> tuple[str, Mapping[str, str]]:
     """Return the address of Google's storage, and the headers that authorise a request there.
 
     The credentials are those that obstore uses. The key file of a service account needs google-auth, which signs its
@@ -85,30 +88,32 @@ def google_access(options: Mapping[str, str], timeout: float) -> tuple[str, Mapp
     try:
         key = gcs_key()
         base = options.get("endpoint") or key.get("gcs_base_url") or _GOOGLE
-        return base, {} if key.get("disable_oauth") else {"Authorization": f"Bearer {_google_token(key, timeout)}"}
+        return base, {} if key.get("disable_oauth") else {
+            "Authorization": f"Bearer {_google_token(key, timeout, scope)}"
+        }
     except (ValueError, KeyError):  # the error's text may quote the key
         raise CredentialsMissing("the Google key that was found cannot be used", hint=GCS_RENEWAL.missing) from None
 
 
-def _google_token(key: Mapping[str, Any], timeout: float) -> str:
+def _google_token(key: Mapping[str, Any], timeout: float, scope: str) -> str:
     if key.get("type") == "authorized_user":
         form = {name: key[name] for name in ("client_id", "client_secret", "refresh_token")}
         body = urllib.parse.urlencode(form | {"grant_type": "refresh_token"}).encode()
         return _token_from(_GOOGLE_TOKENS, {}, "Google's token service", timeout, form=body)
     if "private_key" in key:
-        return _self_signed(key)
+        return _self_signed(key, scope)
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     address = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
     return _token_from(address, {"Metadata-Flavor": "Google"}, "Google's metadata server", min(5.0, timeout))
 
 
-def _self_signed(key: Mapping[str, Any]) -> str:
+def _self_signed(key: Mapping[str, Any], scope: str) -> str:
     """Return a token that google-auth signs with the key of a service account, without a request."""
     require(GCP, "a listing of this bucket with a service account's key (it is empty or has unusual keys)")
     from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and rarely needed)
 
     complete = {"token_uri": _GOOGLE_TOKENS, **key}
-    signed = Credentials.from_service_account_info(complete, scopes=[_GOOGLE_SCOPE], always_use_jwt_access=True)
+    signed = Credentials.from_service_account_info(complete, scopes=[scope], always_use_jwt_access=True)
     signed.refresh(None)
     return str(signed.token)
 

@@ -36,7 +36,7 @@ from bayou.objectstore.transport import Requests, Stored
 from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Downloaded, Place, Upload, batch_results, fetch_all
+from bayou.sync.transfer.executor import Downloaded, Place, Sender, Upload, batch_results, fetch_all
 from bayou.sync.transfer.packed import upload_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
@@ -292,7 +292,7 @@ class Uploads(Struct, frozen=True):
         loose = [item.upload for item in queued if not item.packed]
         packed = [item.upload for item in queued if item.packed]
         size = even_pack_size(packed, self.pack_size)
-        results = last_results(upload_all(store, self.root, loose, len(loose), packed, size))
+        results = last_results(upload_all(Sender(store, self.root), loose, len(loose), packed, size))
         yield from to_batches(report_done(result_rows(results, upload_row, store), self.reports))
 
 

@@ -33,6 +33,9 @@ from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Conflict
 from bayou.sync.transfer.pull import IncomingFile, SiblingFiles, journal_unchanged, pull
 
+_NAMED = 20
+"""How many forgotten files a report names."""
+
 
 class StartedPlan(Struct, frozen=True):
     """A plan that is carried out except for its push, which has started. `again`: another pass is needed."""
@@ -95,8 +98,11 @@ def begin(
     pushes = [step for step in steps if step.action.pushes] if mode != "pull" else []
     wanted = _restored_by_push(steps) if mode == "push" else {step.path for step in steps}
     pulls = [step for step in steps if step.action.pulls and step.path in wanted]
-    incoming = [IncomingFile(step.path, step.remote, step.observed) for step in pulls]
+    aside = _forgotten(context, pulls, snapshot)
+    incoming = [IncomingFile(step.path, step.remote, step.observed) for step in pulls if step.path not in aside]
     kept, ours, vanished = _resolve_conflicts(context, conflicts) if conflicts else ([], [], set())
+    forgotten = _keep_forgotten(context, [step for step in pulls if step.path in aside], vanished) if aside else []
+    kept += forgotten
     pushes += ours if mode != "pull" else []
     torn = _torn_versions(context, steps, pushes, through)
     if mode != "pull":
@@ -120,6 +126,8 @@ def begin(
         moved |= uncertain & {file.path for file in incoming}
     if kept:
         _drop_copies(Conflicts(context.repo.conflicts), [file for file in kept if file.path in moved])
+    if forgotten:
+        _report_forgotten(context, [file for file in forgotten if file.path not in moved])
     report.conflicts = [conflict for conflict in report.conflicts if conflict.path not in moved]
     # A renumbered version is a local change since the scan; the next pass pushes it.
     again = bool(moved or torn or (replacing and mode != "pull"))
@@ -306,6 +314,41 @@ def _resolve_conflicts(
             kept.append(IncomingFile(step.path, step.remote, step.observed, copy))
             context.report.conflicts.append(Conflict(step.path, "remote", str(copy) if copy else None))
     return kept, ours, vanished
+
+
+def _forgotten(context: SyncContext, pulls: Sequence[PathAction], snapshot: RemoteSnapshot) -> set[str]:
+    """Return which files that a pull would delete were forgotten by another client, and not deleted."""
+    deletes = [step.path for step in pulls if step.action is Action.DELETE_LOCAL and step.observed.content is not None]
+    if not deletes or snapshot.head is None:
+        return set()
+    from bayou.sync.plan.forgotten import learn_forgotten  # noqa: PLC0415  (most pulls delete nothing)
+
+    learn_forgotten(context, snapshot.head)
+    forgotten = context.base.forgotten()
+    return set(deletes) if forgotten is None else forgotten.intersection(deletes)
+
+
+def _keep_forgotten(context: SyncContext, steps: Sequence[PathAction], vanished: set[str]) -> list[IncomingFile]:
+    """Copy forgotten files aside, durably, before they leave the tree; add those that are gone to `vanished`."""
+    kept: list[IncomingFile] = []
+    folder = Conflicts(context.repo.conflicts)
+    for step in steps:
+        try:
+            kept.append(IncomingFile(step.path, None, step.observed, folder.keep(context.root / step.path, step.path)))
+        except FileNotFoundError:
+            vanished.add(step.path)
+    return kept
+
+
+def _report_forgotten(context: SyncContext, kept: Sequence[IncomingFile]) -> None:
+    for file in kept[:_NAMED]:
+        context.report.warn(
+            f"{file.path} was forgotten by another client, and the file of this tree is kept: {file.copied}"
+        )
+    if len(kept) > _NAMED:
+        context.report.warn(
+            f"{len(kept)} files were forgotten by another client; `bayou datastore conflicts` lists what was kept"
+        )
 
 
 def _drop_copies(folder: Conflicts, moved: Iterable[IncomingFile]) -> None:

@@ -32,20 +32,25 @@ from bayou.core.errors import (
     StoreError,
     TreeError,
     Unavailable,
+    UploadGone,
 )
 from bayou.core.iterators import batched, prefetch
 from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
 from bayou.objectstore import keys
-from bayou.objectstore.multipart import THRESHOLD
+from bayou.objectstore.multipart import THRESHOLD, Had
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
 from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
 from bayou.sync.report import Failure
+from bayou.sync.transfer.meter import Meter
 from bayou.worktree.staging import StagingArea
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from bayou.objectstore.uploads import PartLog
+    from bayou.state.part_log import PartLogs
 
 _BATCH = 8
 _SMALL_BYTES = 1 << 16
@@ -162,28 +167,53 @@ class ThreadTransfer(Struct, frozen=True):
     root: Path
     incoming: StagingArea
     pack_size: int
+    meter: Meter | None = None
+    logs: PartLogs | None = None
+    """Where uploads in parts are recorded, so that the next command can resume them; None: it cannot."""
 
     def upload(self, uploads: Iterable[Upload], count: int, packed: Iterable[Upload] = ()) -> UploadResults:
         from bayou.sync.transfer.packed import upload_all  # noqa: PLC0415  (a pull writes no packs)
 
-        return raise_if_down(self.store, upload_all(self.store, self.root, uploads, count, packed, self.pack_size))
+        sender = Sender(self.store, self.root, self.meter, self.logs)
+        return raise_if_down(self.store, upload_all(sender, uploads, count, packed, self.pack_size))
 
     def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         """Download ahead while the caller moves a batch of earlier files into the tree, which waits for the disk."""
-        came = raise_if_down(self.store, fetch_all(self.store, self.incoming, entries, count))
+        came = raise_if_down(self.store, fetch_all(self.store, self.incoming, entries, count, self.meter))
         return prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
 
 
-def send_all(store: Store, root: Path, uploads: Iterable[Upload], count: int) -> UploadResults:
+class Sender(Struct, frozen=True):
+    """What the upload of a file needs: the store, the tree, and where to report bytes and to record parts."""
+
+    store: Store
+    root: Path
+    meter: Meter | None = None
+    logs: PartLogs | None = None
+
+    def moved(self, upload: Upload) -> Callable[[int], object]:
+        """Return the function that reports bytes of a file."""
+        return self.meter.of(upload.path, upload.size) if self.meter is not None else _ignore
+
+    def log(self, upload: Upload) -> PartLog | None:
+        """Return the record of a file's upload in parts."""
+        return self.logs.of(upload.path, upload.push) if self.logs is not None else None
+
+
+def _ignore(_: int) -> None:
+    """Report no bytes."""
+
+
+def send_all(sender: Sender, uploads: Iterable[Upload], count: int) -> UploadResults:
     """Upload files with many threads; the caller's thread reads the small files.
 
     Threads that open many files wait for each other, because each call releases the interpreter lock and takes it
     again. But if the first few files take long to read, on a network or a spinning disk, many threads read faster.
     """
     source = iter(uploads)
-    first, slow = read_sample(source, partial(with_data, root))
-    rest = source if slow else (with_data(root, upload) for upload in source)
-    yield from parallel_map(store, partial(send, store, root), chain(first, rest), count)
+    first, slow = read_sample(source, partial(with_data, sender.root))
+    rest = source if slow else (with_data(sender.root, upload) for upload in source)
+    yield from parallel_map(sender.store, partial(send, sender), chain(first, rest), count)
 
 
 def read_sample(source: Iterator[Upload], read: Callable[[Upload], R]) -> tuple[list[R], bool]:
@@ -215,15 +245,16 @@ def with_data(root: Path, upload: Upload, most: int = _SMALL_BYTES) -> Upload:
     return replace(upload, data=data)
 
 
-def send(store: Store, root: Path, upload: Upload) -> Upload | Failure:
+def send(sender: Sender, upload: Upload) -> Upload | Failure:
     """Upload one file. A result without `stored` means that the file changed meanwhile; it stays journaled."""
     try:
         key = keys.payload(upload.path, upload.push)
+        moved = sender.moved(upload)
         if upload.data is not None:
-            stored = store.upload(key, upload.data, upload.size, upload.sha256)
+            stored = sender.store.upload(key, upload.data, upload.size, upload.sha256, moved=moved)
         else:
-            with open(f"{root}/{upload.path}", "rb", buffering=0, opener=open_regular) as file:
-                stored = store.upload(key, file, upload.size, upload.sha256)
+            with open(f"{sender.root}/{upload.path}", "rb", buffering=0, opener=open_regular) as file:
+                stored = sender.store.upload(key, file, upload.size, upload.sha256, log=sender.log(upload), moved=moved)
     except (ContentChanged, FileNotFoundError):
         return upload
     except TreeError as error:
@@ -246,7 +277,7 @@ def path_failure(path: str, error: StoreError) -> Failure:
 
     `Unavailable` can be either: `parallel_map` and `raise_if_down` find out.
     """
-    if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed | Unavailable):
+    if isinstance(error, AccessDenied | Rejected | BadAnswer | PreconditionFailed | Unavailable | UploadGone):
         return failure(path, error)
     raise error
 
@@ -289,27 +320,33 @@ def outage(failed: Failure) -> Unavailable:
     return Unavailable(failed.message, hint="try again in a moment")
 
 
-def fetch_all(store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int) -> DownloadResults:
+def fetch_all(
+    store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int, meter: Meter | None = None
+) -> DownloadResults:
     """Download objects with many threads: those of single files, then packs, of which one request reads many files."""
     packed: list[Entry] = []
     loose: list[Entry] = []
     for entry in entries:
         (loose if entry.pack is None else packed).append(entry)
-    yield from parallel_map(store, partial(fetch, store, incoming), loose, count - len(packed))
+    yield from parallel_map(store, partial(fetch, store, incoming, meter), loose, count - len(packed))
     if not packed:
         return
     ranges = plan_ranges(packed)
-    work = partial(fetch_range, store, incoming)
+    work = partial(fetch_range, store, incoming, meter)
     for results in parallel_map(store, work, ranges, 1, threads=threads_for(store, ranges)):
         yield from results
 
 
-def fetch_range(store: Store, incoming: StagingArea, part: PackRange) -> list[Downloaded | Failure]:
+def fetch_range(
+    store: Store, incoming: StagingArea, meter: Meter | None, part: PackRange
+) -> list[Downloaded | Failure]:
     """Download the wanted files of a pack's range to the staging directory, and check each file's hash."""
     results: list[Downloaded | Failure] = []
     try:
         for entry, data in read_range(store, part):
             results.append(stage(incoming, entry, data) if data is not None else bad_content(entry))
+            if meter is not None:
+                meter.of(entry.path, entry.size)(entry.size)
     except NotFound:
         return [Downloaded(entry.path) for entry in part.entries]
     except StoreError as error:
@@ -317,12 +354,17 @@ def fetch_range(store: Store, incoming: StagingArea, part: PackRange) -> list[Do
     return results
 
 
-def fetch(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
+def fetch(store: Store, incoming: StagingArea, meter: Meter | None, entry: Entry) -> Downloaded | Failure:
     """Download one object to the staging directory, and check its hash."""
+    moved = meter.of(entry.path, entry.size) if meter is not None else _ignore
     try:
-        if entry.sha256 is not None and entry.push is not None and entry.size <= THRESHOLD:
-            return _fetch_at_once(store, incoming, entry, entry.sha256)
-        return _fetch_parts(store, incoming, entry)
+        if entry.sha256 is None or entry.push is None:
+            return _fetch_discovered(store, incoming, entry, moved)
+        if entry.size > THRESHOLD:
+            return _fetch_large(store, incoming, entry, entry.sha256, moved)
+        done = _fetch_at_once(store, incoming, entry, entry.sha256)
+        moved(entry.size)
+        return done
     except NotFound:
         return Downloaded(entry.path)
     except StoreError as error:
@@ -346,12 +388,41 @@ def stage(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
     return Downloaded(entry.path, staged, entry.sha256)
 
 
-def _fetch_parts(store: Store, incoming: StagingArea, entry: Entry) -> Downloaded | Failure:
+def _fetch_large(
+    store: Store, incoming: StagingArea, entry: Entry, sha256: bytes, moved: Callable[[int], object]
+) -> Downloaded | Failure:
+    """Download an object in spans, after those that an earlier command has left in the staging directory.
+
+    Only this push wrote this key, and the hash proves the whole, so that the beginning may come from anywhere.
+    """
+    name = hashlib.sha256(f"{entry.key} {sha256.hex()}".encode()).hexdigest()
+    while True:
+        partial_file = incoming.resume(name, entry.size)
+        with partial_file.file as file:
+            had = Had(partial_file.size, partial_file.digest) if partial_file.size else None
+            moved(partial_file.size)
+            try:
+                came = store.download(entry.key, file, entry.size, had=had, moved=moved)
+            except TreeError:
+                partial_file.path.unlink(missing_ok=True)  # a full disk
+                raise
+        if came.sha256 == sha256:
+            return Downloaded(entry.path, partial_file.path, came.sha256)
+        partial_file.path.unlink(missing_ok=True)
+        if had is None:
+            return bad_content(entry)
+        # A power cut may have torn what was there: read it all once more before the store is blamed.
+
+
+def _fetch_discovered(
+    store: Store, incoming: StagingArea, entry: Entry, moved: Callable[[int], object]
+) -> Downloaded | Failure:
     staged, file = incoming.stage()
     try:
         with file:
             # V2: a discovered object must still be the one that was listed.
-            came = store.download(entry.key, file, entry.size, if_match=entry.etag if entry.push is None else None)
+            if_match = entry.etag if entry.push is None else None
+            came = store.download(entry.key, file, entry.size, if_match=if_match, moved=moved)
     except (Exception, KeyboardInterrupt):
         staged.unlink(missing_ok=True)
         raise

@@ -25,6 +25,7 @@ from bayou.packs.write import PackWriter, SealedPack, SentPack
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import (
     Place,
+    Sender,
     Upload,
     UploadResults,
     failure,
@@ -44,14 +45,14 @@ _OUTAGE_PACKS = 2
 
 
 def upload_all(
-    store: Store, root: Path, uploads: Iterable[Upload], count: int, packed: Iterable[Upload], pack_size: int
+    sender: Sender, uploads: Iterable[Upload], count: int, packed: Iterable[Upload], pack_size: int
 ) -> UploadResults:
     """Upload `count` files as objects of their own and, at the same time, packs of the `packed` files."""
-    loose = Prefetcher(send_all(store, root, uploads, count), name="bayou-uploads") if count else None
-    with closing(PackWriter(store, pack_size)) as writer:
-        files = _PackedFiles(writer)
+    loose = Prefetcher(send_all(sender, uploads, count), name="bayou-uploads") if count else None
+    with closing(PackWriter(sender.store, pack_size)) as writer:
+        files = _PackedFiles(writer, sender)
         try:
-            for upload in _read_all(store, root, packed):
+            for upload in _read_all(sender.store, sender.root, packed):
                 yield from files.add(upload)
             yield from files.seal()
             if loose is not None:
@@ -73,8 +74,9 @@ def upload_all(
 class _PackedFiles:
     """Puts files into packs, and yields each file when its pack is made, and again when its upload is over."""
 
-    def __init__(self, writer: PackWriter) -> None:
+    def __init__(self, writer: PackWriter, sender: Sender) -> None:
         self._writer = writer
+        self._sender = sender
         self._waiting: dict[str, Upload] = {}
         self._failed = 0
 
@@ -116,6 +118,8 @@ class _PackedFiles:
         if sent.error is None and sent.stored is not None:
             self._failed = 0
             stored = Stored(None, None, sent.stored.repeated)  # the index needs no fingerprint of a pack
+            for upload in uploads:
+                self._sender.moved(upload)(upload.size)
             yield from (replace(upload, stored=stored) for upload in uploads)
             return
         assert sent.error is not None

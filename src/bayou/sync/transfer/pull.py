@@ -86,7 +86,8 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
                     case None:
                         gone.append(item)
             moved |= place(context, staged, siblings)
-            context.progress.advance(files=len(batch), bytes=sum(map(_size, batch)))
+            left = sum(context.meter.rest(item.path, _size((item, None))) for item, _ in batch)
+            context.progress.advance(files=len(batch), bytes=left)
     except (Exception, KeyboardInterrupt):
         context.incoming.discard()
         raise

@@ -27,6 +27,7 @@ from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import Stored
 from bayou.state.database import Database
+from bayou.state.part_log import PartLogs
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import Observed
 from bayou.sync.report import Failure
@@ -105,6 +106,7 @@ def acknowledge(context: SyncContext, started: StartedUploads) -> set[str]:
         _take(context, started, started.results)
         started.acknowledged = True
         context.progress.end()
+        _abort_abandoned(context)
     return before - started.entries.keys()
 
 
@@ -128,7 +130,15 @@ def _take(context: SyncContext, started: StartedUploads, results: Iterable[Uploa
                     last -= 1  # its last result comes with the response to its pack
         if done:
             _record(context.database, context.remote_id, done)
-        context.progress.advance(files=last, bytes=sum(sent.size for sent in done))
+        context.progress.advance(files=last, bytes=sum(context.meter.rest(sent.path, sent.size) for sent in done))
+
+
+def _abort_abandoned(context: SyncContext) -> None:
+    """Abort the uploads in parts of files that have changed since, so that the store keeps no parts of them."""
+    logs = PartLogs(context.database, context.remote_id)
+    for upload in logs.abandoned():
+        context.store.abort_upload(keys.payload(upload.path, upload.push), upload.upload)
+        logs.of(upload.path, upload.push).forget()
 
 
 def recheck(context: SyncContext, entries: Iterable[Entry], gc: Gc) -> set[str]:

@@ -1,0 +1,86 @@
+"""What a user may have meant by a command that does not exist: a similar name, or a name of another group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+import click
+
+_MOST = 3
+
+_HABITS: Mapping[str, Sequence[str]] = {
+    "add": ("data put",),
+    "cp": ("data put", "data get"),
+    "upload": ("data put", "datastore sync --push"),
+    "download": ("data get", "datastore sync --pull"),
+    "show": ("data get",),
+    "ls": ("data list",),
+    "rm": ("data delete",),
+    "remove": ("data delete",),
+    "mv": ("data rename",),
+    "restore": ("data undelete",),
+    "recover": ("data undelete",),
+    "undo": ("data undelete",),
+    "history": ("data versions", "datastore log"),
+    "push": ("datastore sync --push",),
+    "pull": ("datastore sync --pull",),
+    "fetch": ("datastore sync --pull", "datastore hydrate"),
+    "clone": ("datastore setup",),
+    "connect": ("datastore setup",),
+    "remote": ("datastore setup", "datastore status"),
+    "share": ("datastore setup",),
+    "fsck": ("datastore verify",),
+    "check": ("workflow validate", "datastore verify"),
+    "start": ("workflow run",),
+    "rerun": ("workflow resume",),
+    "runs": ("workflow run search",),
+    "failed": ("workflow run search --status failed",),
+}
+"""Words of other programs, and what does that here."""
+
+_GROUPS = ("data", "datastore", "workflow", "model")
+"""In this order, the groups whose commands are offered first."""
+
+
+def suggest(context: click.Context, word: str) -> str | None:
+    """Return a hint for a word that is no command of a group; None if nothing is similar.
+
+    A command of this group comes first, then one of that very name elsewhere, then other programs' words, and last a
+    similar name elsewhere.
+    """
+    group = context.command
+    assert isinstance(group, click.Group)
+    here = context.command_path
+    near = get_close_matches(word, group.list_commands(context), _MOST)
+    if near:
+        return _question([f"{here} {name}" for name in near])
+    root = context.find_root()
+    everywhere = dict(_commands(root))
+    found = [path for path, name in everywhere.items() if name == word]
+    if not found and word in _HABITS:
+        # The habit that belongs to this group, if one does: `data rm` means `data delete`.
+        own = [line for line in _HABITS[word] if f"{root.info_name} {line}".startswith(f"{here} ")]
+        found = [f"{root.info_name} {line}" for line in own or _HABITS[word]]
+    if not found:
+        similar = set(get_close_matches(word, set(everywhere.values()), _MOST, 0.75))
+        found = [path for path, name in everywhere.items() if name in similar]
+    return _question(found[:_MOST]) if found else None
+
+
+def _commands(root: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the commands of all groups: their words, and the last of these."""
+    top = root.command
+    assert isinstance(top, click.Group)
+    names = sorted(top.list_commands(root), key=lambda name: _GROUPS.index(name) if name in _GROUPS else len(_GROUPS))
+    for name in names:
+        group = top.get_command(root, name)
+        if isinstance(group, click.Group):
+            inner = click.Context(group, info_name=name, parent=root)
+            for below in group.list_commands(inner):
+                yield f"{root.info_name} {name} {below}", below
+
+
+def _question(lines: Sequence[str]) -> str:
+    quoted = [f"`{line}`" for line in lines]
+    return f"did you mean {' or '.join([', '.join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)}?"

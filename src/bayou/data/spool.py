@@ -1,0 +1,285 @@
+"""The spool: input of `data put` and `data append`, durable on this machine before the network is contacted (V22).
+
+An input is two files of `.bayou/state/spool`: `<id>.raw` has the content, and `<id>.json`, written after it, the record
+of what is to become of it. The process that works on an input holds a lock on its content, so others take only the
+inputs of processes that are gone. The change set that makes a version of an input, or appends it, names the input and
+removes it as its last step (`data.changes`): each input is used once, whenever a process is killed (V19).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal
+
+from msgspec import Struct
+
+from bayou.config.ownership import OWNER, owner_ids
+from bayou.config.trust import trusts_all
+from bayou.core import limits
+from bayou.core.atomic_file import fsync_directory, write_file
+from bayou.core.clock import now
+from bayou.core.documents import read_at_most
+from bayou.core.errors import StateError
+from bayou.core.file_lock import lock_descriptor
+from bayou.core.ids import is_ulid, ulid
+from bayou.core.structs import Count, Malformed, Time, convert, dump_json, parse
+from bayou.data.content import Content, Measured, copy_measured
+from bayou.data.layout import ModelRef
+from bayou.data.metadata import Options
+from bayou.repo import Repo
+from bayou.state.freshness import RECORD, pending_inputs, spool_directory
+
+_RAW = ".raw"
+_REFUSED = "refused"
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SpoolRecord(Struct, frozen=True):
+    """What is to become of an input; `owner` proves that this user made the record here (V24)."""
+
+    command: Literal["put", "append"]
+    type: str
+    model_id: str
+    model: str
+    name: str
+    size: Count
+    sha256: str
+    at: Time
+    content_type: str | None
+    tags: Mapping[str, str]
+    lifetime: str | None
+    keep: str | None
+    streaming: bool
+    owner: list[str]
+
+    @property
+    def ref(self) -> ModelRef:
+        return ModelRef(self.type, self.model_id, self.model)
+
+    @property
+    def options(self) -> Options:
+        """The options of `DataRepository.save`."""
+        return Options(
+            content_type=self.content_type,
+            tags=self.tags,
+            lifetime=self.lifetime,
+            keep=self.keep,
+            streaming=self.streaming,
+        )
+
+
+class SpooledInput:
+    """One input, locked by this process until `release`. Use it as a context manager: that releases it."""
+
+    def __init__(self, repo: Repo, number: str, record: SpoolRecord, descriptor: int) -> None:
+        self.id = number
+        self.record = record
+        self._repo = repo
+        self._descriptor: int | None = descriptor
+
+    @property
+    def path(self) -> Path:
+        """The file with the content; it never changes."""
+        return spool_directory(self._repo) / f"{self.id}{_RAW}"
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(self.record.size, self.record.sha256, b"")
+
+    @property
+    def waits(self) -> bool:
+        """Whether the input is still to be used: no version was made of it, and nobody has dropped it."""
+        return os.path.lexists(spool_directory(self._repo) / f"{self.id}{RECORD}")
+
+    def open(self) -> BinaryIO:
+        """Open the content for reading."""
+        return open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+
+    def drop(self) -> None:
+        """Remove the input; it is not used any more."""
+        remove_input(self._repo, self.id)
+
+    def refuse(self) -> Path:
+        """Move an input that can never be used out of the way of the others, and return where its content is."""
+        with _state_errors():
+            directory = spool_directory(self._repo)
+            refused = directory / _REFUSED
+            refused.mkdir(mode=0o700, exist_ok=True)
+            for suffix in (_RAW, RECORD):
+                with contextlib.suppress(FileNotFoundError):
+                    (directory / f"{self.id}{suffix}").rename(refused / f"{self.id}{suffix}")
+            fsync_directory(refused)
+            fsync_directory(directory)
+        return refused / f"{self.id}{_RAW}"
+
+    def release(self) -> None:
+        """Let go of the input: if it still waits, another process may use it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> SpooledInput:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def receive(
+    repo: Repo, command: Literal["put", "append"], model: ModelRef, name: str, content: Content, options: Options
+) -> SpooledInput:
+    """Copy content into the spool; it is durable when this returns. If this raises, nothing stays."""
+    with _state_errors():
+        directory = spool_directory(repo)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, descriptor = _create(directory)
+    try:
+        # Not translated: an error of the caller's own content is the caller's.
+        with open(descriptor, "wb", closefd=False) as file:
+            measured = copy_measured(content, file)
+        with _state_errors():
+            os.fsync(descriptor)
+            record = SpoolRecord(
+                command=command,
+                type=model.type,
+                model_id=model.id,
+                model=model.name,
+                name=name,
+                size=measured.size,
+                sha256=measured.sha256,
+                at=now(),
+                content_type=options.get("content_type") or measured.content_type(name),
+                tags=dict(options.get("tags", {})),
+                lifetime=options.get("lifetime"),
+                keep=options.get("keep"),
+                streaming=options.get("streaming", False),
+                owner=owner_ids(repo.state / OWNER)[:1],
+            )
+            fields = {field: getattr(record, field) for field in record.__struct_fields__}
+            # The record is last: with it the input counts, and the fsync of the directory covers both names.
+            file_name = directory / f"{number}{RECORD}"
+            write_file(file_name, dump_json(fields), mode=0o600, temporary=file_name.with_suffix(".tmp"))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            (directory / f"{number}{_RAW}").unlink(missing_ok=True)
+        os.close(descriptor)
+        raise
+    return SpooledInput(repo, number, record, descriptor)
+
+
+def abandoned_inputs(repo: Repo) -> Iterator[SpooledInput]:
+    """Yield the inputs of processes that are gone, the oldest first; each is locked until the caller asks for the next.
+
+    What a killed process had not read to its end is deleted. `StateError` for a record that is damaged or foreign.
+    """
+    if not pending_inputs(repo) and not spool_directory(repo).is_dir():
+        return
+    _sweep(repo)
+    for number in pending_inputs(repo):
+        if not is_ulid(number):
+            continue
+        descriptor = _lock(spool_directory(repo) / f"{number}{_RAW}")
+        if descriptor is None:
+            continue
+        try:
+            record = _read(repo, number)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if record is None:
+            os.close(descriptor)
+            continue
+        with SpooledInput(repo, number, record, descriptor) as found:
+            yield found
+
+
+def remove_input(repo: Repo, number: str) -> None:
+    """Remove an input, durably: its record first, without which it does not count."""
+    if not is_ulid(number):
+        return
+    directory = spool_directory(repo)
+    with _state_errors():
+        with contextlib.suppress(FileNotFoundError):
+            (directory / f"{number}{RECORD}").unlink()
+            fsync_directory(directory)  # or a power cut would bring it back, to be used again
+        (directory / f"{number}{_RAW}").unlink(missing_ok=True)
+
+
+def _create(directory: Path) -> tuple[str, int]:
+    """Create the file of a new input, and lock it; a sweep may have deleted it between the two."""
+    while True:
+        number = ulid()
+        path = directory / f"{number}{_RAW}"
+        descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+        if lock_descriptor(descriptor) and os.fstat(descriptor).st_nlink:
+            return number, descriptor
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """Lock the content of an input; None if another process has it, or it is gone."""
+    try:
+        descriptor = os.open(path, _OPEN)
+    except OSError:
+        return None
+    if lock_descriptor(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _read(repo: Repo, number: str) -> SpoolRecord | None:
+    """Read a record under the input's lock; None if the input was used meanwhile."""
+    path = spool_directory(repo) / f"{number}{RECORD}"
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            record = convert(parse(read_at_most(file, limits.METADATA_BYTES), limits.METADATA_BYTES), SpoolRecord)
+    except FileNotFoundError:
+        return None
+    except (Malformed, OSError) as error:
+        raise StateError(
+            f"the input {number} cannot be read: {error}",
+            hint=f"look at .bayou/state/spool/{number}.raw, and remove it",
+        ) from None
+    ids = owner_ids(repo.state / OWNER)
+    if ids and not set(ids) & set(record.owner) and not trusts_all():
+        raise StateError(  # V24: Git may have put it there
+            f"the input {number} was not given by you on this machine, so it is not used",
+            hint=f"look at .bayou/state/spool/{number}.raw, and remove it",
+        )
+    return record
+
+
+def _sweep(repo: Repo) -> None:
+    """Delete what killed processes had not read to its end: content without a record that no process holds."""
+    directory = spool_directory(repo)
+    complete = set(pending_inputs(repo))
+    for name in os.listdir(directory):
+        number, _, suffix = name.rpartition(".")
+        if suffix not in ("raw", "tmp") or number in complete:
+            continue
+        descriptor = _lock(directory / f"{number}{_RAW}")
+        if descriptor is None and (directory / f"{number}{_RAW}").exists():
+            continue
+        with contextlib.suppress(OSError):
+            if not os.path.lexists(directory / f"{number}{RECORD}"):
+                (directory / name).unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _state_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"cannot keep the input: {error.strerror}",
+            hint="check that this user may write to .bayou, and that its volume has space",
+        ) from None

@@ -1,0 +1,77 @@
+"""Spooled inputs on their way into a datastore (V22): used by a session of their model, each once.
+
+`use_abandoned` is part of every session: it uses the inputs that killed or disconnected processes left, before the
+session's own work, so that appends keep their order. `empty_spool` opens sessions for all models that have inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from bayou.core.errors import RecordError, UsageError
+from bayou.data.changes import exclusive_change
+from bayou.data.spool import SpooledInput, abandoned_inputs
+from bayou.sync.plan.policy import ModelRef
+from bayou.sync.report import SyncReport
+
+if TYPE_CHECKING:
+    from bayou.core.progress import Progress
+    from bayou.data.records import Records
+    from bayou.repo import Repo
+    from bayou.state.connection import Connection
+
+
+def use_abandoned(
+    records: Records, models: Collection[ModelRef] | None, *, appends: bool = True, name: str | None = None
+) -> list[str]:
+    """Use the inputs of these models (None: of all) whose processes are gone; return what a user must hear of.
+
+    Without `appends`, only new versions are made: without the store's latest version, an append becomes a conflict if
+    another machine has appended too. With `name`, only the inputs of that item are used. An input that can never be
+    used, as one for data that is not streaming any more, is kept in `.bayou/state/spool/refused`.
+    """
+    remarks = []
+    wanted = None if models is None else {(model.type, model.id) for model in models}
+    for spooled in abandoned_inputs(records.repo):
+        record = spooled.record
+        mine = (wanted is None or (record.type, record.model_id) in wanted) and name in (None, record.name)
+        if not mine or (record.command == "append" and not appends):
+            continue
+        with exclusive_change(records.context):
+            pass  # a change set that a killed process left may be about this very input; now it is finished
+        if spooled.waits:
+            remarks += _use(records, spooled)
+    return remarks
+
+
+def empty_spool(
+    repo: Repo, connection: Connection, *, wait_s: float | None = None, progress: Progress | None = None
+) -> SyncReport:
+    """Use every input whose process is gone, each in a session of its model; return what the sessions moved.
+
+    The report's warnings say what was done with each input. The first failure of the store ends this, and is raised:
+    the other inputs would wait for the same store.
+    """
+    from bayou.session.write_session import write_session  # noqa: PLC0415  (which imports this module)
+
+    total = SyncReport()
+    for model in dict.fromkeys(spooled.record.ref for spooled in abandoned_inputs(repo)):
+        with write_session(repo, models=[model], connection=connection, progress=progress, wait_s=wait_s) as session:
+            pass  # the session itself uses the inputs
+        for report in (session.pulled, session.pushed):
+            if report is not None:
+                total.include(report)
+        total.warnings += session.remarks
+    return total
+
+
+def _use(records: Records, spooled: SpooledInput) -> list[str]:
+    record = spooled.record
+    what = f"input for {record.model} {record.name} of {record.at}"
+    try:
+        saved = records.data.use_input(spooled)
+    except (UsageError, RecordError) as error:
+        return [f"the {what} cannot be used: {error.message}; it is kept as {spooled.refuse()}"]
+    done = "saved as" if record.command == "put" else "appended to"
+    return [f"the {what}, which an earlier command left, is {done} version {saved.version}"]

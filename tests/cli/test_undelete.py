@@ -1,0 +1,131 @@
+"""`data delete` says what it deletes, and `data undelete` brings it back while the store has it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.cli.terminal import at_terminal
+
+from bayou.index.head import read_head
+from bayou.index.key_range import KeyRange
+from bayou.index.node_store import StoreNodes
+from bayou.index.tree import IndexTree, scan
+from bayou.repo import open_repo
+
+PACKED, LOOSE = b"small", b"large " * 60_000
+
+
+@pytest.fixture
+def shared(repo, command, tmp_path):
+    """A repo with a model, a store, and a function that puts content."""
+    assert command("datastore", "setup", f"file://{tmp_path}/store", "--json").code == 0
+    assert command("model", "create", "host", "web").code == 0
+
+    def put(name: str, content: bytes) -> int:
+        (repo.root / "input").write_bytes(content)
+        ran = command("data", "put", "web", name, "input", "--tag", "env=prod", "--json")
+        assert ran.code == 0, ran.err
+        return ran.document["version"]
+
+    return put
+
+
+def entries(repo) -> dict[str, str | None]:
+    """The push of every path that the store's index has."""
+    store = open_repo(repo.root).store()
+    seen = read_head(store)
+    return {row.path: row.push for row in scan(IndexTree(StoreNodes(store), seen.head.root), KeyRange.under("data/"))}
+
+
+@pytest.mark.parametrize("content", [PACKED, LOOSE], ids=["packed", "loose"])
+def test_deleted_data_comes_back_as_a_new_version_with_the_old_bytes_and_tags(repo, shared, command, content, tmp_path):
+    shared("report", b"first")
+    shared("report", content)
+    before = entries(repo)
+    deleted = command("data", "delete", "web", "report", "-y")
+    assert "`bayou data undelete web report`" in deleted.err
+
+    ran = command("data", "undelete", "web", "report", "--json")
+
+    assert (ran.code, ran.document) == (0, {"model": "web", "name": "report", "version": 3, "restored_from": 2})
+    assert command("data", "get", "web", "report", "-o", str(tmp_path / "back")).code == 0
+    assert (tmp_path / "back").read_bytes() == content
+    known = command("data", "get", "web", "report", "--json").document
+    assert (known["tags"], known["restored_from"], known["version"]) == ({"env": "prod"}, 2, 3)
+    raws = {path: push for path, push in entries(repo).items() if path.endswith("/raw")}
+    assert [path.rsplit("/", 2)[1] for path in raws] == ["3"]
+    assert not set(raws.values()) & set(before.values())  # copied under a new push id, never linked again
+
+
+def test_one_version_comes_back_beside_those_that_are_there_and_another_clone_gets_it(repo, shared, command, tmp_path):
+    for content in (b"one", b"two", b"three"):
+        shared("report", content)
+    deleted = command("data", "delete", "web", "report", "--version", "1", "-y")
+    assert "undelete web report --version 1`" in deleted.err
+
+    assert command("data", "undelete", "web", "report", "--version", "1", "--json").document["version"] == 4
+
+    shutil.copytree(repo.root, tmp_path / "clone", ignore=shutil.ignore_patterns(".bayou"))
+    clone = ["--repo", str(tmp_path / "clone")]
+    assert command(*clone, "datastore", "sync").code == 0
+    assert command(*clone, "data", "get", "web", "report").out == "one"
+    assert command(*clone, "data", "get", "web", "report", "--version", "3").out == "three"
+
+
+def test_what_is_collected_names_the_oldest_commit_that_can_be_read(repo, shared, command):
+    shared("report", LOOSE)
+    command("data", "delete", "web", "report", "-y")
+    assert command("datastore", "gc", "--grace", "0").code == 0
+    shutil.rmtree(repo.state / "nodes")  # copies of nodes are no proof that the content is there
+
+    ran = command("data", "undelete", "web", "report", "--json")
+
+    newest = command("datastore", "log", "--json").document["commits"]
+    assert (ran.code, ran.error["code"]) == (1, "history_collected")
+    assert any(row["commit"] in ran.error["message"] for row in newest)
+    assert command("data", "versions", "web", "report", "--json").document["versions"][-1]["deleted"] is True
+
+
+def test_what_cannot_come_back_is_told_apart(repo, shared, command):
+    shared("report", b"here")
+    command("data", "put", "web", "draft", "input", "--offline")
+    hidden = command("data", "delete", "web", "draft", "-y", "--offline")
+    assert "undelete" not in hidden.err  # it was never pushed
+
+    assert command("data", "undelete", "web", "draft", "--json").error["code"] == "history_collected"
+    assert command("data", "undelete", "web", "never", "--json").error["code"] == "data_not_found"
+    assert command("data", "undelete", "web", "report", "--version", "9", "--json").error["code"] == "data_not_found"
+    assert "not deleted" in command("data", "undelete", "web", "report", "--version", "1", "--json").error["message"]
+    assert command("data", "undelete", "web", "report", "--offline", "--json").error["code"] == "offline"
+    command("data", "rename", "web", "report", "summary")
+    assert "renamed to summary" in command("data", "undelete", "web", "report", "--json").error["message"]
+
+
+def test_a_directory_that_is_the_datastore_keeps_nothing(repo, command):
+    command("model", "create", "host", "web")
+    (repo.root / "input").write_bytes(b"x")
+    command("data", "put", "web", "report", "input")
+    deleted = command("data", "delete", "web", "report", "-y")
+
+    assert "undelete" not in deleted.err
+    assert command("data", "undelete", "web", "report", "--json").error["code"] == "history_collected"
+
+
+def test_a_delete_at_a_terminal_says_what_goes_before_it_asks(repo, shared, command):
+    shared("report", b"12345")
+    shared("report", b"1234567")
+
+    code, shown = at_terminal("n\n", "data", "delete", "web", "report")
+
+    assert code == 2
+    assert "delete 2 versions of web report (12 B), the latest of 20" in shown
+    assert len(command("data", "versions", "web", "report", "--json").document["versions"]) == 2
+
+
+def test_a_delete_that_was_not_pushed_yet_can_be_undone(repo, shared, command):
+    shared("report", b"old")
+    command("data", "delete", "web", "report", "-y", "--offline")
+
+    assert command("data", "undelete", "web", "report", "--json").document["restored_from"] == 1
+    assert command("data", "get", "web", "report").out == "old"

@@ -1,0 +1,185 @@
+"""The spool (V22): an input is durable, belongs to one living process, and is used once, whenever a process is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bayou
+from bayou.core.errors import StateError
+from bayou.data.metadata import Options
+from bayou.data.records import Records
+from bayou.data.spool import SpooledInput, abandoned_inputs, receive
+from bayou.models import create_model
+from bayou.repo import Repo, init_repo, open_repo
+from bayou.session.inputs import empty_spool
+from bayou.state.connection import Connection
+from bayou.state.freshness import pending_inputs, spool_directory
+from bayou.sync.plan.policy import ModelRef
+
+ONE = ModelRef("@org/shell", "11111111-1111-4111-8111-111111111111", "one")
+
+DYING = """
+import os, signal, sys
+from bayou.data.metadata import Options
+from bayou.data.spool import receive
+from bayou.repo import open_repo
+from bayou.session import write_session
+from bayou.sync.plan.policy import ModelRef
+
+one = ModelRef(*sys.argv[2].split(","))
+command, repos = sys.argv[1], sys.argv[3:]
+NAMES = ("fsync", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "ftruncate")
+real = {name: getattr(os, name) for name in NAMES}
+
+def dying(at):
+    left = [at]
+    def count(function):
+        def called(*args, **kwargs):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return called
+    for name in NAMES:
+        setattr(os, name, count(real[name]))
+
+for at, root in enumerate(repos, 1):
+    child = os.fork()
+    if not child:
+        repo = open_repo(root)
+        dying(at)
+        with receive(repo, command, one, "log", b"input", Options()) as spooled:
+            with write_session(repo, models=[one], alone=True) as session:
+                session.records.data.use_input(spooled)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print("died" if os.WIFSIGNALED(status) else status, flush=True)
+"""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return init_repo(tmp_path / "repo")
+
+
+def made(repo: Repo, name: str = "log") -> list[bytes]:
+    with Records(repo) as records:
+        records.catalog.refresh()
+        rows = records.data.find(model=ONE, name=name, all_versions=True)
+        return [records.data.read(records.data.get(ONE, name, row.version)) for row in rows]
+
+
+def use_all(repo: Repo) -> list[str]:
+    with Connection(repo) as connection:
+        return empty_spool(repo, connection).warnings
+
+
+@pytest.mark.parametrize("command", ["put", "append"])
+def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_next(
+    tmp_path: Path, command: str
+) -> None:
+    """Every call that changes a file, a name or what is durable is a step; the last repo is that of one who survives."""
+    steps = {"put": 45, "append": 35}[command]
+    repos = []
+    for number in range(steps):
+        repo = init_repo(tmp_path / str(number))
+        with Records(repo) as records:
+            name = "log" if command == "append" else "other"
+            records.data.save(ONE, name, b"begin ", streaming=True)
+        repos.append(repo)
+    ran = subprocess.run(
+        [sys.executable, "-c", DYING, command, ",".join((ONE.type, ONE.id, ONE.name)), *(repo.root for repo in repos)],
+        env={**os.environ, "PYTHONPATH": str(Path(bayou.__path__[0]).parent), "BAYOU_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    ends = ran.stdout.split()
+    assert (len(ends), ends[-1], set(ends)) == (steps, "0", {"died", "0"}), ran.stderr
+    begin = [b"begin "] if command == "append" else []
+    whole = [b"begin input"] if command == "append" else [b"input"]
+    found = []
+    for repo, end in zip(repos, ends, strict=True):
+        use_all(open_repo(repo.root))
+        found.append(made(repo))
+        assert found[-1] == whole or (found[-1] == begin and end == "died" and whole not in found)
+        assert (os.listdir(spool_directory(repo)) if spool_directory(repo).exists() else []) == []
+    assert begin in found, "a process that died before its input was whole has saved nothing"
+
+
+def test_an_input_is_private_and_says_what_is_to_become_of_it(repo: Repo) -> None:
+    with receive(repo, "put", ONE, "log", iter([b"in", b"put"]), Options(tags={"env": "prod"})) as spooled:
+        record = json.loads((spool_directory(repo) / f"{spooled.id}.json").read_bytes())
+
+    assert stat.S_IMODE(spool_directory(repo).stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in spool_directory(repo).iterdir()} == {0o600}
+    wanted = {"command": "put", "model": "one", "name": "log", "size": 5, "tags": {"env": "prod"}}
+    assert {key: record[key] for key in wanted} == wanted
+
+
+def test_the_input_of_a_living_process_is_left_alone(repo: Repo) -> None:
+    with receive(repo, "put", ONE, "log", b"input", Options()):
+        assert list(abandoned_inputs(repo)) == []
+        assert use_all(repo) == []
+        assert made(repo) == []
+
+    assert len(use_all(repo)) == 1
+    assert made(repo) == [b"input"]
+    assert pending_inputs(repo) == []
+
+
+def test_what_was_not_read_to_its_end_is_swept(repo: Repo) -> None:
+    def breaks() -> object:
+        yield b"half"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        receive(repo, "put", ONE, "log", breaks(), Options())  # type: ignore[arg-type]
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [file.suffix for file in spool_directory(repo).iterdir()] == [".raw"]
+
+    assert use_all(repo) == []
+
+    assert list(spool_directory(repo).iterdir()) == []
+
+
+def test_content_that_fails_leaves_nothing(repo: Repo) -> None:
+    def breaks() -> object:
+        yield b"half"
+        raise ValueError("the caller's own")
+
+    with pytest.raises(ValueError, match="the caller's own"):
+        receive(repo, "put", ONE, "log", breaks(), Options())  # type: ignore[arg-type]
+
+    assert list(spool_directory(repo).iterdir()) == []
+
+
+def test_v24_an_input_that_this_user_has_not_given_here_is_never_used(repo: Repo) -> None:
+    spooled: SpooledInput
+    with receive(repo, "put", ONE, "log", b"input", Options()) as spooled:
+        file = spool_directory(repo) / f"{spooled.id}.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "owner": ["0" * 32]}))
+
+    with pytest.raises(StateError, match="was not given by you"):
+        use_all(repo)
+    assert made(repo) == []
+
+
+def test_a_put_does_not_copy_the_input_a_second_time(repo: Repo) -> None:
+    create_model(repo, "@org/shell", "one")
+    with receive(repo, "put", ONE, "log", b"input", Options()) as spooled, Records(repo) as records:
+        inode = spooled.path.stat().st_ino
+        saved = records.data.use_input(spooled)
+        assert records.tree.local_path(saved.location.raw).stat().st_ino == inode
+    assert saved.created_at == spooled.record.at
