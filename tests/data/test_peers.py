@@ -9,6 +9,7 @@ import inspect
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from bayou.core.errors import DataNotFound, RecordNotFound
 from bayou.core.ids import ulid
 from bayou.data.catalog.rows import SavedVersion
 from bayou.data.items import DataRepository
+from bayou.data.layout import ModelRef
 from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
 from bayou.data.records import Records
 from bayou.data.runs import Job, Run, RunRepository, StepRecord
@@ -65,10 +67,45 @@ def _furnish(records: Records) -> None:
     for number in range(1, 4):
         records.data.save(MODEL, "x", b"%d" % number)
     records.data.save(MODEL, "log", b"one\n", streaming=True)
+    _save_files(records, MODEL, "files")
     records.outputs.save(MODEL, OUTPUT)
     records.runs.save(RUN)
     records.evaluated.save_definition(MODEL, OUTPUT.id, EVALUATED)
     records.evaluated.save_workflow("wf-1", RUN.run_id, EVALUATED)
+
+
+def _save_files(records: Records, model: ModelRef, name: str) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder, "a").write_bytes(b"a")
+        Path(folder, "b").write_bytes(b"bb")
+        records.data.save_directory(model, name, Path(folder))
+
+
+def _write_files(records: Records) -> dict[str, bytes]:
+    with TemporaryDirectory() as folder:
+        records.data.write_directory(records.data.get(MODEL, "files"), Path(folder, "out"))
+        return {file.name: file.read_bytes() for file in Path(folder, "out").iterdir()}
+
+
+def _save_directory(records: Records) -> Check:
+    _save_files(records, OTHER, "new")
+
+    def check(peer: Records) -> None:
+        manifest = peer.data.manifest(peer.data.get(OTHER, "new"))
+        assert [(file.name, file.size) for file in manifest.files] == [("a", 1), ("b", 2)]
+
+    return check
+
+
+def _undelete(records: Records) -> Check:
+    records.data.delete(MODEL, "x")
+    saved = records.data.undelete(MODEL, "x")
+
+    def check(peer: Records) -> None:
+        item = peer.data.get(MODEL, "x")
+        assert (item.metadata, peer.data.read(item)) == (saved, b"3")
+
+    return check
 
 
 def _save(records: Records) -> Check:
@@ -141,7 +178,7 @@ def _rename(records: Records) -> Check:
     def check(peer: Records) -> None:
         item = peer.data.get(MODEL, "x")
         assert (item.metadata.name, item.metadata.version, item.forwarded) == ("y", 3, ("x",))
-        assert {key[1:]: content for key, content in visible(peer).items() if key[1] != "log"} == {
+        assert {key[1:]: content for key, content in visible(peer).items() if key[1] not in ("log", "files")} == {
             ("y", 1): b"1",
             ("y", 2): b"2",
             ("y", 3): b"3",
@@ -214,6 +251,8 @@ def _record_deleted(records: Records) -> Check:
 
 WRITES: dict[tuple[type, str], Case] = {
     (DataRepository, "save"): _save,
+    (DataRepository, "save_directory"): _save_directory,
+    (DataRepository, "undelete"): _undelete,
     (DataRepository, "append"): _append,
     (DataRepository, "allocate"): _allocate,
     (DataRepository, "stage"): _stage,
@@ -234,6 +273,8 @@ READS: dict[tuple[type, str], Callable[[Records], object]] = {
     (DataRepository, "fetch"): lambda records: records.data.fetch(["data/t/m/x/1/raw"]),
     (DataRepository, "open"): lambda records: records.data.open(records.data.get(MODEL, "x")).close(),
     (DataRepository, "path"): lambda records: records.data.path(records.data.get(MODEL, "x")),
+    (DataRepository, "manifest"): lambda records: records.data.manifest(records.data.get(MODEL, "files")),
+    (DataRepository, "write_directory"): _write_files,
     (DataRepository, "find"): lambda records: records.data.find(model=MODEL),
     (DataRepository, "versions"): lambda records: records.data.versions(MODEL, "x"),
     (OutputRepository, "get"): lambda records: records.outputs.get(OUTPUT.id),

@@ -22,7 +22,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "init": {"DIR": "The directory; it is made if it is not there. Else this one."},
     "completion": {"{bash|zsh|fish}": "The shell to print the script for."},
     "help": {"COMMAND": "The words of a command, as data put."},
-    "data put": {"MODEL": _MODEL, "NAME": _ITEM, "FILE|-": _INPUT},
+    "data put": {"MODEL": _MODEL, "NAME": _ITEM, "FILE|DIR|-": f"A file or a directory. {_INPUT}"},
     "data append": {"MODEL": _MODEL, "NAME": _ITEM, "FILE|-": _INPUT},
     "data get": {"MODEL": _MODEL, "NAME": _ITEM},
     "data list": {"MODEL": "Only of this model, by name or id."},
@@ -86,6 +86,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "data put": (
         ("Save a file as the next version", "data put web1 report report.csv"),
         ("Save what a program prints", "df -h | bayou data put web1 disk"),
+        ("Save a directory as one version", "data put sales orders exported/"),
         ("Keep each version 30 days", "data put web1 report report.csv --lifetime 30d --tag env=prod"),
     ),
     "data append": (
@@ -95,6 +96,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "data get": (
         ("Print the latest version", "data get web1 report"),
         ("Write an older version to a file", "data get web1 report --version 3 -o report.csv"),
+        ("Write a version of many files to a directory", "data get sales orders -o orders"),
         ("See all that is known of it", "data get web1 report --json"),
     ),
     "data list": (

@@ -36,6 +36,10 @@ TEXT_LENGTH = 1 << 14
 """One text in a row of an index node: a path has at most 800 bytes, but messages must name bad rows too."""
 METADATA_BYTES = 1 * MIB
 """One `metadata.yaml`."""
+FILES_MAX = 100_000
+"""Files of one version: the names of parts have five digits."""
+MANIFEST_BYTES = 128 * MIB
+"""One `manifest.json`: 100,000 files with paths of a kilobyte have 120 MB; ordinary ones 200 bytes a file."""
 RECORD_BYTES = 16 * MIB
 """One output, run or evaluated definition."""
 DEFINITION_BYTES = 4 * MIB

@@ -8,14 +8,13 @@ takes the next. So nothing is ever replaced, no half version is ever visible, an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from bayou.core import limits
 from bayou.core.errors import RecordDamaged, RecordError
 from bayou.data.context import DataContext
-from bayou.data.layout import METADATA, RAW, VersionPath
+from bayou.data.layout import METADATA, VersionPath, content_names
 from bayou.data.metadata import Metadata
 from bayou.worktree.staged_directory import StagedDirectory
 
@@ -57,13 +56,12 @@ def write_metadata(assembly: StagedDirectory, metadata: Metadata) -> None:
     assembly.sync()
 
 
-def allocate_version(
-    context: DataContext, assembly: StagedDirectory, metadata: Metadata, names: Sequence[str] = (RAW, METADATA)
-) -> Metadata:
-    """Publish a staged version that has the files `names`; return the metadata with the number that it got.
+def allocate_version(context: DataContext, assembly: StagedDirectory, metadata: Metadata) -> Metadata:
+    """Publish a staged version that has metadata; return the metadata with the number that it got.
 
     If another writer has taken its number, the version gets the next number, and the id of the item that took it.
     """
+    names = (*content_names(metadata.files), METADATA)
     while not assembly.install(metadata.location.directory, names):
         item = metadata.location
         number = check_number(max(metadata.version + 1, next_number(context, item)), item)

@@ -13,19 +13,25 @@ from msgspec import Struct
 
 CHUNK = 1 << 20
 _HEAD = 1 << 16
+DIRECTORY_TYPE = "inode/directory"
+"""The content type of a version of many files, unless the caller has one."""
 
 Content = bytes | BinaryIO | Iterable[bytes]
 
 
 class Measured(Struct, frozen=True):
-    """What `copy_measured` found out about content. `head` is the beginning of the content, or all of it."""
+    """What a copy found out about content. `head` is the beginning of the content, or all of it."""
 
     size: int
     sha256: str
     head: bytes
+    files: int | None = None
+    """How many files, of a version of many files; `sha256` is then that of the manifest."""
 
     def content_type(self, name: str) -> str:
         """Guess the content type: by the suffix of the item's name, else by the first bytes."""
+        if self.files is not None:
+            return DIRECTORY_TYPE
         return type_by_name(name) or _type_by_bytes(self.head, whole=len(self.head) == self.size)
 
 

@@ -16,8 +16,8 @@ from bayou.core.errors import NameTaken, RecordDamaged
 from bayou.data.allocate import write_metadata
 from bayou.data.changes import ChangeSet, Placement, apply_changeset
 from bayou.data.context import DataContext
-from bayou.data.items import Versions, fetch, not_found
-from bayou.data.layout import METADATA, RAW, ModelRef, VersionPath
+from bayou.data.items import Versions, fetch_content, not_found
+from bayou.data.layout import METADATA, ModelRef, VersionPath, content_names
 from bayou.data.metadata import Metadata
 from bayou.worktree.staged_directory import StagedDirectory
 
@@ -45,7 +45,11 @@ def deletion(context: DataContext, versions: Versions, doomed: Iterable[int], to
     deletes: list[str] = []
     for number in sorted(doomed):
         location = replace(versions.item, version=number)
-        files = {location.raw, location.metadata, *_other_files(context, location)}
+        known = versions.found[number]
+        files = {location.metadata, *_other_files(context, location)}
+        if known is None or not known.deleted:  # content may be absent here (lazy), so it is named without a look
+            names = content_names(None if known is None else known.files)
+            files |= {f"{location.directory}/{name}" for name in names}
         if tombstone is not None and tombstone.version == number:
             files.discard(location.metadata)
         deletes.extend(sorted(files))
@@ -57,7 +61,7 @@ def _other_files(context: DataContext, location: VersionPath) -> Iterator[str]:
     """Yield the other payload files in a version's directory: they go with the version, as sync transfers them."""
     for name in context.tree.names(location.directory):
         path = f"{location.directory}/{name}"
-        if name not in (RAW, METADATA) and paths.refusal(path) is None and context.tree.exists(path):
+        if name != METADATA and paths.refusal(path) is None and context.tree.exists(path):
             yield path
 
 
@@ -66,7 +70,7 @@ def prepare(context: DataContext, model: ModelRef, old: str) -> None:
     context.catalog.refresh()
     source = Versions.of(context, VersionPath(model.type, model.id, old, 0))
     for metadata in _moving(model, source):
-        fetch(context, metadata.location.raw, within=source.item.item)
+        fetch_content(context, metadata, within=source.item.item)
 
 
 def rename(context: DataContext, model: ModelRef, old: str, new: str) -> Metadata:
@@ -82,9 +86,10 @@ def rename(context: DataContext, model: ModelRef, old: str, new: str) -> Metadat
     with ExitStack() as open_staged:
         staged_versions, placements = [], []
         for metadata in moving:
-            fetch(context, metadata.location.raw, within=source.item.item)
+            fetch_content(context, metadata, within=source.item.item)
             staged = open_staged.enter_context(context.tree.stage_directory(target.item.item))
-            staged.link(RAW, metadata.location.raw)
+            for file in content_names(metadata.files):
+                staged.link(file, f"{metadata.location.directory}/{file}")
             write_metadata(staged, replace(metadata, name=new))
             staged_versions.append(staged)
             stale = [metadata.version] if metadata.version in target.found else []

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core import limits
 from bayou.core.clock import now
+from bayou.core.documents import read_at_most
 from bayou.core.errors import ContentDamaged, DataNotFound, NotFound, RecordDamaged, RecordError, TooManyRenames
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.changes import consistent_read, exclusive_change
 from bayou.data.context import DataContext
-from bayou.data.layout import ModelRef, Owner, VersionPath, check_item
+from bayou.data.layout import ModelRef, Owner, VersionPath, check_item, content_names
 from bayou.data.metadata import Metadata, metadata_at, numbers_in
 from bayou.worktree.tree import Worktree
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from bayou.data.content import Content
+    from bayou.data.manifest import Manifest, SavedDirectory
     from bayou.data.metadata import NewVersion, Options
     from bayou.data.spool import SpooledInput
     from bayou.data.staging import Allocation, Stage
@@ -50,7 +53,7 @@ class Item(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return self.metadata.location.raw
+        return self.metadata.content_path
 
 
 class DataRepository:
@@ -71,6 +74,26 @@ class DataRepository:
         from bayou.data.staging import save  # noqa: PLC0415
 
         return save(self._context, self._new_version(model, name, options), content)
+
+    def save_directory(self, model: ModelRef, name: str, source: Path, **options: Unpack[Options]) -> SavedDirectory:
+        """Save all files below a directory as one version, as `save` does; `NameRefused` names a file that cannot be
+        saved: a link, a device, an unsafe name."""
+        from bayou.data.manifest import save_directory  # noqa: PLC0415
+
+        return save_directory(self._context, self._new_version(model, name, options), source)
+
+    def manifest(self, item: Item) -> Manifest:
+        """Return the manifest of a version of many files, verified; `RecordDamaged` if it is not one."""
+        from bayou.data.manifest import parse_manifest  # noqa: PLC0415
+
+        with self.open(item) as file:
+            return parse_manifest(read_at_most(file, limits.MANIFEST_BYTES), item)
+
+    def write_directory(self, item: Item, target: Path) -> Manifest:
+        """Write the files of a version of many files to a new directory, whole and verified, or nothing."""
+        from bayou.data.manifest import write_directory  # noqa: PLC0415
+
+        return write_directory(self._context, item, self.manifest(item), target)
 
     def append(self, model: ModelRef, name: str, content: Content, version: int | None = None) -> Metadata:
         """Append to a version of streaming data, or (None) the newest; `NotStreaming` for other data."""
@@ -291,6 +314,7 @@ def metadata_of(row: VersionRow) -> Metadata:
         streaming=row.streaming,
         deleted=row.deleted,
         renamed_to=row.renamed_to,
+        files=row.files,
     )
 
 
@@ -331,7 +355,7 @@ class Versions(Struct, frozen=True):
         if last is None:  # unreadable; its number must still not be used again
             owner = Owner(self.item.model_id, self.item.model_id, self.item.type, repo_id)
             last = Metadata("", self.item.name, number, "application/octet-stream", 0, None, owner, now())
-        return replace(last, deleted=True, renamed_to=renamed_to, size=0, sha256=None)
+        return replace(last, deleted=True, renamed_to=renamed_to, size=0, sha256=None, files=None, restored_from=None)
 
 
 def open_content(context: DataContext, item: Item) -> BinaryIO:
@@ -358,6 +382,12 @@ def fetch(context: DataContext, path: str, within: str | None = None) -> None:
         raise _content_missing(context, path) from None
     if not context.tree.exists(path):
         raise _content_missing(context, path)
+
+
+def fetch_content(context: DataContext, metadata: Metadata, within: str | None = None) -> None:
+    """Fetch the content of a version that is not on this machine, with all parts; `within` as for `fetch`."""
+    for name in content_names(metadata.files):
+        fetch(context, f"{metadata.location.directory}/{name}", within or metadata.location.directory)
 
 
 def _find_metadata(context: DataContext, item: VersionPath, version: int | None) -> Metadata | None:

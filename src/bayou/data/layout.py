@@ -1,6 +1,7 @@
 """Paths of records in the tree, the names that items may have, and the owner of a version.
 
-A path says what a record is: `data/<type…>/<model-id>/<name>/<version>/{raw,metadata.yaml}`, and so on for outputs,
+A path says what a record is: `data/<type…>/<model-id>/<name>/<version>/{raw,metadata.yaml}` (of a version of many
+files: `{metadata.yaml,manifest.json,part-00000,…}`), and so on for outputs,
 runs and evaluated definitions. An item may have every name that is one safe path segment in every tree and every store
 (V18, V21): digits, dots, spaces and letters of any script. The `check_` functions refuse any other name, with the
 reason, before anything is written (F106); no name is accepted and skipped later.
@@ -22,6 +23,7 @@ __all__ = ["ModelRef", "Owner"]
 
 RAW = "raw"
 METADATA = "metadata.yaml"
+MANIFEST = "manifest.json"
 DELETED = "deleted"
 EVALUATED = "evaluated"
 _SUFFIX = ".yaml"
@@ -61,6 +63,20 @@ class VersionPath(Struct, frozen=True):
     @property
     def metadata(self) -> str:
         return f"{self.directory}/{METADATA}"
+
+    def content(self, files: int | None) -> str:
+        """Return the path of the content: of `raw`, or of the manifest of a version of many files."""
+        return f"{self.directory}/{RAW if files is None else MANIFEST}"
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part, a file of a version of many files."""
+    return f"part-{number:05}"
+
+
+def content_names(files: int | None) -> tuple[str, ...]:
+    """Return the names of all files that have the content of a version: `raw`, or the manifest and its parts."""
+    return (RAW,) if files is None else (MANIFEST, *map(part_name, range(files)))
 
 
 def item_directory(kind: str, model_id: str, name: str) -> str:

@@ -41,8 +41,9 @@ _FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("deleted", _BOOL),
     ("renamed_to", _OPTIONAL_TEXT),
     ("restored_from", _OPTIONAL_NUMBER),
+    ("files", _OPTIONAL_NUMBER),
 )
-_RARE = frozenset({"restored_from"})
+_RARE = frozenset({"restored_from", "files"})
 """Fields that a file has only if they say something."""
 
 _OWNER_FIELDS: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -74,7 +75,8 @@ class Metadata(Struct, frozen=True):
     `size` and `sha256` are those of the content; `sha256` is None for streaming data that was appended to. `lifetime`
     and `keep` are as the caller gave them. `deleted` makes this a tombstone: the highest version of an item, once it is
     deleted, stays as one, so that its number is not used again. `renamed_to` is the name that readers must follow.
-    `restored_from` is the number of the deleted version whose content this one has.
+    `restored_from` is the number of the deleted version whose content this one has. `files` is the number of files of a
+    version of many files: its content is the manifest, whose hash is `sha256`, and `size` is that of all its files.
     """
 
     id: str
@@ -92,11 +94,17 @@ class Metadata(Struct, frozen=True):
     deleted: bool = False
     renamed_to: str | None = None
     restored_from: int | None = None
+    files: int | None = None
 
     @property
     def location(self) -> VersionPath:
         """Where this version is in the tree."""
         return VersionPath(self.owner.type, self.owner.model_id, self.name, self.version)
+
+    @property
+    def content_path(self) -> str:
+        """The path of the content in the tree."""
+        return self.location.content(self.files)
 
     def at(self, location: VersionPath) -> Metadata:
         """Return this as metadata of the version at a location: the path of a file outranks what the file says."""
@@ -136,6 +144,8 @@ class Metadata(Struct, frozen=True):
             raise _invalid("size", where)
         if not 0 < values["version"] <= limits.VERSION_MAX:
             raise _invalid("version", where)
+        if values["files"] is not None and not 0 < values["files"] <= limits.FILES_MAX:
+            raise _invalid("files", where)
         return cls(owner=Owner(**_check_fields(_OWNER_FIELDS, owner, where, "owner's ")), tags=tags, **values)
 
 
@@ -249,6 +259,7 @@ class NewVersion(Struct, frozen=True):
             lifetime=self.lifetime,
             keep=self.keep,
             streaming=self.streaming,
+            files=content.files,
         )
 
 

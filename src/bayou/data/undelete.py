@@ -16,7 +16,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.core import limits, paths
+from bayou.core import limits
 from bayou.core.clock import now
 from bayou.core.errors import (
     BadAnswer,
@@ -30,7 +30,7 @@ from bayou.core.errors import (
 from bayou.data.allocate import allocate_version, item_id, next_number, write_metadata
 from bayou.data.context import DataContext
 from bayou.data.items import Versions, not_found
-from bayou.data.layout import METADATA, ModelRef, VersionPath, version_number
+from bayou.data.layout import ModelRef, VersionPath, content_names, version_number
 from bayou.data.metadata import Metadata
 from bayou.index.entry import Entry
 from bayou.index.head import Head, iter_log, read_head
@@ -77,8 +77,7 @@ def undelete(context: DataContext, model: ModelRef, name: str, version: int | No
             restored_from=found.metadata.version,
         )
         write_metadata(directory, kept)
-        names = (*(_name(entry) for entry in found.files), METADATA)
-        saved = allocate_version(context, directory, kept, names)
+        saved = allocate_version(context, directory, kept)
     context.update_versions([saved])
     return saved
 
@@ -170,8 +169,6 @@ class _History:
         described = entries.pop(location.metadata, None)
         if described is None or not entries or described.size > limits.METADATA_BYTES:
             return None
-        if any(paths.refusal(path) is not None or "/" in _name_below(location, path) for path in entries):
-            return None  # V21: not a version that Bayou made
         data = io.BytesIO()
         try:
             fetch(self._store, described, data)
@@ -181,7 +178,11 @@ class _History:
         except (NotFound, PreconditionFailed):
             self.ends_early = True
             return None
-        return None if metadata.deleted else DeletedVersion(metadata, tuple(entries.values()), row)
+        # V21: exactly the files that such a version has, so every name is one that Bayou makes.
+        wanted = [f"{location.directory}/{name}" for name in content_names(metadata.files)]
+        if metadata.deleted or not all(path in entries for path in wanted):
+            return None
+        return DeletedVersion(metadata, tuple(entries[path] for path in wanted), row)
 
 
 def _download(
@@ -199,7 +200,3 @@ def _download(
 
 def _name(entry: Entry) -> str:
     return entry.path.rpartition("/")[2]
-
-
-def _name_below(location: VersionPath, path: str) -> str:
-    return path.removeprefix(f"{location.directory}/")

@@ -24,7 +24,10 @@ from bayou.cli.session import reading, with_remarks, write, write_input
 from bayou.core import kept
 
 if TYPE_CHECKING:
+    from bayou.data.metadata import Options
+    from bayou.repo import Repo
     from bayou.session import Session
+    from bayou.sync.plan.policy import ModelRef
 
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
@@ -46,7 +49,7 @@ data.add_command(sql)
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
-@_file
+@click.argument("file", metavar="[FILE|DIR|-]", required=False)
 @click.option(
     "--content-type", metavar="TYPE", help="What it is, as application/json; else it is guessed, by name or look."
 )
@@ -69,8 +72,9 @@ def put(
 ) -> int:
     """Save a new version of data.
 
-    The content is that of FILE, or with - or without FILE the standard input. Nothing is deleted by a put: what has
-    had its time goes with `bayou data gc`.
+    The content is that of FILE, or with - or without FILE the standard input. All files below DIR become one version of
+    many files, which `bayou data get -o` writes back. Nothing is deleted by a put: what has had its time goes with
+    `bayou data gc`.
     """
     named = parameters.named_once("--tag", tags)
     repo = common.open_repo()
@@ -80,11 +84,15 @@ def put(
     from bayou.models import resolve_model  # noqa: PLC0415
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
-    kind = content_type or type_by_name(name) or (type_by_name(file) if file is not None else None)
+    kind = content_type
+    if kind is None and (file is None or not Path(file).is_dir()):
+        kind = type_by_name(name) or (type_by_name(file) if file is not None else None)
     options = Options(content_type=kind, tags=named, lifetime=lifetime, keep=keep, streaming=streaming)
     NewVersion.of(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
+    if file is not None and Path(file).is_dir():
+        return _put_directory(common, repo, owner, name, Path(file), options)
     with common.output.progress(closing=False), open_input(file) as opened:
         spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
     return write_input(
@@ -92,6 +100,28 @@ def put(
         repo,
         spooled,
         lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
+    )
+
+
+def _put_directory(common: Common, repo: Repo, owner: ModelRef, name: str, source: Path, options: Options) -> int:
+    """Save a directory as a version of many files; refuse what cannot be saved before anything is sent."""
+    if options.get("streaming"):
+        raise click.UsageError("a directory cannot be appended to; leave out --streaming")
+    from bayou.data.content import DIRECTORY_TYPE  # noqa: PLC0415
+    from bayou.data.manifest import source_files  # noqa: PLC0415
+
+    source_files(source, repo)
+    options["content_type"] = options.get("content_type") or DIRECTORY_TYPE
+    return write(
+        common,
+        repo,
+        lambda session: session.records.data.save_directory(owner, name, source, **options),
+        lambda saved: (
+            render_data.put_json(owner.name, saved.metadata),
+            render_data.put_directory_text(owner.name, saved),
+        ),
+        models=[owner],
+        alone=True,  # V22: the directory is here, and its version is made here, whatever becomes of the store
     )
 
 
@@ -133,9 +163,9 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     "target",
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write it to FILE, whole or not at all.",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Write it to FILE, whole or not at all; a version of many files to the new directory DIR.",
 )
 @limit_rate_option
 @click.pass_obj
@@ -143,14 +173,23 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
     """Print the content of data.
 
     The bytes as they are, to the standard output or to FILE; with --json what is known of them, and the content where
-    it is JSON or text.
+    it is JSON or text. Of a version of many files it lists them, or writes them to DIR.
     """
     with reading(common) as (records, remarks):
         from bayou.models import resolve_model  # noqa: PLC0415
 
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
         remarks += render_data.forwarded_text(item.forwarded, item.metadata.name)
+        if item.metadata.files is not None:
+            data = records.data
+            manifest = data.manifest(item) if target is None else data.write_directory(item, target)
+            path = str(records.tree.local_path(item.metadata.location.directory))
+            document = with_remarks(render_data.manifest_json(item, path, manifest), remarks)
+            common.output.emit(document, [*render_data.manifest_text(manifest, target), *remarks])
+            return
         if target is not None:
+            if target.is_dir():
+                raise click.UsageError(f"{target} is a directory, and {item.metadata.name} is one file")
             kept.now(f"{target} is as it was")
             with common.output.progress(), records.data.open(item) as opened:
                 write_file(opened, target, item.metadata.size)

@@ -15,6 +15,7 @@ from bayou.cli.output import (
     Part,
     Table,
     count,
+    files,
     hint,
     limited,
     moment,
@@ -27,8 +28,11 @@ from bayou.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bayou.data.catalog import VersionRow
     from bayou.data.items import Item
+    from bayou.data.manifest import Manifest, SavedDirectory
     from bayou.data.metadata import Metadata
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
@@ -49,7 +53,31 @@ def put_json(model: str, saved: Metadata) -> Document:
         "version": saved.version,
         "size": saved.size,
         "sha256": saved.sha256,
+        **({} if saved.files is None else {"files": saved.files}),
     }
+
+
+def put_directory_text(model: str, saved: SavedDirectory) -> Iterator[Part]:
+    made = saved.metadata
+    number = count(made.files or 0, "file")
+    yield say(f"{model} {made.name}: version {made.version} ({number}, {size(made.size)}, {made.content_type})")
+    if saved.empty:
+        yield note(f"{count(saved.empty, 'empty directory', 'empty directories')} left out: a version has only files")
+
+
+def manifest_text(manifest: Manifest, target: Path | None) -> Iterator[Part]:
+    """List the files of a version, or say where they were written."""
+    total = files(len(manifest.files), manifest.size)
+    if target is not None:
+        yield say(f"wrote {total} to {target}")
+        return
+    yield Table(("name", "size"), [(file.name, size(file.size)) for file in manifest.files], frozenset({"size"}))
+    yield note(f"{total}; -o DIR writes them to a directory")
+
+
+def manifest_json(item: Item, path: str, manifest: Manifest) -> Document:
+    listed = [asdict(file) for file in manifest.files]
+    return {**get_json(item, path, None), "files": listed}
 
 
 def append_text(model: str, saved: Metadata) -> Iterator[Part]:
@@ -113,7 +141,7 @@ def items_text(rows: Sequence[VersionRow]) -> Iterator[Part]:
             row.model,
             row.name,
             str(row.version),
-            size(row.size),
+            _size_of(row),
             row.content_type,
             moment(row.created_at),
             row.lifetime or "",
@@ -137,6 +165,7 @@ def items_json(rows: Iterable[VersionRow]) -> Document:
             "tags": dict(row.tags),
             "created_at": row.created_at,
             "lifetime": row.lifetime,
+            **({} if row.files is None else {"files": row.files}),
         }
         for row in rows
     ]
@@ -147,7 +176,7 @@ def versions_text(rows: Sequence[VersionRow]) -> Iterator[Part]:
     cells = [
         (
             str(row.version),
-            size(row.size),
+            _size_of(row),
             moment(row.created_at),
             (row.sha256 or "")[:_SHORT_HASH],
             _version_state(row),
@@ -167,6 +196,7 @@ def versions_json(rows: Iterable[VersionRow]) -> Document:
                 "created_at": row.created_at,
                 "latest": row.latest,
                 "deleted": row.deleted,
+                **({} if row.files is None else {"files": row.files}),
             }
             for row in rows
         ]
@@ -301,6 +331,11 @@ def _doomed_text(shown: Sequence[tuple[VersionRow, str]], total: int) -> Iterato
     cells = [(row.model, row.name, str(row.version), size(row.size), moment(row.created_at), why) for row, why in shown]
     yield Table(("model", "name", "version", "size", "created", "why"), cells, frozenset({"version", "size"}))
     yield from more(total - len(shown))
+
+
+def _size_of(row: VersionRow) -> str:
+    """Return `12 KB`, or of a version of many files `12 KB in 3 files`."""
+    return size(row.size) if row.files is None else f"{size(row.size)} in {count(row.files, 'file')}"
 
 
 def _tags(tags: Mapping[str, str]) -> str:

@@ -130,6 +130,7 @@ def version_row(path: str, metadata: Metadata) -> VersionRow:
         step=owner.step,
         output=owner.output,
         repo=owner.repo,
+        files=metadata.files,
     )
 
 

@@ -36,6 +36,7 @@ class VersionRow(Struct, frozen=True):
     output: str | None = None
     repo: str | None = None
     latest: bool = False
+    files: int | None = None
 
     @property
     def item(self) -> tuple[str, str, str]:
@@ -53,7 +54,8 @@ class VersionRow(Struct, frozen=True):
 
     @property
     def raw_path(self) -> str:
-        return f"{self.directory}/raw"
+        """The path of the content: of a version of many files, of its manifest."""
+        return f"{self.directory}/{'raw' if self.files is None else 'manifest.json'}"
 
 
 class SavedVersion(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from bayou.data.catalog.rows import OutputRow, RunRow, SavedVersion, VersionRow
 
-VERSION = 1
+VERSION = 2
 """The format. A file with another number is of an older or newer Bayou; the catalog is then rebuilt."""
 
 _INTEGER_MAX = (1 << 63) - 1
@@ -46,6 +46,7 @@ CREATE TABLE version (
     step TEXT,
     output TEXT,
     repo TEXT,
+    files INTEGER,
     stamp TEXT
 );
 CREATE UNIQUE INDEX version_place ON version (type, model_id, name, version);
@@ -133,7 +134,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "version": (
         *("type", "model_id", "name", "version", "model", "id", "size", "sha256", "content_type", "created_at"),
         *("tags", "lifetime", "keep", "streaming", "deleted", "renamed_to", "run", "workflow", "job", "step"),
-        *("output", "repo"),
+        *("output", "repo", "files"),
     ),
     "output": (
         *("type", "model_id", "id", "model", "method", "status", "started_at", "finished_at", "duration_s", "data"),
@@ -209,11 +210,11 @@ def version_of(found: Sequence[Any]) -> VersionRow:
     (kind, model_id, name, version, model, ident, size, sha256, content_type, created_at, tags, lifetime, keep) = found[
         :13
     ]
-    streaming, deleted, renamed_to, run, workflow, job, step, output, repo, latest = found[13:]
+    streaming, deleted, renamed_to, run, workflow, job, step, output, repo, files, latest = found[13:]
     return VersionRow(
         model, model_id, kind, name, version, ident, size, sha256, content_type, created_at,
         {} if tags == "{}" else _decode_json(tags)[0], lifetime, keep, bool(streaming), bool(deleted), renamed_to,
-        run, workflow, job, step, output, repo, bool(latest),
+        run, workflow, job, step, output, repo, bool(latest), files,
     )  # fmt: skip
 
 

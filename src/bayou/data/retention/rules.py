@@ -25,7 +25,7 @@ from bayou.core.errors import RetentionInvalid
 from bayou.core.ids import ulid
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.items import Versions, metadata_of
-from bayou.data.layout import METADATA, RAW, VersionPath
+from bayou.data.layout import MANIFEST, METADATA, RAW, VersionPath
 from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.index.key_range import KeyRange
 from bayou.index.node_store import NodeFiles
@@ -237,9 +237,15 @@ def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[Ver
 def _size(tree: Worktree, row: VersionRow) -> int:
     """Return the size of all files of a version; for files that are not on this machine, the size in the row."""
     version = VersionPath(row.type, row.model_id, row.name, row.version)
-    elsewhere = {RAW: row.size, METADATA: len(metadata_of(row).to_bytes())}
-    here = {name: tree.stat(f"{version.directory}/{name}") for name in tree.names(version.directory)}
-    return sum((elsewhere | {name: found.size for name, found in here.items() if found is not None}).values())
+    elsewhere = {METADATA: len(metadata_of(row).to_bytes())}
+    found = {name: tree.stat(f"{version.directory}/{name}") for name in tree.names(version.directory)}
+    here = {name: known.size for name, known in found.items() if known is not None}
+    if row.files is None:
+        elsewhere[RAW] = row.size
+        absent = 0
+    else:  # the row has the size of all parts together
+        absent = max(0, row.size - sum(size for name, size in here.items() if name not in (METADATA, MANIFEST)))
+    return sum((elsewhere | here).values()) + absent
 
 
 class ExpiredVersion(Struct, frozen=True):

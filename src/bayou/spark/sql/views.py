@@ -75,6 +75,7 @@ VERSION = CatalogTable(
         "streaming": "bigint",
         "deleted": "bigint",
         **_strings("renamed_to", "run", "workflow", "job", "step", "output", "repo"),
+        "files": "bigint",
     },
     {"latest": _LATEST},
 )
@@ -107,7 +108,7 @@ _ITEM = (
 )
 _MADE_BY = (
     *("renamed_to", "run", "workflow", "job", "step", "output", "repo"),
-    "concat_ws('/', 'data', type, model_id, name, version, 'raw') AS path",
+    "concat_ws('/', 'data', type, model_id, name, version, if(files IS NULL, 'raw', 'manifest.json')) AS path",
 )
 
 VIEWS: Mapping[str, tuple[str, ...]] = {

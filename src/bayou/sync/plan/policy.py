@@ -8,6 +8,7 @@ the lazy policy, and without what the configuration excludes. A pull can be limi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bayou.state.base import Why
     from bayou.state.journal import JournalRow
 
+_PART = re.compile(r"part-[0-9]{5}", re.ASCII)
 _VERSION_DEPTH = 5
 """`data`, a type, a model, a name, a number, and then at least a file."""
 
@@ -89,9 +91,12 @@ class Policy(SelectiveStruct, frozen=True):
 
 
 def is_raw(path: str) -> bool:
-    """Whether a path is the raw content of a version, which a lazy tree fetches when a program reads it."""
+    """Whether a path is the raw content of a version, or a part of it, which a lazy tree fetches when it is read."""
     version = version_dir(path)
-    return version is not None and path == f"{version}/raw"
+    if version is None:
+        return False
+    name = path.removeprefix(f"{version}/")
+    return name == "raw" or _PART.fullmatch(name) is not None
 
 
 _MODEL_ROOTS = ("data", "outputs", "definitions-evaluated")
