@@ -204,7 +204,8 @@ def test_the_first_pull_of_a_model_reads_no_page_of_the_log(
     for number in range(6):
         writer.write("files/x", str(number))
         writer.push(walk=False)
-    assert any(key.startswith(".bayou/log/") for key in team.keys())
+    stored = team.keys()
+    assert any(key.startswith(".bayou/log/") for key in stored)
     wire.seen.clear()
     reader = team.clone("reader")
     reader.pull(scope=ModelScope.of([ModelRef("t", "m", "m")]))
