@@ -20,6 +20,8 @@ def tree(kind: type[errors.BayouError]) -> list[type[errors.BayouError]]:
 def made(kind: type[errors.BayouError]) -> errors.BayouError:
     if kind is errors.DeleteFailed:
         return kind({"data/x": errors.AccessDenied("no", hint="ask")})
+    if kind is errors.NotPushed:
+        return kind("it went wrong", errors.CannotConnect("nothing answers"), hint="try this")
     return kind("it went wrong", hint="try this")
 
 

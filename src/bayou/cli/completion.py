@@ -121,12 +121,18 @@ def _models_and_paths(context: click.Context, incomplete: str) -> Iterator[str]:
     yield from _paths(context, incomplete)
 
 
+def _workflows_and_runs(context: click.Context, incomplete: str) -> Iterator[str]:
+    yield from _definitions(context, "workflows")
+    yield from _runs(context, incomplete)
+
+
 _FILES = {"FILE|-": "file", "FILE|DIR|-": "file"}
 _SOURCES: Mapping[str, Callable[[click.Context, str], Iterable[str]]] = {
     "MODEL": _models,
     "NAME": _names,
     "OLD": _items,
-    "RUN_ID": _runs,
+    "RUN": _runs,
+    "NAME|RUN": _workflows_and_runs,
     "--WORKFLOW": lambda context, _: _definitions(context, "workflows"),
     "TYPE": _types,
     "--TYPE": _types,

@@ -14,7 +14,7 @@ Example = tuple[str, str]
 _MODEL = "The model, by name or id."
 _ITEM = "The name of the data."
 _WORKFLOW = "The workflow, by name or id."
-_RUN = "The run, by its id."
+_RUN = "The run: its id, the beginning of it, or latest."
 _INPUT = "What to read; - or nothing is the standard input."
 _COPY = "The path of the file, or of its copy, as `datastore conflicts` lists them."
 
@@ -45,10 +45,10 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "workflow validate": {"NAME": "The workflow, by name or id; else all of them."},
     "workflow run NAME": {"NAME": _WORKFLOW},
     "workflow run search": {"TEXT": "Only runs with this text in their inputs, tags, steps or errors."},
-    "workflow run get": {"RUN_ID": _RUN},
-    "workflow run logs": {"RUN_ID": _RUN, "STEP": "Only this step."},
-    "workflow graph": {"NAME": "A workflow, or a run by its id."},
-    "workflow resume": {"RUN_ID": _RUN},
+    "workflow run get": {"RUN": _RUN},
+    "workflow run logs": {"RUN": _RUN, "STEP": "Only this step."},
+    "workflow graph": {"NAME|RUN": "A workflow by name or id, or a run."},
+    "workflow resume": {"RUN": _RUN},
     "workflow evaluate": {"NAME": _WORKFLOW},
     "workflow delete": {"NAME": _WORKFLOW},
     "datastore setup": {"URL|PATH": "s3://, gs://, az:// or file:// with bucket and prefix, or a directory."},
@@ -148,7 +148,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("", "workflow validate nightly"),
         ("", "workflow run nightly"),
         ("Find why last night's run failed", "workflow run search --status failed --since 1d"),
-        ("", "workflow run get RUN_ID"),
+        ("", "workflow run logs latest"),
     ),
     "workflow create": (("", "workflow create nightly"),),
     "workflow list": (("", "workflow list"),),
@@ -157,7 +157,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "workflow run": (
         ("Run a workflow", "workflow run nightly --input day=monday"),
         ("See which runs failed, and why", "workflow run search --status failed --since 1d"),
-        ("", "workflow run get RUN_ID"),
+        ("", "workflow run logs latest"),
     ),
     "workflow run NAME": (("", "workflow run nightly --input day=monday --tag env=prod"),),
     "workflow run search": (("Failed since yesterday", "workflow run search --status failed --since 1d"),),
