@@ -1,4 +1,4 @@
-"""The spool (V22): an input is durable, belongs to one living process, and is used once, whenever a process is killed."""
+"""The spool (V22): an input is durable, belongs to one living process, and is used once, whoever is killed when."""
 
 from __future__ import annotations
 
@@ -83,10 +83,8 @@ def use_all(repo: Repo) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ["put", "append"])
-def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_next(
-    tmp_path: Path, command: str
-) -> None:
-    """Every call that changes a file, a name or what is durable is a step; the last repo is that of one who survives."""
+def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_next(tmp_path: Path, command: str) -> None:
+    """Every call that changes a file, a name or what is durable is a step; in the last repo the process survives."""
     steps = {"put": 45, "append": 35}[command]
     repos = []
     for number in range(steps):

@@ -1,4 +1,4 @@
-"""The store cannot be had (V22, section 10): what each writing command saves, says and exits with, and how it goes on."""
+"""The store cannot be had (V22): what each writing command saves, says and exits with, and how it goes on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
 from bayou.sync.plan.policy import ModelRef
 from bayou_testing.faults import Fail, Reset, Rule
-from bayou_testing.proxy import HttpProxy
 from bayou_testing.processes import free_ports
+from bayou_testing.proxy import HttpProxy
 from tests.session.commands import clones
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust
@@ -100,9 +100,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def persons(
-    s3_team: Team, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quick: None
-) -> Persons:
+def persons(s3_team: Team, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quick: None) -> Persons:
     def make(*names: str) -> list[Person]:
         made, _ = clones(s3_team, *names)
         for clone in made:
