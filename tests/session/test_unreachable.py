@@ -1,4 +1,4 @@
-"""The store cannot be had (V22, section 10): what each writing command saves and says, its exit code, how to go on."""
+"""The store cannot be had (V22): what each writing command saves, says and exits with, and how it goes on."""
 
 from __future__ import annotations
 
