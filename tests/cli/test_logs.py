@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Processes
+from tests.cli.terminal import at_terminal
 from tests.workflows.scene import lay, shell
 
 from bayou.cli.logs import StepPrinter
@@ -346,3 +347,27 @@ def test_follow_ends_when_the_process_of_a_run_was_killed_and_its_log_stays(made
     assert "no process works on it here" in ended.err
     kept = json.loads(processes.run("workflow", "run", "logs", "latest", "--json").out)
     assert (kept["status"], kept["logs"][0]["text"]) == ("running", "first\n")
+
+
+def test_a_log_cannot_command_a_terminal_and_a_pipe_gets_its_bytes(repo, processes):
+    processes.cwd = repo.root
+    shell(repo, "m", r"printf 'a\033[2Jb\n'; exit 1")
+    lay(repo, "- {name: main, steps: [{name: x, model: m, method: execute}]}")
+
+    code, shown = at_terminal("", "workflow", "run", "nightly", "-v")
+    code_of_logs, shown_of_logs = at_terminal("", "workflow", "run", "logs", "latest")
+    code_of_model, shown_of_model = at_terminal("", "model", "logs", "m")
+
+    assert (code, code_of_logs, code_of_model) == (1, 0, 0)
+    for text in (shown, shown_of_logs, shown_of_model):
+        assert r"a\x1b[2Jb" in text
+        assert "\x1b[2J" not in text
+    assert processes.run("model", "logs", "m").out == "a\x1b[2Jb\n"
+
+
+def test_lists_name_the_command_that_says_why_one_failed(failed, command):
+    (output,) = command("model", "outputs", "b", "--json").document["outputs"]
+
+    assert f"why one failed: `bayou workflow run logs {failed}`" in command("workflow", "run", "search").err
+    assert f"why one failed: `bayou model logs b {output['output_id'][:8]}`" in command("model", "outputs", "b").err
+    assert "why one failed" not in command("model", "outputs", "a").err

@@ -181,6 +181,9 @@ def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:
         for row in rows
     ]
     yield Table(("output", "method", "status", "started", "took", "data", "error"), cells, frozenset({"took"}))
+    failed = next((row for row in rows if row.status == "failed"), None)
+    if failed is not None:
+        yield hint(f"why one failed: `bayou model logs {failed.model} {failed.id[:8]}`")
 
 
 def outputs_json(rows: Iterable[OutputRow]) -> Document:

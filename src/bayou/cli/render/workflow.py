@@ -190,6 +190,9 @@ def runs_text(rows: Sequence[RunRow], total: int) -> Iterator[Part]:
         for row in rows
     ]
     yield Table(("run", "workflow", "status", "began", "ended", "failed step"), cells)
+    failed = next((row for row in rows if row.status == "failed"), None)
+    if failed is not None:
+        yield hint(f"why one failed: `bayou workflow run logs {failed.run_id}`")
     if len(rows) < total:
         yield hint(f"{total - len(rows):,} more: say which with --limit, --since, --status or a text")
 
