@@ -97,6 +97,17 @@ def _save_directory(records: Records) -> Check:
     return check
 
 
+def _save_changed(records: Records) -> Check:
+    assert records.data.save_changed(MODEL, "x", b"3").unchanged
+    saved = records.data.save_changed(MODEL, "x", b"4").metadata
+
+    def check(peer: Records) -> None:
+        assert peer.data.get(MODEL, "x").metadata == saved
+        assert saved.version == 4
+
+    return check
+
+
 def _undelete(records: Records) -> Check:
     records.data.delete(MODEL, "x")
     saved = records.data.undelete(MODEL, "x")
@@ -251,6 +262,7 @@ def _record_deleted(records: Records) -> Check:
 
 WRITES: dict[tuple[type, str], Case] = {
     (DataRepository, "save"): _save,
+    (DataRepository, "save_changed"): _save_changed,
     (DataRepository, "save_directory"): _save_directory,
     (DataRepository, "undelete"): _undelete,
     (DataRepository, "append"): _append,

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from bayou.data.content import Content
-    from bayou.data.manifest import Manifest, SavedDirectory
+    from bayou.data.manifest import Manifest
     from bayou.data.metadata import NewVersion, Options
-    from bayou.data.staging import Allocation, Stage
+    from bayou.data.staging import Allocation, Saved, Stage
 
 __all__ = ["DataRepository", "Item"]
 
@@ -74,12 +74,22 @@ class DataRepository:
 
         return save(self._context, self._new_version(model, name, options), content)
 
-    def save_directory(self, model: ModelRef, name: str, source: Path, **options: Unpack[Options]) -> SavedDirectory:
-        """Save all files below a directory as one version, as `save` does; `NameRefused` names a file that cannot be
-        saved: a link, a device, an unsafe name."""
+    def save_changed(self, model: ModelRef, name: str, content: Content, **options: Unpack[Options]) -> Saved:
+        """Save a new version as `save` does, unless the latest one has equal bytes and metadata, and lives for good."""
+        from bayou.data.staging import save_changed  # noqa: PLC0415
+
+        return save_changed(self._context, self._new_version(model, name, options), content)
+
+    def save_directory(
+        self, model: ModelRef, name: str, source: Path, *, always: bool = True, **options: Unpack[Options]
+    ) -> Saved:
+        """Save all files below a directory as one version; without `always`, only if `save_changed` would.
+
+        `NameRefused` names a file that cannot be saved: a link, a device, an unsafe name.
+        """
         from bayou.data.manifest import save_directory  # noqa: PLC0415
 
-        return save_directory(self._context, self._new_version(model, name, options), source)
+        return save_directory(self._context, self._new_version(model, name, options), source, always=always)
 
     def manifest(self, item: Item) -> Manifest:
         """Return the manifest of a version of many files, verified; `RecordDamaged` if it is not one."""
