@@ -40,7 +40,7 @@ def put(command, typed):
 
     def call(content: bytes, *args: str, model: str = "web", name: str = "report"):
         typed(content)
-        ran = command("data", "put", model, name, "-", *args, "--json")
+        ran = command("data", "put", model, name, "-", "--always", *args, "--json")
         assert ran.code == 0, ran.err
         return ran.document
 

@@ -19,9 +19,11 @@ from bayou.core.ids import ulid
 from bayou.data.catalog.rows import SavedVersion
 from bayou.data.items import DataRepository
 from bayou.data.layout import ModelRef
+from bayou.data.metadata import Options
 from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
 from bayou.data.records import Records
 from bayou.data.runs import Job, Run, RunRepository, StepRecord
+from bayou.data.spool import receive
 from bayou_testing.proxy import HttpProxy
 from tests.data.models import MODEL, OTHER, visible
 from tests.sync.conftest import Team
@@ -114,6 +116,17 @@ def _save(records: Records) -> Check:
     def check(peer: Records) -> None:
         item = peer.data.get(OTHER, "new")
         assert (item.metadata, peer.data.read(item)) == (saved, b"content")
+
+    return check
+
+
+def _use_input(records: Records) -> Check:
+    with receive(records.repo, "put", MODEL, "x", b"4", Options()) as spooled:
+        saved = records.data.use_input(spooled).metadata
+
+    def check(peer: Records) -> None:
+        assert peer.data.get(MODEL, "x").metadata == saved
+        assert saved.version == 4
 
     return check
 
@@ -251,6 +264,7 @@ def _record_deleted(records: Records) -> Check:
 
 WRITES: dict[tuple[type, str], Case] = {
     (DataRepository, "save"): _save,
+    (DataRepository, "use_input"): _use_input,
     (DataRepository, "save_directory"): _save_directory,
     (DataRepository, "undelete"): _undelete,
     (DataRepository, "append"): _append,

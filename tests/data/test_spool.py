@@ -178,6 +178,17 @@ def test_a_put_does_not_copy_the_input_a_second_time(repo: Repo) -> None:
     create_model(repo, "@org/shell", "one")
     with receive(repo, "put", ONE, "log", b"input", Options()) as spooled, Records(repo) as records:
         inode = spooled.path.stat().st_ino
-        saved = records.data.use_input(spooled)
+        saved = records.data.use_input(spooled).metadata
         assert records.tree.local_path(saved.location.raw).stat().st_ino == inode
     assert saved.created_at == spooled.record.at
+
+
+def test_an_input_that_equals_the_latest_version_makes_no_new_one_unless_it_is_told_to(repo: Repo) -> None:
+    with Records(repo) as records:
+        records.data.save(ONE, "log", b"input")
+        with receive(repo, "put", ONE, "log", b"input", Options(), always=False) as spooled:
+            saved = records.data.use_input(spooled)
+            assert (saved.unchanged, saved.metadata.version, spooled.waits) == (True, 1, False)
+        with receive(repo, "put", ONE, "log", b"input", Options()) as spooled:
+            saved = records.data.use_input(spooled)
+            assert (saved.unchanged, saved.metadata.version, spooled.waits) == (False, 2, False)

@@ -259,7 +259,7 @@ class Readers:
         judge([row], NOW, lambda _: True)
         for field in FIELDS.values():
             field.value(row)
-        _shown(render_data.items_text([row]), render_data.items_json([row]))
+        _shown(render_data.items_text([row], 1), render_data.items_json([row], 1))
         _shown(render_data.versions_text([row]), render_data.versions_json([row]))
 
     def numbered(self, data: bytes) -> None:

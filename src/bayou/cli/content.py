@@ -83,9 +83,16 @@ def write_stdout(content: BinaryIO, size: int | None = None) -> None:
         from bayou.core.text import VisibleStream  # noqa: PLC0415
 
         stream = VisibleStream()
+        last = b"\n"
         while data := content.read(_CHUNK):
+            last = data[-1:]
+            if b"\0" in data:
+                raise UsageError(
+                    "this is binary, and nothing for a terminal", hint="write it to a file: -o FILE, or > FILE"
+                )
             sys.stdout.write(stream.add(data))
-        sys.stdout.write(stream.add(b"", last=True))
+        # The prompt begins on a line of its own; files and pipes get the bytes as they are.
+        sys.stdout.write(stream.add(b"", last=True) + ("" if last == b"\n" else "\n"))
         return
     shutil.copyfileobj(counted(content, "writing", size), sys.stdout.buffer, _CHUNK)
     sys.stdout.buffer.flush()

@@ -101,7 +101,8 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     ),
     "data list": (
         ("Everything", "data list"),
-        ("By tag", "data list web1 --tag env=prod"),
+        ("The ten largest", "data list --sort size --limit 10"),
+        ("By name and tag", "data list web1 --name 'report-*' --tag env=prod"),
     ),
     "data versions": (("See which versions there are, and since when", "data versions web1 report"),),
     "data query": (

@@ -30,6 +30,7 @@ FEW = 10
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
 _STEP = 1000.0
+_GAP = "  "
 
 
 class Line(Struct, frozen=True):
@@ -144,7 +145,11 @@ class Output(Struct, frozen=True):
 
     def _table(self, table: Table) -> None:
         if sys.stdout.isatty():
-            _rich_table(table)
+            from shutil import get_terminal_size  # noqa: PLC0415
+
+            bold = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+            lines = _terminal_table(table, get_terminal_size().columns, bold=bold)
+            sys.stdout.writelines(f"{line}\n" for line in lines)
             return
         sys.stdout.writelines(f"{row}\n" for row in _aligned(table))
 
@@ -163,17 +168,68 @@ def _aligned(table: Table) -> Iterable[str]:
     return ("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
-def _rich_table(table: Table) -> None:
-    from rich.console import Console  # noqa: PLC0415  (60 ms: only on a terminal)
-    from rich.table import Table as RichTable  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+def _terminal_table(table: Table, width: int, *, bold: bool) -> Iterator[str]:
+    """Yield the lines of a table for a terminal: no line is too long if words allow it, and no word is ever broken.
 
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    for heading in table.headings:
-        drawn.add_column(heading, justify="right" if heading in table.right else "left", overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*(Text(visible(cell)) for cell in row))
-    Console(highlight=False).print(drawn)
+    Columns without a value are left out, and long texts wrap between words. If even that is too wide, each row becomes
+    a block of lines, one for each column.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415  (only on a terminal)
+
+    cells = [[visible(cell) for cell in row] for row in table.rows]
+    used = [at for at in range(len(table.headings)) if any(row[at] for row in cells)]
+    headings = [table.headings[at] for at in used]
+    rows = [[row[at] for at in used] for row in cells]
+    columns = list(zip(headings, *rows, strict=True))
+    natural = [max(map(cell_len, column)) for column in columns]
+    least = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    room = width - len(_GAP) * (len(columns) - 1)
+    if sum(least) > room:
+        yield from _blocks(headings, rows, width, cell_len, bold=bold)
+        return
+    widths = list(least)
+    for at in sorted(range(len(widths)), key=lambda at: natural[at] - least[at]):
+        widths[at] += min(natural[at] - least[at], room - sum(widths))
+    for number, row in enumerate([headings, *rows]):
+        wrapped = [_wrapped(cell, widths[at], cell_len) for at, cell in enumerate(row)]
+        for line in range(max(map(len, wrapped), default=0)):
+            padded = []
+            for at, lines in enumerate(wrapped):
+                text = lines[line] if line < len(lines) else ""
+                space = " " * (widths[at] - cell_len(text))
+                padded.append(space + text if headings[at] in table.right else text + space)
+            yield _styled(_GAP.join(padded).rstrip(), bold=bold and number == 0)
+
+
+def _wrapped(text: str, width: int, length: Callable[[str], int]) -> list[str]:
+    """Return a text in lines of at most `width` cells, divided between words only."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if length(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _blocks(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, length: Callable[[str], int], *, bold: bool
+) -> Iterator[str]:
+    """Yield each row as lines of a heading and a value, with an empty line between rows."""
+    margin = max(map(len, headings))
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for heading, cell in zip(headings, row, strict=True):
+            if cell:
+                first, *more = _wrapped(cell, width - margin - len(_GAP), length)
+                yield f"{_styled(heading.ljust(margin), bold=bold)}{_GAP}{first}"
+                yield from (f"{' ' * margin}{_GAP}{line}" for line in more)
+
+
+def _styled(text: str, *, bold: bool) -> str:
+    return click.style(text, bold=True) if bold else text
 
 
 def colorize(text: str, color: str, on: bool) -> str:

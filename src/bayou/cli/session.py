@@ -20,9 +20,9 @@ from bayou.core import kept
 
 if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
-    from bayou.data.metadata import Metadata
     from bayou.data.records import Records
     from bayou.data.spool import SpooledInput
+    from bayou.data.staging import Saved
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -145,7 +145,7 @@ def write_input(
     common: Common,
     repo: Repo,
     spooled: SpooledInput,
-    render: Callable[[Metadata], Rendered],
+    render: Callable[[Saved], Rendered],
     render_kept: Callable[[SpooledInput], Rendered] | None = None,
 ) -> int:
     """Use a spooled input in a write session of its model (V22), and print what came of it.
@@ -158,7 +158,7 @@ def write_input(
 
     begun = []
 
-    def use(session: Session) -> Metadata:
+    def use(session: Session) -> Saved:
         begun.append(session)
         if repo.offline and render_kept is not None:  # earlier appends first, although the store's version is not known
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415

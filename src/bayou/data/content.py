@@ -61,10 +61,52 @@ def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
     return Measured(size, digest.hexdigest(), bytes(head))
 
 
+_MORE_TYPES = {
+    ".parquet": "application/vnd.apache.parquet",
+    ".arrow": "application/vnd.apache.arrow.file",
+    ".feather": "application/vnd.apache.arrow.file",
+    ".arrows": "application/vnd.apache.arrow.stream",
+    ".avro": "application/vnd.apache.avro",
+    ".orc": "application/vnd.apache.orc",
+    ".jsonl": "application/x-ndjson",
+    ".ndjson": "application/x-ndjson",
+    ".geojson": "application/geo+json",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+    ".toml": "application/toml",
+    ".md": "text/markdown",
+    ".log": "text/plain",
+    ".sql": "application/sql",
+    ".sqlite": "application/vnd.sqlite3",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+}
+"""Types that Python's table lacks, or has only in some versions."""
+
+_MAGIC = (
+    (b"PAR1", "application/vnd.apache.parquet"),
+    (b"ARROW1\0\0", "application/vnd.apache.arrow.file"),
+    (b"Obj\x01", "application/vnd.apache.avro"),
+    (b"ORC", "application/vnd.apache.orc"),
+    (b"SQLite format 3\0", "application/vnd.sqlite3"),
+    (b"%PDF-", "application/pdf"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"(\xb5/\xfd", "application/zstd"),
+)
+"""What binary content of a type begins with."""
+
+
 @functools.cache
 def _types() -> mimetypes.MimeTypes:
-    """Return Python's own table, not this machine's: content has the same type everywhere."""
-    return mimetypes.MimeTypes(filenames=())
+    """Return Python's own table and ours, not this machine's: content has the same type everywhere."""
+    table = mimetypes.MimeTypes(filenames=())
+    for ending, kind in _MORE_TYPES.items():
+        table.add_type(kind, ending)
+    return table
 
 
 def type_by_name(name: str) -> str | None:
@@ -80,10 +122,16 @@ def _type_by_bytes(head: bytes, *, whole: bool) -> str:
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
     except UnicodeDecodeError:
-        return "application/octet-stream"
+        return _type_by_magic(head)
     if any(char < " " and char not in "\t\n\r\f\x1b" for char in text):
-        return "application/octet-stream"
+        return _type_by_magic(head)
     return "application/json" if _is_json(text, whole=whole) else "text/plain"
+
+
+def _type_by_magic(head: bytes) -> str:
+    """Return the type of binary content by its first bytes."""
+    known = (kind for magic, kind in _MAGIC if head.startswith(magic))
+    return next(known, "application/octet-stream")
 
 
 def _is_json(text: str, *, whole: bool) -> bool:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from bayou.data.content import Content
-    from bayou.data.manifest import Manifest, SavedDirectory
+    from bayou.data.manifest import Manifest
     from bayou.data.metadata import NewVersion, Options
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Allocation, Stage
+    from bayou.data.staging import Allocation, Saved, Stage
 
 __all__ = ["DataRepository", "Item"]
 
@@ -75,12 +75,16 @@ class DataRepository:
 
         return save(self._context, self._new_version(model, name, options), content)
 
-    def save_directory(self, model: ModelRef, name: str, source: Path, **options: Unpack[Options]) -> SavedDirectory:
-        """Save all files below a directory as one version, as `save` does; `NameRefused` names a file that cannot be
-        saved: a link, a device, an unsafe name."""
+    def save_directory(
+        self, model: ModelRef, name: str, source: Path, *, always: bool = True, **options: Unpack[Options]
+    ) -> Saved:
+        """Save all files below a directory as one version; without `always`, only if the latest one is not equal.
+
+        `NameRefused` names a file that cannot be saved: a link, a device, an unsafe name.
+        """
         from bayou.data.manifest import save_directory  # noqa: PLC0415
 
-        return save_directory(self._context, self._new_version(model, name, options), source)
+        return save_directory(self._context, self._new_version(model, name, options), source, always=always)
 
     def manifest(self, item: Item) -> Manifest:
         """Return the manifest of a version of many files, verified; `RecordDamaged` if it is not one."""
@@ -104,23 +108,28 @@ class DataRepository:
         with exclusive_change(self._context):
             return append(self._context, model, name, content, version)
 
-    def use_input(self, spooled: SpooledInput) -> Metadata:
+    def use_input(self, spooled: SpooledInput) -> Saved:
         """Make a spooled input a version, or append it, as its record says; the input is used up (V22).
 
-        The version has the time at which the input was given. If this raises, the input stays.
+        The version has the time at which the input was given. If this raises, the input stays. Unless the record says
+        `always`, an input that equals the latest version makes no new one.
         """
         from bayou.data.metadata import NewVersion  # noqa: PLC0415
-        from bayou.data.staging import append, prepare, save_input  # noqa: PLC0415
+        from bayou.data.staging import Saved, append, equal_latest, prepare, save_input  # noqa: PLC0415
 
         record, model = spooled.record, spooled.record.ref
         if record.command == "put":
             repo_id = self._context.repo.config.repo_id
             version = NewVersion.of(model, record.name, repo_id, record.at, record.options)
-            return save_input(self._context, version, spooled)
+            latest = None if record.always else equal_latest(self._context, version, spooled.measured)
+            if latest is not None:
+                spooled.drop()
+                return Saved(latest, unchanged=True)
+            return Saved(save_input(self._context, version, spooled))
         check_item(model, record.name)
         prepare(self._context, model, record.name, None)
         with exclusive_change(self._context), spooled.open() as content:
-            return append(self._context, model, record.name, content, None, spooled)
+            return Saved(append(self._context, model, record.name, content, None, spooled))
 
     def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Allocation:
         """Return the allocation of a version whose content a program writes by itself."""

@@ -26,8 +26,8 @@ from bayou.data.content import Measured, copy_measured
 from bayou.data.context import DataContext
 from bayou.data.items import Item, fetch_content
 from bayou.data.layout import MANIFEST, part_name
-from bayou.data.metadata import Metadata, NewVersion
-from bayou.data.staging import publish_version
+from bayou.data.metadata import NewVersion
+from bayou.data.staging import Saved, equal_latest, publish_version
 from bayou.repo import LOCAL, Repo
 from bayou.worktree.staged_directory import StagedDirectory
 
@@ -61,13 +61,6 @@ class Manifest(Struct, frozen=True):
         return f'{{"format": {_FORMAT}, "files": [\n{rows}\n]}}\n'.encode()
 
 
-class SavedDirectory(Struct, frozen=True):
-    """A version that was made of a directory, and how many empty directories it leaves out."""
-
-    metadata: Metadata
-    empty: int
-
-
 class SourceFiles(Struct, frozen=True):
     """The files below a directory, by relative name in order, and how many empty directories there are."""
 
@@ -75,8 +68,11 @@ class SourceFiles(Struct, frozen=True):
     empty: int
 
 
-def save_directory(context: DataContext, version: NewVersion, source: Path) -> SavedDirectory:
-    """Save all files below a directory as one version: whole and durable when this returns, or nothing."""
+def save_directory(context: DataContext, version: NewVersion, source: Path, *, always: bool) -> Saved:
+    """Save all files below a directory as one version: whole and durable when this returns, or nothing.
+
+    Without `always`, a version that would equal the latest one is not saved.
+    """
     found = source_files(source, context.repo)
     with context.tree.stage_directory(version.item.item) as directory:
         files = tuple(_copy(source, name, number, directory) for number, name in enumerate(found.names))
@@ -85,7 +81,10 @@ def save_directory(context: DataContext, version: NewVersion, source: Path) -> S
         directory.write(MANIFEST, data)
         described = copy_measured(data)
         measured = Measured(manifest.size, described.sha256, b"", len(files))
-        return SavedDirectory(publish_version(context, version, directory, measured), found.empty)
+        latest = None if always else equal_latest(context, version, measured)
+        if latest is not None:
+            return Saved(latest, unchanged=True, empty=found.empty)
+        return Saved(publish_version(context, version, directory, measured), empty=found.empty)
 
 
 def source_files(source: Path, repo: Repo) -> SourceFiles:

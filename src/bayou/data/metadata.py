@@ -262,6 +262,22 @@ class NewVersion(Struct, frozen=True):
             files=content.files,
         )
 
+    def equals(self, latest: Metadata, content: Measured) -> bool:
+        """Say whether this version would be what the latest one is: equal bytes and metadata, both kept for good.
+
+        A version with a lifetime, and streaming data, is always new: its time and its appends begin anew.
+        """
+        wanted = self.metadata(latest.version, latest.id, content)
+        infinite = (None, "infinite")
+        return (
+            latest.sha256 == content.sha256
+            and self.lifetime in infinite
+            and latest.lifetime in infinite
+            and not (self.streaming or latest.streaming or latest.deleted)
+            and (wanted.size, wanted.files, wanted.content_type, wanted.keep, dict(wanted.tags))
+            == (latest.size, latest.files, latest.content_type, latest.keep, dict(latest.tags))
+        )
+
 
 def load(tree: Worktree, path: str) -> bytes | None:
     """Return the bytes of a record's file; None if the tree lacks it. Readers refuse a file that is too long."""

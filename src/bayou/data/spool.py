@@ -54,6 +54,7 @@ class SpoolRecord(Struct, frozen=True):
     lifetime: str | None
     keep: str | None
     streaming: bool
+    always: bool
     owner: list[str]
 
     @property
@@ -132,9 +133,19 @@ class SpooledInput:
 
 
 def receive(
-    repo: Repo, command: Literal["put", "append"], model: ModelRef, name: str, content: Content, options: Options
+    repo: Repo,
+    command: Literal["put", "append"],
+    model: ModelRef,
+    name: str,
+    content: Content,
+    options: Options,
+    *,
+    always: bool = True,
 ) -> SpooledInput:
-    """Copy content into the spool; it is durable when this returns. If this raises, nothing stays."""
+    """Copy content into the spool; it is durable when this returns. If this raises, nothing stays.
+
+    Without `always`, a put of what equals the latest version makes no new one.
+    """
     with _state_errors():
         directory = spool_directory(repo)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,6 +170,7 @@ def receive(
                 lifetime=options.get("lifetime"),
                 keep=options.get("keep"),
                 streaming=options.get("streaming", False),
+                always=always,
                 owner=owner_ids(repo.state / OWNER)[:1],
             )
             fields = {field: getattr(record, field) for field in record.__struct_fields__}

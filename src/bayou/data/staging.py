@@ -18,7 +18,7 @@ from typing import Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayou.core.errors import BayouError, ContentChanged, ContentDamaged, NotStreaming, UsageError
+from bayou.core.errors import BayouError, ContentChanged, ContentDamaged, DataNotFound, NotStreaming, UsageError
 from bayou.data.allocate import allocate_version, check_number, item_id, next_number, write_metadata
 from bayou.data.changes import ChangeSet, Placement, apply_changeset, exclusive_change
 from bayou.data.content import Content, Measured, chunks, copy_measured
@@ -36,6 +36,28 @@ def save(context: DataContext, version: NewVersion, content: Content) -> Metadat
         with directory.writing(RAW) as file:
             measured = copy_measured(content, file)
         return publish_version(context, version, directory, measured)
+
+
+class Saved(Struct, frozen=True):
+    """A version that was saved, or (`unchanged`) the latest one, which equals what was to be saved.
+
+    `empty` is the number of empty directories that a version of many files leaves out.
+    """
+
+    metadata: Metadata
+    unchanged: bool = False
+    empty: int = 0
+
+
+def equal_latest(context: DataContext, version: NewVersion, measured: Measured) -> Metadata | None:
+    """Return the latest version of an item if a new one would equal it, else None."""
+    item = version.item
+    try:
+        found = find_item(context, ModelRef(item.type, item.model_id, version.owner.model), item.name, None)
+    except DataNotFound:
+        return None
+    same = not found.forwarded and version.equals(found.metadata, measured)
+    return found.metadata if same else None
 
 
 def publish_version(

@@ -74,4 +74,4 @@ def _use(records: Records, spooled: SpooledInput) -> list[str]:
     except (UsageError, RecordError) as error:
         return [f"the {what} cannot be used: {error.message}; it is kept as {spooled.refuse()}"]
     done = "saved as" if record.command == "put" else "appended to"
-    return [f"the {what}, which an earlier command left, is {done} version {saved.version}"]
+    return [f"the {what}, which an earlier command left, is {done} version {saved.metadata.version}"]

@@ -58,6 +58,7 @@ data.add_command(sql)
 @click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
 @click.option("--streaming", is_flag=True, help="Let it be appended to.")
 @limit_rate_option
+@click.option("--always", is_flag=True, help="Make a new version also of what equals the latest one.")
 @click.pass_obj
 def put(
     common: Common,
@@ -69,12 +70,13 @@ def put(
     lifetime: str | None,
     keep: str | None,
     streaming: bool,
+    always: bool,
 ) -> int:
     """Save a new version of data.
 
     The content is that of FILE, or with - or without FILE the standard input. All files below DIR become one version of
     many files, which `bayou data get -o` writes back. Nothing is deleted by a put: what has had its time goes with
-    `bayou data gc`.
+    `bayou data gc`. What equals the latest version, content and metadata, makes no new one, unless it has a lifetime.
     """
     named = parameters.named_once("--tag", tags)
     repo = common.open_repo()
@@ -92,9 +94,9 @@ def put(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
     if file is not None and Path(file).is_dir():
-        return _put_directory(common, repo, owner, name, Path(file), options)
+        return _put_directory(common, repo, owner, name, Path(file), options, always=always)
     with common.output.progress(closing=False), open_input(file) as opened:
-        spooled = receive(repo, "put", owner, name, opened, options)  # V22: before anything is sent
+        spooled = receive(repo, "put", owner, name, opened, options, always=always)  # V22: before anything is sent
     return write_input(
         common,
         repo,
@@ -103,7 +105,9 @@ def put(
     )
 
 
-def _put_directory(common: Common, repo: Repo, owner: ModelRef, name: str, source: Path, options: Options) -> int:
+def _put_directory(
+    common: Common, repo: Repo, owner: ModelRef, name: str, source: Path, options: Options, *, always: bool
+) -> int:
     """Save a directory as a version of many files; refuse what cannot be saved before anything is sent."""
     if options.get("streaming"):
         raise click.UsageError("a directory cannot be appended to; leave out --streaming")
@@ -115,11 +119,8 @@ def _put_directory(common: Common, repo: Repo, owner: ModelRef, name: str, sourc
     return write(
         common,
         repo,
-        lambda session: session.records.data.save_directory(owner, name, source, **options),
-        lambda saved: (
-            render_data.put_json(owner.name, saved.metadata),
-            render_data.put_directory_text(owner.name, saved),
-        ),
+        lambda session: session.records.data.save_directory(owner, name, source, always=always, **options),
+        lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
         models=[owner],
         alone=True,  # V22: the directory is here, and its version is made here, whatever becomes of the store
     )
@@ -150,7 +151,10 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
         common,
         repo,
         spooled,
-        lambda saved: (render_data.append_json(owner.name, saved), render_data.append_text(owner.name, saved)),
+        lambda saved: (
+            render_data.append_json(owner.name, saved.metadata),
+            render_data.append_text(owner.name, saved.metadata),
+        ),
         lambda waiting: (render_data.kept_json(waiting), render_data.kept_text(waiting)),
     )
 
@@ -209,12 +213,27 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
 @click.argument("model", required=False)
 @click.option("kind", "--type", metavar="TYPE", help="Only of models of this type.")
 @_tags
+@click.option("--name", metavar="GLOB", help="Only names like this, as 'report-*'.")
 @click.option("--all-versions", is_flag=True, help="Every version, not only the latest.")
+@click.option(
+    "--sort", type=click.Choice(render_data.SORTS), help="In this order: size and created from the top, others A to Z."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most N.")
 @click.pass_obj
 def list_(
-    common: Common, model: str | None, kind: str | None, tags: tuple[tuple[str, str], ...], all_versions: bool
+    common: Common,
+    model: str | None,
+    kind: str | None,
+    tags: tuple[tuple[str, str], ...],
+    name: str | None,
+    all_versions: bool,
+    sort: str | None,
+    limit: int | None,
 ) -> None:
-    """List data, of all models or of one."""
+    """List data, of all models or of one.
+
+    The JSON has how many there are in all as total, whatever --limit shows.
+    """
     named = parameters.named_once("--tag", tags)
     with reading(common) as (records, remarks):
         owner = None
@@ -223,8 +242,10 @@ def list_(
 
             owner = resolve_model(records.repo, model, records)
         rows = records.data.find(model=owner, type=kind, tags=named, all_versions=all_versions, refresh=False)
-    document = render_data.items_json(rows) if common.json else {}
-    common.output.emit(with_remarks(document, remarks), chain(render_data.items_text(rows), remarks))
+    rows = render_data.selected(rows, name, sort)
+    total, rows = len(rows), rows[:limit]
+    document = render_data.items_json(rows, total) if common.json else {}
+    common.output.emit(with_remarks(document, remarks), chain(render_data.items_text(rows, total), remarks))
 
 
 @data.command()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bayou.spark.sql.query import Query, Row
 
 _FORMATS = ("table", "json", "csv", "parquet")
-_ENDINGS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
+_ENDINGS = {".txt": "table", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 @click.command(cls=Command)
@@ -74,7 +74,14 @@ def _format(common: Common, form: str | None, target: str | None) -> str:
         return form or "table"
     if target.endswith("/") and form in (None, "parquet"):
         return "parquet"
-    return form or _ENDINGS.get(Path(target).suffix.lower(), "table")
+    ending = Path(target).suffix.lower()
+    if form is None and ending not in _ENDINGS:
+        known = ", ".join(sorted(_ENDINGS))
+        raise UsageError(
+            f"{target} does not say which format: {ending or 'no ending'} is not one of {known}",
+            hint=f"name it with one of these endings, or say --format {'|'.join(_FORMATS)}",
+        )
+    return form or _ENDINGS[ending]
 
 
 def _print(common: Common, query: Query, form: str, remarks: list[Line]) -> None:

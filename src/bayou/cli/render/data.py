@@ -32,37 +32,40 @@ if TYPE_CHECKING:
 
     from bayou.data.catalog import VersionRow
     from bayou.data.items import Item
-    from bayou.data.manifest import Manifest, SavedDirectory
+    from bayou.data.manifest import Manifest
     from bayou.data.metadata import Metadata
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
     from bayou.data.spool import SpooledInput
+    from bayou.data.staging import Saved
     from bayou.models.prune import PrunePlan
 
 _SHORT_HASH = 12
 
 
-def put_text(model: str, saved: Metadata) -> Iterator[Part]:
-    yield say(f"{model} {saved.name}: version {saved.version} ({size(saved.size)}, {saved.content_type})")
-
-
-def put_json(model: str, saved: Metadata) -> Document:
-    return {
-        "model": model,
-        "name": saved.name,
-        "version": saved.version,
-        "size": saved.size,
-        "sha256": saved.sha256,
-        **({} if saved.files is None else {"files": saved.files}),
-    }
-
-
-def put_directory_text(model: str, saved: SavedDirectory) -> Iterator[Part]:
+def put_text(model: str, saved: Saved) -> Iterator[Part]:
     made = saved.metadata
-    number = count(made.files or 0, "file")
-    yield say(f"{model} {made.name}: version {made.version} ({number}, {size(made.size)}, {made.content_type})")
+    number = "" if made.files is None else f"{count(made.files, 'file')}, "
+    if saved.unchanged:
+        yield say(f"{model} {made.name}: unchanged, version {made.version} is the same ({number}{size(made.size)})")
+        yield hint("--always makes a new version of it")
+    else:
+        yield say(f"{model} {made.name}: version {made.version} ({number}{size(made.size)}, {made.content_type})")
     if saved.empty:
         yield note(f"{count(saved.empty, 'empty directory', 'empty directories')} left out: a version has only files")
+
+
+def put_json(model: str, saved: Saved) -> Document:
+    made = saved.metadata
+    return {
+        "model": model,
+        "name": made.name,
+        "version": made.version,
+        "size": made.size,
+        "sha256": made.sha256,
+        **({} if made.files is None else {"files": made.files}),
+        **({"unchanged": True} if saved.unchanged else {}),
+    }
 
 
 def manifest_text(manifest: Manifest, target: Path | None) -> Iterator[Part]:
@@ -131,7 +134,23 @@ def forwarded_text(names: Sequence[str], name: str) -> Iterator[Line]:
         yield note(f"{old} was renamed: this is {name}")
 
 
-def items_text(rows: Sequence[VersionRow]) -> Iterator[Part]:
+SORTS = ("model", "name", "type", "version", "size", "created")
+_NEWEST_FIRST = ("size", "created")
+
+
+def selected(rows: list[VersionRow], name: str | None, sort: str | None) -> list[VersionRow]:
+    """Return the rows whose name matches a glob, in an order of `SORTS`; equal ones stay in the order of a list."""
+    if name is not None:
+        from fnmatch import fnmatchcase  # noqa: PLC0415
+
+        rows = [row for row in rows if fnmatchcase(row.name, name)]
+    if sort is None:
+        return rows
+    field = {"created": "created_at"}.get(sort, sort)
+    return sorted(rows, key=lambda row: getattr(row, field), reverse=sort in _NEWEST_FIRST)
+
+
+def items_text(rows: Sequence[VersionRow], total: int) -> Iterator[Part]:
     if not rows:
         yield say("no data")
         return
@@ -150,9 +169,11 @@ def items_text(rows: Sequence[VersionRow]) -> Iterator[Part]:
         for row in rows
     ]
     yield Table(headings, cells, frozenset({"version", "size"}))
+    if total > len(rows):
+        yield note(f"{len(rows):,} of {total:,}; a higher --limit shows more")
 
 
-def items_json(rows: Iterable[VersionRow]) -> Document:
+def items_json(rows: Iterable[VersionRow], total: int) -> Document:
     found = [
         {
             "model": row.model,
@@ -169,7 +190,7 @@ def items_json(rows: Iterable[VersionRow]) -> Document:
         }
         for row in rows
     ]
-    return {"items": found, "total": len(found)}
+    return {"items": found, "total": total}
 
 
 def versions_text(rows: Sequence[VersionRow]) -> Iterator[Part]:
