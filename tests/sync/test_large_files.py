@@ -319,6 +319,7 @@ REAL = {
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.s3
 @pytest.mark.parametrize("case", REAL)
 def test_real_sizes_on_real_links(case: str, tmp_path: Path, s3_env: S3Endpoint) -> None:

@@ -3,7 +3,7 @@
 obstore hides the id of a multipart upload, so no later process could resume one; boto3 shows it. Bayou imports boto3
 only here and for credentials, and here only for a file that is sent in parts. The client gets the address, the region,
 the credentials and the certificates of the store's other requests, and nothing else: it retries nothing, since `Store`
-does, and it follows no redirect to a host outside the provider (V26).
+does, and it follows no redirect (V26).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _TIMEOUTS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 _GONE = frozenset({"NoSuchUpload", "InvalidPart", "InvalidPartOrder"})
 _CONNECTIONS = 64
+_NO_FILES = {"profile": None, "config_file": os.devnull, "credentials_file": os.devnull}
 _ACCESS_S = 10.0
 _TOKEN_S = 1800.0
 
@@ -264,12 +265,12 @@ def _s3_settings(config: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def _plain_session() -> Any:
-    """Return a boto3 session that reads no profile: the store's own settings are complete."""
+    """Return a boto3 session that reads neither a profile nor a file: the store's own settings are complete."""
     import boto3.session  # noqa: PLC0415  (300 ms: only for a file that is sent in parts)
     import botocore.session  # noqa: PLC0415
 
-    core = botocore.session.Session()
-    core.set_config_variable("profile", None)
+    unset = {name: (None, None, default, None) for name, default in _NO_FILES.items()}
+    core = botocore.session.Session(session_vars=unset)
     return boto3.session.Session(botocore_session=core)
 
 
@@ -293,7 +294,13 @@ def _prepared(session: Any, timeout: float, style: str, *, anonymous: bool, argu
     )
     client = session.client("s3", config=config, **arguments)
     client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-call.s3", _forbid_redirect)
     return client
+
+
+def _forbid_redirect(context: dict[str, Any], **_: Any) -> None:
+    """Tell boto3 that a request was redirected before: it follows no second redirect, so it follows none (V26)."""
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _translate(answer: Mapping[str, Any], about: Request) -> BayouError:
