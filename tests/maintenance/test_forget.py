@@ -13,9 +13,10 @@ from bayou.index.head import read_head, swap_head
 from bayou.maintenance.replicate import replicate
 from bayou.objectstore import keys
 from bayou.sync.commit import commit
+from bayou.sync.plan.policy import ModelRef, ModelScope
 from bayou.sync.report import VerifyReport
 from tests import api
-from tests.sync.conftest import Clone, Team
+from tests.sync.conftest import Clone, Team, Wire
 
 RAW, META, NEXT = "data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml", "data/t/m/n/2/raw"
 FILES = {RAW: b"raw", META: b"meta", NEXT: b"next", "files/x": b"x"}
@@ -194,3 +195,32 @@ def test_a_clone_of_a_replica_keeps_the_file_of_an_entry_that_its_source_forgot(
     other.pull()
     assert other.files.keys() == FILES.keys() - {"files/x"}
     assert kept_at(other) == {"files/x": b"x"}
+
+
+def test_the_first_pull_of_a_model_reads_no_page_of_the_log(
+    team: Team, wire: Wire, writer: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayou.index.head.PAGE_ROWS", 3)
+    for number in range(6):
+        writer.write("files/x", str(number))
+        writer.push(walk=False)
+    stored = team.keys()
+    assert any(key.startswith(".bayou/log/") for key in stored)
+    wire.seen.clear()
+    reader = team.clone("reader")
+    reader.pull(scope=ModelScope.of([ModelRef("t", "m", "m")]))
+    assert RAW in reader.files
+    assert "files/x" not in reader.files
+    assert wire.sent("get", r"\.bayou/log/") == []
+
+
+def test_a_file_that_was_discovered_before_the_first_head_is_kept_after_a_forget(team: Team) -> None:
+    (team.root / "store" / "files").mkdir()
+    (team.root / "store" / "files" / "old").write_text("from before Bayou")
+    reader = team.clone("reader")
+    reader.pull()
+    writer = team.clone("writer")
+    writer.push()
+    forget(writer, "files/old")
+    reader.pull()
+    assert (reader.files, kept_at(reader)) == ({}, {"files/old": b"from before Bayou"})

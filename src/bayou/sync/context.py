@@ -70,6 +70,8 @@ class SyncContext(Struct):
     """Files of less than so many bytes are pushed in packs."""
     mass_delete: bool = False
     """Whether the commits of this sync are parts of a mass delete that the user allowed."""
+    compared_seq: int | None = None
+    """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
 
     @property
     def remote_id(self) -> int:
@@ -201,6 +203,8 @@ def open_context(
             options=options,
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=progress or NoProgress(),
+            # Entries without a head were discovered, before the first commit.
+            compared_seq=0 if base.remote.seq is None and (base.remote.root is not None or base.dirty()) else None,
         )
 
 
