@@ -47,7 +47,7 @@ def write(
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
-    kept.now(nothing="nothing was saved")
+    kept.now("nothing was deleted" if deletes else "nothing was saved")
     with common.output.progress() as progress:
         try:
             with write_session(
@@ -62,7 +62,8 @@ def write(
             ) as session:
                 results.append(work(session))
                 if repo.config.datastore.url is not None and not repo.offline:
-                    kept.now("it is saved here, and not pushed yet", go_on="bayou datastore sync --push")
+                    done = "deleted" if deletes else "saved"
+                    kept.now(f"it is {done} here, and not pushed yet", go_on="bayou datastore sync --push")
         except BaseException:
             if results:
                 common.output.emit(*render(results[0]))

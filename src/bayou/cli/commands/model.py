@@ -16,12 +16,14 @@ from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.render import model as render_model
 from bayou.cli.session import Rendered, reading, with_remarks, write
+from bayou.core import kept
 from bayou.core.errors import TypeNotFound
 
 if TYPE_CHECKING:
     from bayou.data.outputs import Output
     from bayou.models.types import ModelType
     from bayou.repo import Repo
+    from bayou.session import Session
 
 _FAILED = 1
 
@@ -164,10 +166,14 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
         outputs.append(output)
         return render_model.ran_json(output), list(render_model.ran_text(output))
 
+    def work(session: Session) -> Output:
+        kept.now("a method that was running is recorded here as cancelled")
+        return run_method(session, prepared, cancel=cancel, progress=_printer(common))
+
     code = write(
         common,
         repo,
-        lambda session: run_method(session, prepared, cancel=cancel, progress=_printer(common)),
+        work,
         rendered,
         models=[definition.ref],
     )

@@ -288,7 +288,8 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
         common.output.notify(render_workflow.step_text(job, record))
 
     try:
-        outcome = workflow_run.run(sessions, on_step=on_step, connection=connection)
+        with common.output.progress():
+            outcome = workflow_run.run(sessions, on_step=on_step, connection=connection)
     except BaseException:
         partial = workflow_run.outcome
         common.output.emit(*_rendered(partial.run, partial.duration_s, []))
