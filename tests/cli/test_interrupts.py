@@ -202,22 +202,22 @@ def test_a_get_to_a_file_leaves_it_as_it_was(s3_team: Team, modelled: Clone, int
 
 
 @pytest.mark.parametrize(
-    "when",
+    ("when", "left"),
     [
-        pytest.param(moment("PUT", _LEASES), id="lease"),
-        pytest.param(moment("PUT", _LEASES, 2), id="release", marks=soak),
-        pytest.param(moment("PUT", _NODES), id="nodes", marks=soak),
+        pytest.param(moment("PUT", _LEASES), "steps", id="lease"),
+        pytest.param(moment("PUT", _LEASES, 2), "push", id="release", marks=soak),
+        pytest.param(moment("PUT", _NODES), "push", id="nodes", marks=soak),
     ],
 )
-def test_an_interrupted_workflow_is_resumed_by_the_command_of_its_hint(modelled: Clone, interrupted, when):
+def test_an_interrupted_workflow_is_resumed_or_pushed_by_its_hint(modelled: Clone, interrupted, when, left):
     (modelled.repo.root / "workflows").mkdir(exist_ok=True)
     (modelled.repo.root / "workflows" / "w.yaml").write_text(WORKFLOW)
 
     ran = interrupted.at(when, modelled, "workflow", "run", "w")
 
-    run_id = re.search(r"run (\w+) keeps its finished steps", ran.err)
+    run_id = re.search(r"run (\w+) (keeps its finished steps|has succeeded here)", ran.err)
     assert run_id is not None, ran
-    again = interrupted.go_on(ran, f"workflow resume {run_id[1]}")
+    again = interrupted.go_on(ran, f"workflow resume {run_id[1]}" if left == "steps" else "datastore sync --push")
     assert again.code == 0, again
     rows = interrupted.run("workflow", "run", "search", "--json").document["runs"]
     assert [(row["run_id"], row["status"]) for row in rows] == [(run_id[1], "succeeded")]

@@ -79,7 +79,7 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
 def interrupted(number: int) -> RenderedError:
     """Return the error for a command that a signal ended."""
     word = "terminated" if number == signal.SIGTERM else "interrupted"
-    return RenderedError(Cancelled.code, word, kept_hint(), 128 + number)
+    return _without_secrets(RenderedError(Cancelled.code, word, kept_hint(), 128 + number))
 
 
 def kept_hint() -> str:

@@ -61,7 +61,10 @@ def write(
 
     results: list[T] = []
     sessions: list[Session] = []
-    kept.now(nothing="nothing was saved" if refusal is not _KEPT_INPUT else "the input is kept here: do not repeat it")
+    if refusal is _KEPT_INPUT:
+        kept.now("the input is kept here: do not repeat it", go_on="bayou datastore sync")
+    else:
+        kept.now("nothing was deleted" if deletes else "nothing was saved")
     with common.output.progress() as progress:
         try:
             with write_session(
@@ -78,7 +81,8 @@ def write(
                 sessions.append(session)
                 results.append(work(session))
                 if repo.config.datastore.url is not None and not repo.offline:
-                    kept.now("it is saved here, and not pushed yet", go_on="bayou datastore sync --push")
+                    done = "deleted" if deletes else "saved"
+                    kept.now(f"it is {done} here, and not pushed yet", go_on="bayou datastore sync --push")
         except BaseException as error:
             if results:
                 _emit(common, repo, render(results[0]), sessions[0], pushed=False)

@@ -21,6 +21,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from bayou.core import activity
 from bayou.core.deadline import stop_everything
 
 GRACE_S = 4.5
@@ -126,7 +127,8 @@ def _watch(reading: int, json: bool) -> None:
 def _report(number: int, *, json: bool) -> None:
     from bayou.cli.errors import interrupted  # noqa: PLC0415
 
-    text = interrupted(number).text(json=json).encode()
+    shows_cursor = "\r\n\x1b[?25h" if activity.is_watched() and os.isatty(2) else ""  # the progress line hides it
+    text = (shows_cursor + interrupted(number).text(json=json)).encode()
     # A full pipe that no program reads must not keep this process alive.
     if select.select([], [2], [], 0)[1]:
         os.write(2, text)  # not through sys.stderr, whose lock the main thread may hold

@@ -17,10 +17,6 @@ Moved = Callable[[int], None]
 """Told of bytes of a file as they arrive, by the thread that moves them; a negative number takes some back."""
 
 
-def no_progress(count: int) -> None:
-    """Ignore bytes that have been moved."""
-
-
 class Watcher(Progress, Protocol):
     """Shows what goes on: stages, waits and remarks."""
 
@@ -45,6 +41,11 @@ def watch(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watchers.remove(watcher)
+
+
+def is_watched() -> bool:
+    """Whether somebody is shown what goes on."""
+    return bool(_watchers)
 
 
 def current() -> Progress:

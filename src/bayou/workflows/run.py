@@ -104,6 +104,8 @@ class WorkflowRun:
                 recorder.finish()
             except BaseException:
                 recorder.cancel()
+                if recorder.run.status == SUCCEEDED:  # only its push is left
+                    keep_now(f"run {self.run_id} has succeeded here", go_on="bayou datastore sync --push")
                 raise
         return self.outcome
 

@@ -16,6 +16,7 @@ from bayou.cli import options
 from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.render import model as render_model
 from bayou.cli.session import Rendered, reading, with_remarks, write
+from bayou.core import kept
 from bayou.core.errors import NotPushed, TypeNotFound
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     outputs: list[Output] = []
 
     def work(session: Session) -> tuple[Output, list[Part]]:
+        kept.now("a method that was running is recorded here as cancelled")
         output = run_method(session, prepared, cancel=cancel, progress=_printer(common))
         if output.error is None or common.json:
             return output, []

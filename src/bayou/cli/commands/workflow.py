@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -396,7 +397,8 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
 
     on_output = printer.show if printer is not None else None
     try:
-        outcome = workflow_run.run(sessions, on_step=on_step, on_output=on_output, connection=connection)
+        with common.output.progress() if printer is None else nullcontext():  # what steps print would be drawn over
+            outcome = workflow_run.run(sessions, on_step=on_step, on_output=on_output, connection=connection)
     except OUTAGES as error:
         # The first pull failed: nothing was run, and nothing recorded.
         error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
