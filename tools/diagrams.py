@@ -145,6 +145,7 @@ RACE = (
 )
 
 PUT = (
+    Note(0, "keep the input, durable on disk"),
     Arrow(0, 1, "take the model's lease"),
     Arrow(0, 1, "pull what belongs to the model"),
     Note(0, "write the version, sync to disk"),
