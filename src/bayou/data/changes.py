@@ -62,8 +62,11 @@ class ChangeSet(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def exclusive_change(context: DataContext) -> Iterator[None]:
-    """Hold the lock of those who change existing versions; pending change sets of dead processes are finished first."""
+def exclusive_change(context: DataContext, *, finishing: bool = True) -> Iterator[None]:
+    """Hold the lock of those who change existing versions; pending change sets of dead processes are finished first.
+
+    Without `finishing` they stay: one that cannot be finished does not keep a new version from being made.
+    """
     lock = _lock(context.repo)
     with _state_errors():
         context.repo.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +76,8 @@ def exclusive_change(context: DataContext) -> Iterator[None]:
             "another process of this repo has been changing data for a minute", hint="wait for it, and try again"
         )
     try:
-        _finish_all(context)
+        if finishing:
+            _finish_all(context)
         yield
     finally:
         lock.release()

@@ -76,7 +76,8 @@ def save_input(context: DataContext, version: NewVersion, spooled: SpooledInput)
 
     Both are one change set, so that the input is used once, whenever a process is killed.
     """
-    with context.tree.stage_directory(version.item.item) as directory, exclusive_change(context):
+    staged = context.tree.stage_directory(version.item.item)
+    with staged as directory, exclusive_change(context, finishing=False):
         directory.adopt(RAW, spooled.path)
         number, identity = next_number(context, version.item), item_id(context, version.item)
         write_metadata(directory, version.metadata(number, identity, spooled.measured))
