@@ -122,7 +122,7 @@ def _abort_uploads(store: Store, before: int, warnings: list[str], *, dry_run: b
             if found.begun < before and is_ours(found.key):
                 count += 1
                 if not dry_run:
-                    store.abort_upload(keys.Key(found.key), found.upload)
+                    store.abort_upload(keys.as_listed(found.key), found.upload)
     except (AccessDenied, Rejected, BadAnswer) as error:
         warnings.append(f"unfinished uploads were not looked for: {error.message}")
     return count
