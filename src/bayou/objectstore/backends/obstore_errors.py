@@ -178,7 +178,7 @@ def from_status(status: int, body: str, request: Request, *, reason: str = "") -
         return errors.CredentialsExpired(
             f"credentials for {request.target} have expired: {summary}", hint=request.renewal.expired
         )
-    if status in (301, 302, 307, 308) or code in _ELSEWHERE:
+    if status in (301, 302, 303, 307, 308) or code in _ELSEWHERE:
         region = _REGION.search(body)
         name = next((group for group in region.groups() if group), None) if region else None
         hint = _REGION_HINT.replace("NAME", name) if name else _REGION_HINT
