@@ -91,6 +91,7 @@ def test_a_delete_is_told_exactly_as_documented(repo, command):
         (("create", "aws", "web"), "model_exists"),
         (("create", "comand/shell", "new"), "type_not_found"),
         (("create", "shell", "new"), "type_not_found"),
+        (("create", "shel", "new"), "type_not_found"),
         (("create", "command/shell", "new", "--arg", "rnu=ls"), "arguments_invalid"),
         (("create", "command/shell", "new", "--arg", "timeout=soon"), "arguments_invalid"),
         (("create", "command/shell", "new", "--arg", "run=${{ inputs."), "expression_invalid"),

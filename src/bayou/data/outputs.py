@@ -113,8 +113,11 @@ class OutputRepository:
             rows = catalog.outputs_by_prefix(model.id, text.lower(), SHOWN + 1) if text else []
             rows = [row for row in rows if row.id == text] or rows
         if not rows:
-            what = f"{model.name} has no outputs" if text == LATEST else f"{model.name} has no output {text}"
-            raise RecordNotFound(what, hint=f"`bayou model outputs {model.name}` lists them")
+            if text == LATEST:
+                hint = f"no method of it has run here: `bayou model run {model.name} METHOD`"
+                raise RecordNotFound(f"{model.name} has no outputs", hint=hint)
+            hint = f"`bayou model outputs {model.name}` lists them"
+            raise RecordNotFound(f"{model.name} has no output {text}", hint=hint)
         if len(rows) > 1:
             names = [f"{row.id} ({row.method}, {row.status}, {row.started_at})" for row in rows]
             raise ambiguous(text, "outputs", names)

@@ -263,8 +263,9 @@ def _meant(kind: str, types: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415
 
     known = list(types)
-    similar = get_close_matches(kind, known, 1, cutoff=0.85)
-    return next(iter([*similar, *(name for name in known if kind in name.split("/"))]), None)
+    words = {word: name for name in reversed(known) for word in name.split("/")}
+    near = [*get_close_matches(kind, known, 1, cutoff=0.85), *get_close_matches(kind, words, 1, cutoff=0.85)]
+    return words.get(near[0], near[0]) if near else None
 
 
 def _coerced(found: ModelType | None, given: Mapping[str, str]) -> Mapping[str, object]:

@@ -468,6 +468,8 @@ def _graph(records: Records, text: str) -> Graph:
     try:
         return graph_of_run(records, records.runs.get(text))
     except RecordNotFound:
+        if text == "latest":
+            raise
         return graph_of_workflow(find_workflow(records.repo, text))  # by its id; or it names the nearest workflow
 
 
