@@ -66,7 +66,7 @@ def test_a_delete_is_told_exactly_as_documented(repo, command):
     made = command("model", "create", "net", "web", "--json").document
     (repo.root / "f").write_text("x")
     for _ in range(2):
-        command("data", "put", "web", "report", "f")
+        command("data", "put", "web", "report", "f", "--always")
 
     refused = command("model", "delete", "web", "-y", "--json")
     deleted = command("model", "delete", "web", "--data", "-y", "--json")
@@ -138,7 +138,7 @@ def test_a_person_at_a_terminal_is_asked_first(repo, command, args, answer, left
     command("model", "create", "net", "web")
     (repo.root / "f").write_text("x")
     for _ in range(2):
-        command("data", "put", "web", "report", "f")
+        command("data", "put", "web", "report", "f", "--always")
 
     code, shown = at_terminal(answer, *args)
 
