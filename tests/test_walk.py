@@ -64,7 +64,7 @@ COMMANDS = {
 }
 
 
-MOST_FILES = {"datastore sync --push": 86, "data put": 113, "workflow run, one step": 134}
+MOST_FILES = {"datastore sync --push": 88, "data put": 118, "workflow run, one step": 138}
 """What is reached. The aims are 45, 70 and 100; a third of the files of a push run only one to three functions, in
 eight packages, so that fewer files would mean files of more than one topic."""
 
@@ -123,6 +123,7 @@ def walks(root: Path) -> dict[str, Walk]:
     for name, arguments in COMMANDS.items():
         if name == "datastore sync --push":
             bayou(repo, "--offline", "data", "put", "web1", "usage", "report.json")
+            (repo / "report.json").write_text('{"disk": 52}')  # what equals the latest version makes no new one
         found[name] = walk(repo, *arguments)
     return found
 
