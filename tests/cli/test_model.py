@@ -73,7 +73,7 @@ def test_a_delete_is_told_exactly_as_documented(repo, command):
 
     assert (refused.code, refused.error["code"]) == (1, "model_has_data")
     assert "--data" in refused.error["hint"]
-    assert deleted.document == {"id": made["id"], "data_deleted": 2}
+    assert deleted.document == {"id": made["id"], "data_deleted": 2, "pushed": None}
     assert command("model", "list", "--json").document == {"models": []}
 
 

@@ -94,7 +94,7 @@ def test_a_workflow_s_report_sees_what_its_steps_made_and_a_peer_gets_it(team: T
 
     assert ran.code == 0, ran.out + ran.err
     sql, beside = ran.document["jobs"][1]["steps"]
-    assert [made["name"] for made in sql["data"]] == ["result", "summary"]
+    assert [made["name"] for made in sql["data"]] == ["log", "result", "summary"]
     assert beside["status"] == "succeeded"
     found = rows(writer.repo, "usage-report")
     assert [row["used"] for row in found] == ["7", "9"]
@@ -119,7 +119,7 @@ def test_a_workflow_s_report_sees_what_its_steps_made_and_a_peer_gets_it(team: T
 
     mine, theirs = ({path: text for path, text in one.files.items() if "/sql/" in path} for one in (writer, reader))
     assert theirs == mine
-    assert len([path for path in mine if path.startswith("data/spark/sql/")]) == 2 * 2 * 2
+    assert len([path for path in mine if path.startswith("data/spark/sql/")]) == 2 * 3 * 2
     assert not [path for path in team.payload_keys() if "part-" in path or "_SUCCESS" in path]
 
 
@@ -136,14 +136,14 @@ def test_a_workflow_s_report_sees_what_its_steps_made_and_a_peer_gets_it(team: T
 def test_a_query_that_fails_says_why_and_leaves_no_data(repo, sql, error):
     output = ask(repo, sql)
 
-    assert (output.status, output.data) == ("failed", ())
+    assert (output.status, [saved.name for saved in output.data]) == ("failed", ["log"])
     assert output.error.startswith(error)
     assert "\n" not in output.error
-    assert data_files(repo) == []
+    assert {path.split("/")[-3] for path in data_files(repo)} == {"log"}
     with Records(repo) as records:
         (kept,) = records.outputs.list(find_model(repo, "report").ref)
         assert kept.error == output.error
-        assert records.data.find(all_versions=True) == []
+        assert [row.name for row in records.data.find(all_versions=True)] == ["log"]
 
 
 @pytest.mark.parametrize("sql", ["DROP VIEW data", "FROM data INSERT OVERWRITE DIRECTORY 'x' USING csv SELECT name"])
@@ -172,7 +172,7 @@ def test_a_query_that_takes_too_long_is_stopped(repo):
     output = ask(repo, FOREVER, timeout=0.5)
 
     assert (output.status, output.error) == ("failed", "the query took longer than 0.5 s, and was stopped")
-    assert output.data == ()
+    assert [saved.name for saved in output.data] == ["log"]
 
 
 @pytest.mark.usefixtures("warm")
@@ -190,9 +190,10 @@ def test_a_query_that_is_cancelled_stops_on_the_server_and_says_so(repo, monkeyp
     asking.join()
 
     (output,) = came_of
-    assert (output.status, output.error, output.data) == ("cancelled", "cancelled", ())
+    assert (output.status, output.error) == ("cancelled", "cancelled")
+    assert [saved.name for saved in output.data] == ["log"]
     with Records(repo) as records:
-        assert records.data.find(all_versions=True) == []
+        assert [row.name for row in records.data.find(all_versions=True)] == ["log"]
 
 
 @pytest.mark.usefixtures("warm")

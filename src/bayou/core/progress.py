@@ -101,6 +101,11 @@ class SerialProgress:
             self._progress.end()
 
 
+def serial(progress: Progress) -> Progress:
+    """Return a progress that several threads may report to; one that ignores everything stays recognisable."""
+    return progress if isinstance(progress, NoProgress) else SerialProgress(progress)
+
+
 class CombinedProgress:
     """Shows several stages as one: it adds up their progress and ignores their beginnings and ends."""
 

@@ -20,7 +20,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
 from bayou.core.ids import ulid
-from bayou.core.progress import Progress, SerialProgress
+from bayou.core.progress import Progress, serial
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.head import HeadSeen
@@ -193,7 +193,7 @@ def open_context(
         journal = Journal(database, base.remote_id)
         held.callback(journal.release)
         incoming = StagingArea(repo.tree_root, repo.state / "incoming")
-        shown = SerialProgress(progress or activity.current())
+        shown = serial(progress or activity.current())
         meter = Meter(shown)
         yield SyncContext(
             repo=repo,
