@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from bayou.core.errors import RecordError, UsageError
+from bayou.core.errors import BayouError, ContentDamaged, RecordDamaged, RecordError, UsageError
 from bayou.data.changes import exclusive_change
 from bayou.data.spool import SpooledInput, abandoned_inputs
 from bayou.sync.plan.policy import ModelRef
@@ -64,6 +64,11 @@ def empty_spool(
                 total.include(report)
         total.warnings += session.remarks
     return total
+
+
+def is_fault_of_input(error: BayouError) -> bool:
+    """Whether an input can never be used because of what its command asked for, whatever becomes of the data."""
+    return isinstance(error, UsageError | RecordError) and not isinstance(error, RecordDamaged | ContentDamaged)
 
 
 def _use(records: Records, spooled: SpooledInput) -> list[str]:
