@@ -349,3 +349,19 @@ def test_an_error_of_the_command_itself_leaves_nothing(persons: Persons) -> None
     ann.does("data", "put", "one", "report", typed="a\n")
     assert ann.run("data", "append", "one", "report", typed="b\n").error["code"] == "not_streaming"
     assert pending_inputs(ann.clone.repo) == []
+
+
+def test_a_put_without_the_store_comes_after_what_another_machine_has_put_meanwhile(persons: Persons) -> None:
+    ann, bob = persons("ann", "bob")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.does("data", "put", "one", "report", typed="x")
+    bob.does("data", "put", "one", "report", typed="y")
+    ann.reach(closed_port())
+
+    for _ in range(2):  # the second one equals what is not pushed yet
+        ran = ann.run("data", "put", "one", "report", typed="x")
+        assert (ran.code, ran.document["version"]) == (5, 2)
+
+    ann.reach(there)
+    ann.does("datastore", "sync")
+    assert ann.content("report") == ["x", "y", "x"]

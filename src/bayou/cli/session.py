@@ -173,7 +173,7 @@ def write_input(
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415
 
             session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
-        return session.records.data.use_input(spooled)
+        return session.records.data.use_input(spooled, alone=session.alone)
 
     with spooled:
         try:

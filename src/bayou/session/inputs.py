@@ -41,7 +41,7 @@ def use_abandoned(
         with exclusive_change(records.context):
             pass  # a change set that a killed process left may be about this very input; now it is finished
         if spooled.waits:
-            remarks += _use(records, spooled)
+            remarks += _use(records, spooled, alone=not appends)
     return remarks
 
 
@@ -71,11 +71,11 @@ def is_fault_of_input(error: BayouError) -> bool:
     return isinstance(error, UsageError | RecordError) and not isinstance(error, RecordDamaged | ContentDamaged)
 
 
-def _use(records: Records, spooled: SpooledInput) -> list[str]:
+def _use(records: Records, spooled: SpooledInput, *, alone: bool) -> list[str]:
     record = spooled.record
     what = f"input for {record.model} {record.name} of {record.at}"
     try:
-        saved = records.data.use_input(spooled)
+        saved = records.data.use_input(spooled, alone=alone)
     except (UsageError, RecordError) as error:
         return [f"the {what} cannot be used: {error.message}; it is kept as {spooled.refuse()}"]
     done = "saved as" if record.command == "put" else "appended to"
