@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import bayou
+from bayou.core.atomic_file import write_file
 from bayou.core.errors import StateError
+from bayou.data import spool
 from bayou.data.metadata import Options
 from bayou.data.records import Records
 from bayou.data.spool import SpooledInput, abandoned_inputs, receive
@@ -160,6 +162,19 @@ def test_content_that_fails_leaves_nothing(repo: Repo) -> None:
     with pytest.raises(ValueError, match="the caller's own"):
         receive(repo, "put", ONE, "log", breaks(), Options())  # type: ignore[arg-type]
 
+    assert list(spool_directory(repo).iterdir()) == []
+
+
+def test_a_signal_right_after_the_record_leaves_nothing(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path, data: bytes, *, mode: int, temporary: Path) -> None:
+        write_file(path, data, mode=mode, temporary=temporary)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spool, "write_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        receive(repo, "put", ONE, "log", b"input", Options())
+
+    assert pending_inputs(repo) == []
     assert list(spool_directory(repo).iterdir()) == []
 
 

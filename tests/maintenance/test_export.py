@@ -16,6 +16,7 @@ from bayou.index.head import read_head
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
 from bayou.sync.report import ExportReport
+from bayou.sync.transfer import executor
 from bayou_testing.faulty import Fault
 from tests import api
 from tests.maintenance.replicas import commit, compact, damage, entries_of
@@ -216,6 +217,18 @@ def test_files_that_the_store_does_not_give_out_are_named(ann: Clone, tmp_path: 
         (path, "access_denied") for path in FILES.keys() - {"files/large"}
     }
     assert files_in(tmp_path / "out") == {"files/large": FILES["files/large"]}
+
+
+def test_a_large_file_that_did_not_arrive_leaves_no_part_of_it(
+    ann: Clone, tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(executor, "THRESHOLD", 100 << 10)
+    wire.cut(Fault("get", "/large$", error=lambda: AccessDenied("not this one")))
+
+    report = export(ann, tmp_path / "out")
+
+    assert [one.path for one in report.failed] == ["files/large"]
+    assert set(os.listdir(tmp_path / "out")) == {"data", "files"}  # V14
 
 
 def test_an_error_in_the_middle_says_how_much_was_written(ann: Clone, tmp_path: Path, wire: Wire):

@@ -198,6 +198,16 @@ def test_a_machine_of_googles_asks_its_metadata_server(monkeypatch: pytest.Monke
         assert metadata.requests[0].headers["metadata-flavor"] == "Google"
 
 
+def test_v26_the_token_of_a_machine_of_googles_goes_to_google_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of another kind, as of workload identity, must not lead to the machine's own token."""
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", '{"type": "external_account"}')
+    with TokenServer(b'{"access_token": "mine", "expires_in": 3599}') as metadata:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"{metadata.host}:{metadata.port}")
+        with pytest.raises(CredentialsMissing):
+            google_access({"endpoint": "https://storage.example.com"}, 5.0)
+        assert metadata.requests == []
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'"x"'])
 def test_a_token_service_without_a_token_is_an_error(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     with TokenServer(body) as metadata:

@@ -65,10 +65,12 @@ def test_pieces_take_some_seconds_on_a_slow_link_and_are_large_on_a_fast_one(clo
 def test_v12_a_request_has_time_for_all_that_is_under_way(clock: Clock) -> None:
     flow = Flow(clock)
     moved(flow, clock, MIB, 1.0)
-    with flow.moving(5 * MIB, Deadline.after(None)), flow.moving(5 * MIB, Deadline.after(None)):
+    with flow.moving(5 * MIB, Deadline.after(None)) as first, flow.moving(5 * MIB, Deadline.after(None)) as second:
         assert flow.seconds(5 * MIB, 1.0) == pytest.approx(40.0), "four times as long as measured"
-        flow.stalled()
+        assert flow.stalled(first) == 1
         assert flow.seconds(5 * MIB, 1.0) == pytest.approx(80.0), "and twice as long after a stall"
+        assert flow.stalled(second) == 1
+        assert flow.seconds(5 * MIB, 1.0) == pytest.approx(80.0), "of all that were under way together"
         clock.now += 10
 
 

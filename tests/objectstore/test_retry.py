@@ -278,3 +278,22 @@ def test_v12_a_store_that_never_answers_is_given_up_soon_although_nothing_limits
     with pytest.raises(TimedOut):
         store.within(Deadline.after(None)).put(payload("data/a"), bytes(100_000))
     assert len(faulty.seen) == QUICK.stalled_attempts
+
+
+def test_v12_a_store_that_stops_answering_many_requests_at_once_is_given_up_as_soon(patient: Patient) -> None:
+    """Sixty-four halvings of the rate would make the limit of a request longer than anybody lives."""
+    policy = RetryPolicy(base_s=0.001, cap_s=0.001, request_timeout_s=10, least_rate=1000)
+    store = Store(patient, KeyScope.of("p", None), policy=policy).within(Deadline.after(None))
+    store.put(payload("data/a"), bytes(100_000))
+    patient.limits.clear()
+    patient.faults.append(Fault("put", error=lambda: TimedOut("a minute without a byte")))
+
+    def put(number: int) -> bool:
+        with pytest.raises(TimedOut):
+            store.put(payload(f"data/{number}"), bytes(100_000))
+        return True
+
+    assert all(store.map(put, range(64), threads=16))
+
+    assert max(patient.limits) < 1000
+    assert len(patient.limits) < 64 * policy.stalled_attempts

@@ -13,8 +13,10 @@ import pytest
 
 from bayou.cli import run
 from bayou.core.errors import CannotConnect, NotPushed
+from bayou.core.ids import ulid
 from bayou.leases import model_key, open_leases
 from bayou.models import create_model
+from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
 from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
@@ -305,3 +307,61 @@ def test_an_append_offline_comes_after_those_that_were_kept_before(persons: Pers
     assert ann.does("data", "append", "one", "log", "--offline", typed="c\n")["size"] == 6
 
     assert ann.content("log") == ["a\nb\nc\n"]
+
+
+def test_a_store_that_has_lost_its_head_loses_no_append(persons: Persons) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    store = ann.clone.repo.store()
+    head = store.get(keys.HEAD)
+    assert head is not None
+    store.delete([keys.HEAD])
+
+    ran = ann.run("data", "append", "one", "log", typed="b\n")
+
+    assert (ran.code, ran.error["code"]) == (1, "store_emptied")
+    assert "the input is kept here, so do not repeat it" in ran.error["hint"]
+    store.put(keys.HEAD, bytes(head.data))
+    ann.does("datastore", "sync")
+    assert ann.content("log") == ["a\nb\n"]
+    assert pending_inputs(ann.clone.repo) == []
+
+
+@pytest.mark.parametrize("command", ["put", "append"])
+def test_an_error_that_is_not_the_commands_own_keeps_its_input(persons: Persons, command: str) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    damaged = ann.clone.repo.state / "spool" / f"{ulid()}.json"
+    damaged.write_text("{")
+    damaged.with_suffix(".raw").write_text("of another command")
+
+    ran = ann.run("data", command, "one", "log", typed="b\n")
+
+    assert ran.code == 1
+    assert "the input is kept here, so do not repeat it" in ran.error["hint"]
+    damaged.unlink()
+    ann.does("datastore", "sync")
+    assert ann.content("log") == (["a\n", "b\n"] if command == "put" else ["a\nb\n"])
+
+
+def test_an_error_of_the_command_itself_leaves_nothing(persons: Persons) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "report", typed="a\n")
+    assert ann.run("data", "append", "one", "report", typed="b\n").error["code"] == "not_streaming"
+    assert pending_inputs(ann.clone.repo) == []
+
+
+def test_a_put_without_the_store_comes_after_what_another_machine_has_put_meanwhile(persons: Persons) -> None:
+    ann, bob = persons("ann", "bob")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.does("data", "put", "one", "report", typed="x")
+    bob.does("data", "put", "one", "report", typed="y")
+    ann.reach(closed_port())
+
+    for _ in range(2):  # the second one equals what is not pushed yet
+        ran = ann.run("data", "put", "one", "report", typed="x")
+        assert (ran.code, ran.document["version"]) == (5, 2)
+
+    ann.reach(there)
+    ann.does("datastore", "sync")
+    assert ann.content("report") == ["x", "y", "x"]

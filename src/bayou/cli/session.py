@@ -19,6 +19,7 @@ from bayou.cli.render import datastore as render_datastore
 from bayou.core import kept
 
 if TYPE_CHECKING:
+    from bayou.core.errors import BayouError
     from bayou.data.engine import CatalogEngine, Choice
     from bayou.data.records import Records
     from bayou.data.spool import SpooledInput
@@ -32,6 +33,8 @@ T = TypeVar("T")
 Rendered = tuple[Document, Iterable[Part]]
 
 _KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou datastore sync` appends and pushes it"
+
+_WAITS = "the input is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
 _FRESH_S = 600.0
 """A view that is not older than this is not mentioned."""
@@ -155,10 +158,12 @@ def write_input(
     """Use a spooled input in a write session of its model (V22), and print what came of it.
 
     If the store cannot be had, a put is done here alone; an append (`render_kept`) stays in the spool. Both end with
-    `NotPushed`. An error of the command itself drops the input, as if it had not been given; a signal keeps it.
+    `NotPushed`. An error of the command itself drops the input, as if it had not been given; a signal and any other
+    error keep it, and say so: a damaged index or a full disk is no fault of the input.
     """
     from bayou.cli import signals  # noqa: PLC0415
     from bayou.core.errors import OUTAGES, BayouError, Cancelled, NotPushed  # noqa: PLC0415
+    from bayou.session.inputs import is_fault_of_input  # noqa: PLC0415
 
     begun = []
 
@@ -168,7 +173,7 @@ def write_input(
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415
 
             session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
-        return session.records.data.use_input(spooled)
+        return session.records.data.use_input(spooled, alone=session.alone)
 
     with spooled:
         try:
@@ -176,6 +181,7 @@ def write_input(
             return write(common, repo, use, render, models=[model], alone=render_kept is None, refusal=_KEPT_INPUT)
         except OUTAGES as error:
             if render_kept is None or begun:
+                _say_kept(error, spooled)
                 raise
             state = push_state(common, repo, pushed=False)
             document, parts = render_kept(spooled)
@@ -191,9 +197,17 @@ def write_input(
                 hint="do not repeat it: the next write saves and pushes it; to go on: `bayou datastore sync`",
             ) from None
         except BayouError as error:
-            if not isinstance(error, NotPushed) and spooled.waits:
+            if begun and is_fault_of_input(error):
                 spooled.drop()
+            else:
+                _say_kept(error, spooled)
             raise
+
+
+def _say_kept(error: BayouError, spooled: SpooledInput) -> None:
+    """Say in an error's hint that its input waits, or its user would give it a second time."""
+    if spooled.waits and "kept here" not in (error.hint or ""):
+        error.hint = f"{_WAITS}; {error.hint}" if error.hint else _WAITS
 
 
 @contextmanager

@@ -76,15 +76,24 @@ class DataRepository:
         return save(self._context, self._new_version(model, name, options), content)
 
     def save_directory(
-        self, model: ModelRef, name: str, source: Path, *, always: bool = True, **options: Unpack[Options]
+        self,
+        model: ModelRef,
+        name: str,
+        source: Path,
+        *,
+        always: bool = True,
+        alone: bool = False,
+        **options: Unpack[Options],
     ) -> Saved:
         """Save all files below a directory as one version; without `always`, only if the latest one is not equal.
 
-        `NameRefused` names a file that cannot be saved: a link, a device, an unsafe name.
+        `alone`: the store was not asked what the latest one is. `NameRefused` names a file that cannot be saved: a
+        link, a device, an unsafe name.
         """
         from bayou.data.manifest import save_directory  # noqa: PLC0415
 
-        return save_directory(self._context, self._new_version(model, name, options), source, always=always)
+        version = self._new_version(model, name, options)
+        return save_directory(self._context, version, source, always=always, alone=alone)
 
     def manifest(self, item: Item) -> Manifest:
         """Return the manifest of a version of many files, verified; `RecordDamaged` if it is not one."""
@@ -108,11 +117,11 @@ class DataRepository:
         with exclusive_change(self._context):
             return append(self._context, model, name, content, version)
 
-    def use_input(self, spooled: SpooledInput) -> Saved:
+    def use_input(self, spooled: SpooledInput, *, alone: bool = False) -> Saved:
         """Make a spooled input a version, or append it, as its record says; the input is used up (V22).
 
         The version has the time at which the input was given. If this raises, the input stays. Unless the record says
-        `always`, an input that equals the latest version makes no new one.
+        `always`, an input that equals the latest version makes no new one; `alone` as for `save_directory`.
         """
         from bayou.data.metadata import NewVersion  # noqa: PLC0415
         from bayou.data.staging import Saved, append, equal_latest, prepare, save_input  # noqa: PLC0415
@@ -121,7 +130,7 @@ class DataRepository:
         if record.command == "put":
             repo_id = self._context.repo.config.repo_id
             version = NewVersion.of(model, record.name, repo_id, record.at, record.options)
-            latest = None if record.always else equal_latest(self._context, version, spooled.measured)
+            latest = None if record.always else equal_latest(self._context, version, spooled.measured, alone=alone)
             if latest is not None:
                 spooled.drop()
                 return Saved(latest, unchanged=True)

@@ -68,10 +68,10 @@ class SourceFiles(Struct, frozen=True):
     empty: int
 
 
-def save_directory(context: DataContext, version: NewVersion, source: Path, *, always: bool) -> Saved:
+def save_directory(context: DataContext, version: NewVersion, source: Path, *, always: bool, alone: bool) -> Saved:
     """Save all files below a directory as one version: whole and durable when this returns, or nothing.
 
-    Without `always`, a version that would equal the latest one is not saved.
+    Without `always`, a version that would equal the latest one is not saved; `alone` as for `equal_latest`.
     """
     found = source_files(source, context.repo)
     with context.tree.stage_directory(version.item.item) as directory:
@@ -81,7 +81,7 @@ def save_directory(context: DataContext, version: NewVersion, source: Path, *, a
         directory.write(MANIFEST, data)
         described = copy_measured(data)
         measured = Measured(manifest.size, described.sha256, b"", len(files))
-        latest = None if always else equal_latest(context, version, measured)
+        latest = None if always else equal_latest(context, version, measured, alone=alone)
         if latest is not None:
             return Saved(latest, unchanged=True, empty=found.empty)
         return Saved(publish_version(context, version, directory, measured), empty=found.empty)

@@ -23,7 +23,7 @@ from bayou.core import limits
 from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.core.clock import now
 from bayou.core.documents import read_at_most
-from bayou.core.errors import StateError
+from bayou.core.errors import BayouError, StateError
 from bayou.core.file_lock import lock_descriptor
 from bayou.core.ids import is_ulid, ulid
 from bayou.core.structs import Count, Malformed, Time, convert, dump_json, parse
@@ -178,8 +178,8 @@ def receive(
             file_name = directory / f"{number}{RECORD}"
             write_file(file_name, dump_json(fields), mode=0o600, temporary=file_name.with_suffix(".tmp"))
     except BaseException:
-        with contextlib.suppress(OSError):
-            (directory / f"{number}{_RAW}").unlink(missing_ok=True)
+        with contextlib.suppress(BayouError, OSError):
+            remove_input(repo, number)  # a signal may come right after the record
         os.close(descriptor)
         raise
     return SpooledInput(repo, number, record, descriptor)
@@ -257,13 +257,13 @@ def _read(repo: Repo, number: str) -> SpoolRecord | None:
     except (Malformed, OSError) as error:
         raise StateError(
             f"the input {number} cannot be read: {error}",
-            hint=f"look at .bayou/state/spool/{number}.raw, and remove it",
+            hint=f"look at .bayou/state/spool/{number}.raw, and remove it and {number}.json",
         ) from None
     ids = owner_ids(repo.state / OWNER)
     if ids and not set(ids) & set(record.owner) and not trusts_all():
         raise StateError(  # V24: Git may have put it there
             f"the input {number} was not given by you on this machine, so it is not used",
-            hint=f"look at .bayou/state/spool/{number}.raw, and remove it",
+            hint=f"look at .bayou/state/spool/{number}.raw, and remove it and {number}.json",
         )
     return record
 

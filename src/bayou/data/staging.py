@@ -49,15 +49,23 @@ class Saved(Struct, frozen=True):
     empty: int = 0
 
 
-def equal_latest(context: DataContext, version: NewVersion, measured: Measured) -> Metadata | None:
-    """Return the latest version of an item if a new one would equal it, else None."""
+def equal_latest(
+    context: DataContext, version: NewVersion, measured: Measured, *, alone: bool = False
+) -> Metadata | None:
+    """Return the latest version of an item if a new one would equal it, else None.
+
+    `alone`: the store was not asked, so another machine may have made a later version of what the store has; a new
+    version comes after that one, as its user means it to. A version that is not pushed yet will be the last itself.
+    """
     item = version.item
     try:
         found = find_item(context, ModelRef(item.type, item.model_id, version.owner.model), item.name, None)
     except DataNotFound:
         return None
     same = not found.forwarded and version.equals(found.metadata, measured)
-    return found.metadata if same else None
+    if not same or (alone and context.sync.known(f"{found.metadata.location.directory}/")):
+        return None
+    return found.metadata
 
 
 def publish_version(

@@ -210,7 +210,7 @@ def _staging(target: Path) -> Iterator[StagingArea]:
     try:
         yield incoming
     finally:
-        incoming.discard()
+        incoming.discard(partial=True)
         with suppress(BayouError):
             incoming.sync_directories()
         with suppress(OSError):

@@ -37,6 +37,9 @@ _POLL_S = 0.05
 _PATIENCE = 4.0
 """How much slower than measured the bytes under way may be before a request counts as stalled."""
 
+_HALVINGS = 4
+"""How often a link without any success is taken for half as fast: then it is not slow, it stands still."""
+
 
 class Flow:
     """One direction of a link: the bytes under way, and the rate at which they are acknowledged."""
@@ -46,7 +49,13 @@ class Flow:
         self._changed = threading.Condition()
         self._under_way = 0
         self._done = 0
+        self._stalls = 0
         self._rate: float | None = None
+
+    @property
+    def stalls(self) -> int:
+        """How many rounds of requests have run out of time since one succeeded."""
+        return self._stalls
 
     @property
     def rate(self) -> float | None:
@@ -54,39 +63,52 @@ class Flow:
         return self._rate
 
     @contextmanager
-    def moving(self, size: int, deadline: Deadline) -> Iterator[None]:
+    def moving(self, size: int, deadline: Deadline) -> Iterator[int]:
         """Wait until there is room for a request of so many bytes, and measure it; a failed request measures nothing.
 
-        A single request always has room. The wait ends with the deadline.
+        A single request always has room. The wait ends with the deadline. Yield the round, for `stalled`.
         """
         if size < COUNTS_FROM:
-            yield
+            yield self._stalls
             return
         with self._changed:
             while self._under_way and self._under_way + size > self._window():
                 deadline.remaining()
                 self._changed.wait(_POLL_S)
             self._under_way += size
-            begin, before = self._clock(), self._done
+            begin, before, begun = self._clock(), self._done, self._stalls
         moved = 0
         try:
-            yield
+            yield begun
             moved = size
         finally:
             with self._changed:
                 self._under_way -= size
                 self._done += moved
                 if moved:
+                    self._stalls = 0
                     # Requests that end at the same time share the link: half of what the others still have is on its
                     # way too.
                     self._measure(self._done - before + self._under_way / 2, self._clock() - begin)
                 self._changed.notify_all()
 
-    def stalled(self) -> None:
-        """Take the link for slower than measured, because a request ran out of time."""
+    def stalled(self, begun: int) -> int:
+        """Take the link for slower than measured, because a request of the round `begun` ran out of time.
+
+        Requests that were under way together ran into one stall, so they count once: if each halved the rate, the limit
+        of the next request would be hours (V12). Return `stalls`.
+        """
         with self._changed:
-            if self._rate is not None:
-                self._rate /= 2
+            if begun == self._stalls:
+                self._stalls += 1
+                if self._rate is not None and self._stalls <= _HALVINGS:
+                    self._rate /= 2
+            return self._stalls
+
+    def works(self) -> None:
+        """Note that a request has succeeded that `moving` did not measure."""
+        with self._changed:
+            self._stalls = 0
 
     def piece(self, least: int, most: int) -> int:
         """Return how many bytes one request should move, within these bounds; `most` while the rate is unknown."""

@@ -122,16 +122,20 @@ class RetryingClient:
         while True:
             try:
                 self.link.pace(size, deadline)
-                with flow.moving(size, deadline):
+                with flow.moving(size, deadline) as begun:
                     timeout = self.request_timeout(deadline, flow.seconds(size, self.policy.least_rate) if size else 0)
                     self.counter.sent(verb, bytes_out=bytes_out)
                     answer = run_interruptible(partial(call, timeout))
             except StoreError as error:
+                tries = attempt
                 if isinstance(error, TimedOut):
-                    flow.stalled()
+                    if size >= COUNTS_FROM:
+                        # Others wait for room while this request stalls: without this, each would stall in its turn.
+                        stalls = flow.stalled(begun)
+                        tries = attempt if math.isfinite(deadline.seconds) else max(attempt, stalls)
                 elif not isinstance(error, CannotConnect):
                     self.contacted.set()
-                self.wait_or_raise(error, attempt, f"{verb.upper()} {key}", deadline)
+                self.wait_or_raise(error, tries, f"{verb.upper()} {key}", deadline)
                 attempt += 1
             else:
                 if not self.contacted.is_set():

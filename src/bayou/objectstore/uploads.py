@@ -226,13 +226,15 @@ def upload_at_once(
                     moved(at - told)
                     told = at
 
+        begun = client.link.up.stalls
         moving = client.link.up.seconds(part * parallel, client.policy.least_rate)
         client.counter.sent("put", -(-size // part) + 2, bytes_out=size)
         try:
             stored = send(chunks(), part, parallel, client.request_timeout(deadline, moving))
         except StoreError as error:
             if error.retryable and part > multipart.MIB:
-                client.link.up.stalled()
+                client.link.up.stalled(begun)
             client.wait_or_raise(error, attempt, f"PUT {key}", deadline)
             continue
+        client.link.up.works()
         return replace(stored, repeated=attempt > 1)

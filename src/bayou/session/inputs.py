@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from bayou.core.errors import RecordError, UsageError
+from bayou.core.errors import BayouError, ContentDamaged, RecordDamaged, RecordError, UsageError
 from bayou.data.changes import exclusive_change
 from bayou.data.spool import SpooledInput, abandoned_inputs
 from bayou.sync.plan.policy import ModelRef
@@ -41,7 +41,7 @@ def use_abandoned(
         with exclusive_change(records.context):
             pass  # a change set that a killed process left may be about this very input; now it is finished
         if spooled.waits:
-            remarks += _use(records, spooled)
+            remarks += _use(records, spooled, alone=not appends)
     return remarks
 
 
@@ -66,11 +66,16 @@ def empty_spool(
     return total
 
 
-def _use(records: Records, spooled: SpooledInput) -> list[str]:
+def is_fault_of_input(error: BayouError) -> bool:
+    """Whether an input can never be used because of what its command asked for, whatever becomes of the data."""
+    return isinstance(error, UsageError | RecordError) and not isinstance(error, RecordDamaged | ContentDamaged)
+
+
+def _use(records: Records, spooled: SpooledInput, *, alone: bool) -> list[str]:
     record = spooled.record
     what = f"input for {record.model} {record.name} of {record.at}"
     try:
-        saved = records.data.use_input(spooled)
+        saved = records.data.use_input(spooled, alone=alone)
     except (UsageError, RecordError) as error:
         return [f"the {what} cannot be used: {error.message}; it is kept as {spooled.refuse()}"]
     done = "saved as" if record.command == "put" else "appended to"

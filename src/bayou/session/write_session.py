@@ -53,6 +53,11 @@ class Session(Struct):
     """What the session did with inputs that earlier commands left here (V22)."""
 
     @property
+    def alone(self) -> bool:
+        """Whether the store has not been asked for its latest state: offline, or because it cannot be had."""
+        return self.pulled is None and self.records.repo.config.datastore.url is not None
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The variables with which a child process works under this session's leases (F089)."""
         return self.leases.environment()

@@ -179,11 +179,14 @@ class StagingArea:
             self._add_changed(changed_dirs)  # still to be done
             raise
 
-    def discard(self) -> None:
-        """Delete the files that this sync has staged and not installed, because it ends early."""
+    def discard(self, *, partial: bool = False) -> None:
+        """Delete the files that this sync has staged and not installed, because it ends early.
+
+        With `partial` also those of `resume`, where nobody is going to complete them.
+        """
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:
-                if entry.name.startswith(self._name):
+                if entry.name.startswith(self._name) or (partial and entry.name.endswith(_PARTIAL)):
                     os.unlink(entry.path)
 
     def clear(self) -> None:

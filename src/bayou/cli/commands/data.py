@@ -119,7 +119,9 @@ def _put_directory(
     return write(
         common,
         repo,
-        lambda session: session.records.data.save_directory(owner, name, source, always=always, **options),
+        lambda session: session.records.data.save_directory(
+            owner, name, source, always=always, alone=session.alone, **options
+        ),
         lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
         models=[owner],
         alone=True,  # V22: the directory is here, and its version is made here, whatever becomes of the store

@@ -28,6 +28,7 @@ from bayou.objectstore.backends.credentials import (
 from bayou.objectstore.backends.obstore_errors import Request, one_line
 from bayou.objectstore.backends.plain_http import fetch
 from bayou.objectstore.transport import ObjectMeta
+from bayou.objectstore.url import is_own_host
 
 _PAGE = 1000
 _GOOGLE = "https://storage.googleapis.com"
@@ -88,9 +89,13 @@ def google_access(
     try:
         key = gcs_key()
         base = options.get("endpoint") or key.get("gcs_base_url") or _GOOGLE
-        return base, {} if key.get("disable_oauth") else {
-            "Authorization": f"Bearer {_google_token(key, timeout, scope)}"
-        }
+        if key.get("disable_oauth"):
+            return base, {}
+        personal = key.get("type") == "authorized_user" or "private_key" in key
+        if not (personal or is_own_host("gs", base)):
+            # V26: what is left is the token of the machine, which goes to Google only.
+            raise CredentialsMissing("the Google key that was found is not for this endpoint", hint=GCS_RENEWAL.missing)
+        return base, {"Authorization": f"Bearer {_google_token(key, timeout, scope)}"}
     except (ValueError, KeyError):  # the error's text may quote the key
         raise CredentialsMissing("the Google key that was found cannot be used", hint=GCS_RENEWAL.missing) from None
 
