@@ -62,15 +62,15 @@ class Machine:
             "BAYOU_SPARK_IDLE": SPARK_IDLE_S,
         }
 
-    def type(self, command: str, *expected: str) -> None:
-        """Type a command, show what it prints, and make sure that it says what the story claims."""
+    def type(self, command: str, *expected: str, code: int = 0) -> None:
+        """Type a command, show what it prints, and make sure that it says and ends as the story claims."""
         print(paint("36", f"{self.root.name}$ {command}"), flush=True)
         done = self._run(command, stderr=subprocess.STDOUT)
         lines = done.stdout.rstrip().splitlines()
         say(*lines[:MOST_LINES])
         if len(lines) > MOST_LINES:
             say(paint("2", f"… {len(lines) - MOST_LINES} more lines"))
-        if done.returncode != 0:
+        if done.returncode != code:
             raise Failed(f"`{command}` ended with exit code {done.returncode}")
         for text in expected:
             if text not in done.stdout:
@@ -140,6 +140,7 @@ def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:
         laptop.type("bayou spark status", "install it with")
         leave_out_the_report(laptop.root / "workflows" / "nightly.yaml")
     laptop.type("cat workflows/nightly.yaml")
+    laptop.type("bayou workflow graph nightly", "check (disk-check call)")
 
     heading("2. What runs make is shared through a bucket. Here it is a directory.")
     laptop.type("bayou datastore setup $STORE")
@@ -166,7 +167,11 @@ def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:
     else:
         server.type("""bayou data query 'name == "result" && attributes.verdict == "full"'""", "disk-check")
 
-    heading("6. Two write the same version while they cannot see each other. Both are kept.")
+    heading("6. A run that fails says where and why. The log of each step stays, for peers too.")
+    laptop.type("bayou workflow run nightly --input mount=/nowhere", "checks.py, line", code=1)
+    laptop.type("bayou workflow run logs latest usage", "/nowhere")
+
+    heading("7. Two write the same version while they cannot see each other. Both are kept.")
     laptop.type("echo 'as the laptop sees it' | bayou data put disk-usage note --offline")
     server.type("echo 'as the server sees it' | bayou data put disk-usage note --offline")
     laptop.type("bayou datastore sync")
@@ -174,7 +179,12 @@ def play(laptop: Machine, server: Machine, *, has_java: bool) -> None:
     server.type("bayou data get disk-usage note --version 1", "as the laptop sees it")
     server.type("bayou data get disk-usage note --version 2", "as the server sees it")
 
-    heading("7. Every commit is in the log, and every object is where the index says.")
+    heading("8. What was deleted comes back, and what has not changed makes no new version.")
+    server.type("bayou data delete disk-usage note -y", "deleted 2 versions")
+    server.type("bayou data undelete disk-usage note", "version 3")
+    server.type("echo 'as the server sees it' | bayou data put disk-usage note", "unchanged")
+
+    heading("9. Every commit is in the log, and every object is where the index says.")
     server.type("bayou datastore log -n 3")
     server.type("bayou datastore verify", "all is well")
 

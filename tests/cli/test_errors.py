@@ -33,8 +33,10 @@ def test_every_error_has_its_code_and_exit_code(api, repo, command, kind):
     ran = command("datastore", "sync", "--json")
 
     assert (ran.code, ran.out) == (kind.exit_code, "")
-    kept = "nothing was transferred, and what changed here stays journaled; to go on: `bayou datastore sync --json`; "
-    hint = kept + error.hint if kind is errors.DeadlinePassed else error.hint
+    kept = (
+        "nothing was transferred, and no change that was made here is lost; to go on: `bayou datastore sync --json`; "
+    )
+    hint = f"{kept}{error.hint}; or allow more time" if kind is errors.DeadlinePassed else error.hint
     assert ran.error == {"code": kind.code, "message": error.message, "hint": hint}
 
 

@@ -86,6 +86,11 @@ def test_a_word_like_no_other_leads_to_the_help(command):
     assert command("qqqqqq", "--json").error["hint"] == "see `bayou --help`"
 
 
+def test_the_usage_of_workflow_run_can_be_typed(command):
+    for args in (("workflow", "run", "--help"), ("workflow", "run", "nightly", "--help")):
+        assert command(*args).out.startswith("Usage: bayou workflow run [OPTIONS] NAME\n")
+
+
 def test_help_is_a_command_too(command):
     assert command("help").out == command("--help").out
     assert command("help", "data", "put").out == command("data", "put", "--help").out

@@ -144,7 +144,7 @@ def test_status_offline_tells_what_is_known_here(clone: Clone, wire: Wire, comma
     assert found["base"] == {"in_sync": False, "seq": online["base"]["seq"]}
     assert found["journal"]["paths"] > 0
     assert {found[key] == online[key] for key in ("url", "namespace", "hydrate", "tree")} == {True}
-    shown = command("--offline", "datastore", "status")
+    shown = command("datastore", "status", "--offline")
     assert "the store was not asked" in shown.out
     assert shown.err == ""
 

@@ -100,8 +100,12 @@ def test_a_file_that_sql_cannot_write_is_an_error_before_spark_starts(repo, comm
 
 def test_binary_content_is_not_printed_on_a_terminal(put):
     put("picture", b"\x89PNG\r\n\x1a\n\0\0\0")
+    put("noise", bytes(range(128, 256)))  # without a NUL
     put("text", b"words\n")
+    put("old", "gr\u00fcn und wei\u00df\n".encode("latin-1"))
 
+    assert "-o FILE" in at_terminal("", "data", "get", "web", "noise")[1]
+    assert "gr\\xfcn" in at_terminal("", "data", "get", "web", "old")[1]
     code, shown = at_terminal("", "data", "get", "web", "picture")
     assert (code, "PNG" in shown, "-o FILE" in shown) == (2, False, True)
     assert "words" in at_terminal("", "data", "get", "web", "text")[1]

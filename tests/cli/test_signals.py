@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from tests.trusting import trust
@@ -345,3 +346,33 @@ def test_what_a_signal_runs_into_on_the_way_out_is_told_after_it(processes, tmp_
 
     assert (ran.code, ran.error["code"]) == (143, "cancelled")
     assert ran.error["message"] == "terminated; on the way out: this is a bug: RuntimeError: broken"
+
+
+ENDLESS = """
+import os, signal, sys
+from bayou.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+reading, writing = os.pipe()
+sys.stdin = os.fdopen(reading)
+main()
+"""
+"""An input that does not end, whatever the tests' own standard input is."""
+
+
+def test_a_put_whose_input_has_not_ended_says_that_nothing_was_saved(processes, tmp_path):
+    repo = init_repo(tmp_path / "reading")
+    processes.cwd = repo.root
+    assert processes.run("model", "create", "host", "web").code == 0
+    process = processes.script(ENDLESS, "data", "put", "web", "x")
+    spool = repo.state / "spool"
+    while not list(spool.glob("*.raw")):
+        assert process.poll() is None
+        time.sleep(0.01)
+
+    process.send_signal(signal.SIGINT)
+    ran = processes.finish(process)
+
+    assert ran.code == 130
+    assert "nothing was saved; to go on: `bayou data put web x`" in ran.err
+    assert list(spool.iterdir()) == []

@@ -38,6 +38,9 @@ def entries(repo) -> dict[str, str | None]:
     return {row.path: row.push for row in scan(IndexTree(StoreNodes(store), seen.head.root), KeyRange.under("data/"))}
 
 
+UNDELETED = {"model": "web", "name": "report", "version": 3, "restored_from": 2, "pushed": True}
+
+
 @pytest.mark.parametrize("content", [PACKED, LOOSE], ids=["packed", "loose"])
 def test_deleted_data_comes_back_as_a_new_version_with_the_old_bytes_and_tags(repo, shared, command, content, tmp_path):
     shared("report", b"first")
@@ -48,7 +51,7 @@ def test_deleted_data_comes_back_as_a_new_version_with_the_old_bytes_and_tags(re
 
     ran = command("data", "undelete", "web", "report", "--json")
 
-    assert (ran.code, ran.document) == (0, {"model": "web", "name": "report", "version": 3, "restored_from": 2})
+    assert (ran.code, ran.document) == (0, UNDELETED)
     assert command("data", "get", "web", "report", "-o", str(tmp_path / "back")).code == 0
     assert (tmp_path / "back").read_bytes() == content
     known = command("data", "get", "web", "report", "--json").document

@@ -100,6 +100,19 @@ def test_resume_goes_on_and_says_when_there_is_nothing_to_do(made, command):
     assert (nobody.code, nobody.error["code"]) == (1, "record_not_found")
 
 
+def test_resume_tells_retries_of_its_own_and_not_how_the_run_failed_before(made, command):
+    step = "{name: x, model: a, method: execute, retries: 1, inputs: {run: 'test -e ready || ! touch later'}}"
+    lay(made, f"- {{name: one, steps: [{step}]}}", HEAD)
+    failed = command("workflow", "run", "nightly")
+    (made.root / "ready").touch()
+
+    resumed = command("workflow", "resume", "latest")
+
+    assert "one / x: attempt 1 failed, another follows" in failed.err
+    assert "one / x: running" in resumed.err
+    assert "another follows" not in resumed.err
+
+
 def test_search_finds_runs_by_all_that_is_said(made, command):
     def found(*arguments: str) -> list[str]:
         ran = command("workflow", "run", "search", *arguments, "--json")
@@ -133,7 +146,7 @@ def test_a_name_behind_run_is_a_workflows_unless_it_is_search_or_get(made, comma
     missing = command("workflow", "run", "--json")
     assert (missing.code, missing.error["code"]) == (2, "usage")
     assert "see `bayou workflow run NAME --help`" in missing.error["hint"]
-    assert "workflow run NAME" in command("workflow", "run", "--help").out
+    assert "workflow run [OPTIONS] NAME" in command("workflow", "run", "--help").out
 
 
 def test_inputs_come_from_a_file_and_the_command_line_goes_over_it(made, command):

@@ -214,7 +214,7 @@ def test_data_can_be_asked_for(repo, define):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("${{ data.latest('web', 'nope').version }}", "there is no nope of web"),
+        ("${{ data.latest('web', 'nope').version }}", "web has no data named nope"),
         ("${{ data.latest('nobody', 'x').version }}", "there is no model nobody"),
         ("${{ data.version('web', 'conf', 7) }}", "there is no version 7 of conf of web"),
         ("${{ data.query('sise > 1') }}", "there is no field sise"),

@@ -276,7 +276,7 @@ def test_an_input_that_can_never_be_used_is_kept_aside_and_named(persons: Person
     synced = ann.does("datastore", "sync")
 
     (warning,) = synced["warnings"]
-    assert "cannot be used: there is no nothing of one" in warning
+    assert "cannot be used: one has no data named nothing" in warning
     refused = ann.clone.repo.state / "spool" / "refused"
     assert [file.read_text() for file in refused.glob("*.raw")] == ["lost?"]
     assert ann.does("datastore", "sync")["warnings"] == []

@@ -70,32 +70,40 @@ def _open_file(name: str) -> BinaryIO:
     try:
         return open(name, "rb")
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}", hint="- reads the standard input") from None
+        raise UsageError(
+            f"cannot read {name}: {error.strerror}", hint="name a file that is there, or - for the standard input"
+        ) from None
 
 
 def write_stdout(content: BinaryIO, size: int | None = None) -> None:
     """Copy content to stdout, byte for byte.
 
-    A terminal would obey control characters, so there they are made visible, except newlines and tabs.
+    A terminal would obey control characters, so there they are made visible, except newlines and tabs. Binary content
+    is refused there: a NUL anywhere, or a beginning of which a fifth is no UTF-8.
     """
     sys.stdout.flush()
     if sys.stdout.isatty():
         from bayou.core.text import VisibleStream  # noqa: PLC0415
 
         stream = VisibleStream()
-        last = b"\n"
+        last = b""
         while data := content.read(_CHUNK):
-            last = data[-1:]
-            if b"\0" in data:
+            if b"\0" in data or (not last and _is_noise(data)):
                 raise UsageError(
                     "this is binary, and nothing for a terminal", hint="write it to a file: -o FILE, or > FILE"
                 )
+            last = data[-1:]
             sys.stdout.write(stream.add(data))
         # The prompt begins on a line of its own; files and pipes get the bytes as they are.
-        sys.stdout.write(stream.add(b"", last=True) + ("" if last == b"\n" else "\n"))
+        sys.stdout.write(stream.add(b"", last=True) + ("" if last in (b"", b"\n") else "\n"))
         return
     shutil.copyfileobj(counted(content, "writing", size), sys.stdout.buffer, _CHUNK)
     sys.stdout.buffer.flush()
+
+
+def _is_noise(data: bytes) -> bool:
+    """Whether so much is no UTF-8 that it is no text, in whatever old encoding."""
+    return data.decode(errors="replace").count("\ufffd") * 5 > len(data)
 
 
 def write_file(content: BinaryIO, target: Path, size: int | None = None) -> None:

@@ -103,9 +103,9 @@ def _rendered(error: BaseException) -> RenderedError:
     match error:
         case DeadlinePassed():
             more = (error.hint or "").removeprefix("what was done is kept; ")
-            return RenderedError(
-                error.code, error.message, "; ".join(filter(None, [kept_hint(), more])), error.exit_code
-            )
+            if "more time" not in more:  # the hint is about the last request
+                more = f"{more}; or allow more time" if more else "allow more time"
+            return RenderedError(error.code, error.message, f"{kept_hint()}; {more}", error.exit_code)
         case BayouError():
             return RenderedError(error.code, error.message, error.hint, error.exit_code)
         case signals.Terminated():

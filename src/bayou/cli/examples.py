@@ -15,14 +15,18 @@ _MODEL = "The model, by name or id."
 _ITEM = "The name of the data."
 _WORKFLOW = "The workflow, by name or id."
 _RUN = "The run: its id, the beginning of it, or latest."
-_INPUT = "What to read; - or nothing is the standard input."
+_INPUT = "The file to read; - or nothing is the standard input."
 _COPY = "The path of the file, or of its copy, as `datastore conflicts` lists them."
 
 ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "init": {"DIR": "The directory; it is made if it is not there. Else this one."},
     "completion": {"{bash|zsh|fish}": "The shell to print the script for."},
     "help": {"COMMAND": "The words of a command, as data put."},
-    "data put": {"MODEL": _MODEL, "NAME": _ITEM, "FILE|DIR|-": f"A file or a directory. {_INPUT}"},
+    "data put": {
+        "MODEL": _MODEL,
+        "NAME": _ITEM,
+        "FILE|DIR|-": "The file or directory to save; - or nothing is the standard input.",
+    },
     "data append": {"MODEL": _MODEL, "NAME": _ITEM, "FILE|-": _INPUT},
     "data get": {"MODEL": _MODEL, "NAME": _ITEM},
     "data list": {"MODEL": "Only of this model, by name or id."},
@@ -174,7 +178,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("", "datastore sync"),
     ),
     "datastore setup": (
-        ("A bucket of AWS", "datastore setup s3://team-bucket/project --option region=eu-central-1"),
+        ("A bucket on AWS", "datastore setup s3://team-bucket/project --option region=eu-central-1"),
         (
             "A server of your own that speaks S3",
             "datastore setup s3://team/project --option endpoint=https://s3.example.com",

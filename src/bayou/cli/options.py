@@ -159,7 +159,7 @@ def _common_options(*, offline: bool) -> list[click.Parameter]:
         option("-v", "--verbose", count=True, text="Print more; with an internal error, where it happened."),
     ]
     if offline:
-        options.append(option("--offline", is_flag=True, text="Neither pull nor push (or BAYOU_OFFLINE=1)."))
+        options.append(option("--offline", is_flag=True, text="Do not contact the store (or BAYOU_OFFLINE=1)."))
     return options
 
 

@@ -285,7 +285,7 @@ def _size(value: object, low: int, high: int, where: str) -> int:
     if found is not None:
         value = int(found[1]) * _UNITS[(found[2] or "").lower()]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigInvalid(f"{where} must be a number of bytes", hint='as "256KiB" or 262144')
+        raise ConfigInvalid(f"{where} must be a number of bytes", hint="as 256KiB, 2M or 262144")
     if not low <= value <= high:
         raise ConfigInvalid(f"{where} must be from {low} to {high} bytes")
     return value

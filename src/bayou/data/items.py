@@ -303,12 +303,12 @@ def find_item(context: DataContext, model: ModelRef, name: str, version: int | N
 
 def not_found(model: ModelRef, name: str, version: int | None, *, deleted: bool = False) -> DataNotFound:
     """Return the error for an item or a version that does not exist."""
-    what = f"{name} of {model.name}" if version is None else f"version {version} of {name} of {model.name}"
     if version is None:
         return DataNotFound(
-            f"{what} was deleted" if deleted else f"there is no {what}",
+            f"{name} of {model.name} was deleted" if deleted else f"{model.name} has no data named {name}",
             hint=f"see what there is with `bayou data list {model.name}`",
         )
+    what = f"version {version} of {name} of {model.name}"
     return DataNotFound(f"there is no {what}", hint=f"see its versions with `bayou data versions {model.name} {name}`")
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bayou.config.ownership import OWNER, owner_ids
 from bayou.config.trust import trusts_all
-from bayou.core import limits
+from bayou.core import kept, limits
 from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.core.clock import now
 from bayou.core.documents import read_at_most
@@ -146,6 +146,7 @@ def receive(
 
     Without `always`, a put of what equals the latest version makes no new one.
     """
+    kept.now("nothing was saved")
     with _state_errors():
         directory = spool_directory(repo)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,6 +178,7 @@ def receive(
             # The record is last: with it the input counts, and the fsync of the directory covers both names.
             file_name = directory / f"{number}{RECORD}"
             write_file(file_name, dump_json(fields), mode=0o600, temporary=file_name.with_suffix(".tmp"))
+            kept.now("the input is kept here: do not repeat it", go_on="bayou datastore sync")
     except BaseException:
         with contextlib.suppress(BayouError, OSError):
             remove_input(repo, number)  # a signal may come right after the record

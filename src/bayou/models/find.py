@@ -87,7 +87,7 @@ def paths_of_name(repo: Repo, name: str) -> list[str]:
 
 def not_found(repo: Repo, text: str) -> ModelNotFound:
     """Return the error for an unknown model, with the nearest known name."""
-    hint = "list the models with `bayou model list`; make one with `bayou model create`"
+    hint = "list the models with `bayou model list`; make one with `bayou model create TYPE NAME`"
     known = {type_and_name(path)[1] for path in _paths(repo)}
     return ModelNotFound(f"there is no model {text}", hint=did_you_mean(text, known, hint))
 

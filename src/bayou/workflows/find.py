@@ -56,7 +56,7 @@ def find_workflow(repo: Repo, text: str) -> Workflow:
     for workflow in list_workflows(repo).workflows:
         if workflow.id == text:
             return workflow
-    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create`"
+    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create NAME`"
     raise WorkflowNotFound(f"there is no workflow {text}", hint=hint)
 
 

@@ -108,7 +108,8 @@ class _Reader:
         self._check_keys((), TOP)
         for key in ("id", "name", "jobs"):
             if key not in top:
-                self._report((), f"it has no {key}", "a workflow has id, name and jobs")
+                has = "a workflow has id (a new UUID; `bayou workflow create` writes one), name and jobs"
+                self._report((), f"it has no {key}", has)
         value = self._text((), "name", name)
         if value != name:
             self._report(("name",), f"name is {value}, but the file's name says {name}", "rename the file, or the line")

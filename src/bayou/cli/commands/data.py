@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bayou.sync.plan.policy import ModelRef
 
 _tags = click.option(
-    "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; may stand several times."
+    "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; can be given several times."
 )
 _version = click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version, not the latest.")
 _file = click.argument("file", metavar="[FILE|-]", required=False)
@@ -362,8 +362,8 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
 def undelete(common: Common, model: str, name: str, version: int | None) -> int:
     """Bring deleted data back, as a new version.
 
-    The version that was deleted last, or with --version a certain one. Its content is in the store until a garbage
-    collection (`bayou datastore gc`) finds it older than its grace. Nothing that came later is changed.
+    The version that was deleted last, or with --version a certain one. Its content stays in the store
+    until `bayou datastore gc` deletes it, after its grace period. Later versions stay as they are.
     """
     repo = common.open_repo()
     repo.require_online("a deleted version is only in the store")

@@ -40,7 +40,14 @@ datastore.add_command(conflicts)
 @datastore.command(writes=True)
 @click.argument("target", metavar="URL|PATH", type=parameters.target)
 @click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of the store of this name.")
-@click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
+@click.option(
+    "options",
+    "--option",
+    type=parameters.assignment,
+    multiple=True,
+    metavar="K=V",
+    help="A setting of the store, as region=NAME.",
+)
 @click.option("--lazy", is_flag=True, help="Fetch raw content only when it is read.")
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
 @engine_option
@@ -89,7 +96,7 @@ def setup(
     return _CONFLICTS if report.conflicts else 0
 
 
-@datastore.command()
+@datastore.command(writes=True)
 @click.option("--packs", is_flag=True, help="Count packs, also if that takes long: of more than 20,000 files.")
 @_timeout
 @click.pass_obj
@@ -147,7 +154,7 @@ def sync(
     connection = common.connect(repo)
     if not dry_run:
         finish_pending_changesets(repo, connection)
-    kept.now(nothing="nothing was transferred, and what changed here stays journaled")
+    kept.now(nothing="nothing was transferred, and no change that was made here is lost")
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     with common.output.progress() as progress:
@@ -286,7 +293,14 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
 @datastore.command(writes=True)
 @click.argument("url", metavar="URL", type=parameters.target)
 @click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of that store of this name.")
-@click.option("options", "--option", type=parameters.assignment, multiple=True, metavar="K=V", help="As region=….")
+@click.option(
+    "options",
+    "--option",
+    type=parameters.assignment,
+    multiple=True,
+    metavar="K=V",
+    help="A setting of the store, as region=NAME.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be copied, and change nothing.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
 @engine_option

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayou.cli import options
-from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
+from bayou.cli.options import Command, Common, Group, confirm, input_options, read_input_file, yes_option
 from bayou.cli.output import Document, Line, warn
 from bayou.cli.render import workflow as render_workflow
 from bayou.cli.session import (
@@ -53,6 +53,14 @@ _START = "NAME"
 """The internal name of the command that runs a workflow; no user types it."""
 
 _STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
+
+
+class StartCommand(Command):
+    """`workflow run NAME`: its own name in the group is no word that a user types."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        assert ctx.parent is not None
+        formatter.write_usage(ctx.parent.command_path, " ".join(self.collect_usage_pieces(ctx)))
 
 
 class RunGroup(Group):
@@ -152,7 +160,7 @@ def run() -> None:
 workflow.add_command(run)
 
 
-@run.command(_START, writes=True, hidden=True)
+@run.command(_START, cls=StartCommand, writes=True, hidden=True)
 @click.argument("name")
 @input_options
 @click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="A tag of the run.")
@@ -389,11 +397,14 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
         return write_session(repo, models=[model], on_wait=common.output.notify, connection=connection)
 
     printer = _printer(common, workflow_run)
+    begun: set[tuple[str, str]] = set()
 
     def on_step(job: str, record: StepRecord) -> None:
         if printer is not None and record.status != "running":
             printer.end(job, record.name)
-        common.output.notify(render_workflow.step_text(job, record))
+        again = (job, record.name) in begun  # attempts of a run that is resumed here are no news
+        begun.add((job, record.name))
+        common.output.notify(render_workflow.step_text(job, record, again=again))
 
     on_output = printer.show if printer is not None else None
     try:

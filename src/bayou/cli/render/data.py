@@ -277,7 +277,9 @@ def delete_text(model: str, name: str, version: int | None, done: DeletedVersion
     yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)})")
     if done.can_return:
         which = "" if version is None else f" --version {version}"
-        yield hint(f"until the store is collected, `bayou data undelete {model} {name}{which}` brings it back")
+        undo = f"bayou data undelete {model} {name}{which}"
+        what = "it" if version is not None or done.number == 1 else "the latest version"
+        yield hint(f"`{undo}` brings {what} back, until `bayou datastore gc` has deleted the content")
 
 
 def delete_json(versions_deleted: int) -> Document:

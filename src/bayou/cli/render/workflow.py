@@ -99,9 +99,9 @@ def validated_json(problems: Sequence[WorkflowProblem]) -> Document:
     }
 
 
-def step_text(job: str, record: StepRecord) -> str:
-    """Return the line that reports a step while a workflow runs."""
-    if record.status == "running" and record.attempts:
+def step_text(job: str, record: StepRecord, *, again: bool) -> str:
+    """Return the line that reports a step while a workflow runs; `again`: this run of it has begun the step before."""
+    if record.status == "running" and again and record.attempts:
         last = record.attempts[-1].error or "no reason is known"
         return (
             f"{MARKS['running']} {job} / {record.name}: attempt {len(record.attempts)} failed, another follows: {last}"
@@ -220,7 +220,7 @@ def logs_end_text(run: Run, steps: Sequence[StepLog], *, follow: bool) -> Iterat
     for (job, name), record in failed.items():
         yield fail(f"{job} / {name} {record.status}: {first_line(record.error or '')}")
     if not any(one.log is not None for one in steps):
-        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): no step that was asked for has a log")
+        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): no step has a log")
     if run.status == "running" and follow:
         yield note("the run is marked as running, but no process works on it here")
         yield hint("`bayou datastore sync --pull` brings what a run of another machine has pushed")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bayou.core.clock import to_ms
 from bayou.core.errors import BadAnswer, BayouError, CannotConnect, NotFound, TimedOut, Unavailable, UploadGone
 from bayou.objectstore.backends import credentials
-from bayou.objectstore.backends.obstore_errors import Renewal, Request, from_status
+from bayou.objectstore.backends.obstore_errors import CONNECT_HINT, Renewal, Request, from_status
 from bayou.objectstore.keys import content_type
 from bayou.objectstore.transport import Stored, UnfinishedUpload
 
@@ -119,7 +119,7 @@ class BotoParts:
         except (boto.EndpointConnectionError, boto.ProxyConnectionError, boto.SSLError):
             raise CannotConnect(
                 f"cannot connect to {self._target}",
-                hint="check the endpoint in [datastore.options], the network, and that the server runs",
+                hint=CONNECT_HINT,
             ) from None
         except (boto.HTTPClientError, boto.ConnectionError) as error:
             if isinstance(error.kwargs.get("error"), TimeoutError):

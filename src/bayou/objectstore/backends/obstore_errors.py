@@ -56,7 +56,7 @@ _PATH = re.compile(r"[Pp]arsing [Pp]ath|empty path segment|illegal character seq
 
 _REGION_HINT = "set the bucket's region: bayou datastore setup URL --option region=NAME"
 _ABILITY_HINT = "use a store with conditional writes: S3, GCS, Azure, MinIO, R2, Ceph, SeaweedFS, or a directory"
-_CONNECT_HINT = "check the endpoint in [datastore.options], the network, and that the server runs"
+CONNECT_HINT = "check the address (of the option endpoint, or the environment), the network, and that the server runs"
 _TLS = "TLS failed"
 _TLS_HINT = (
     "check the address; if a private CA has signed its certificate, "
@@ -141,7 +141,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
     if (kind and kind[1] == "Connect") or "tcp connect error" in text or "dns error" in text:
         return errors.CannotConnect(
             f"cannot connect to {request.server} ({_cause(text)})",
-            hint=_TLS_HINT if _cause(text) == _TLS else _CONNECT_HINT,
+            hint=_TLS_HINT if _cause(text) == _TLS else CONNECT_HINT,
         )
     if _NO_ETAG.search(text):
         return errors.BadAnswer(
