@@ -215,8 +215,10 @@ def test_a_disk_that_fills_during_a_put_leaves_no_half_version(people, team: Tea
     assert ran.error["code"] == "tree_error"
     assert "space" in f"{ran.error['message']} {ran.error['hint']}"
     assert ann.clone.files == files
-    assert ann.does("data", "list") == listed
-    assert ann.does("data", "put", "web", "report", "-", typed=b"two")["version"] == 2
+    assert ann.does("data", "list") == {**listed, "notes": ["1 change not pushed"]}
+    assert "the input is kept here" in ran.error["hint"]  # V22
+    assert ann.does("data", "put", "web", "report", "-", typed=b"three")["version"] == 3
+    assert ann.does("data", "get", "web", "report", "--version", "2")["content"] == "two"
 
 
 def test_a_collection_of_most_of_a_store_needs_no_second_permission(people, team: Team):

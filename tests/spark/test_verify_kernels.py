@@ -58,7 +58,7 @@ row_harms = st.sampled_from([None, None, None, None, "bytes", "outside", "method
 class Bucket(MemoryStore):
     """A store of which objects can be downloaded."""
 
-    def download(self, key: Any, target: Any, size: int) -> Downloaded:
+    def download(self, key: Any, target: Any, size: int, **_: Any) -> Downloaded:
         found = self.get(key)
         assert found is not None
         data = bytes(found.data)

@@ -86,9 +86,9 @@ def test_a_dry_run_and_a_pull_keep_nothing(a: Clone, monkeypatch: pytest.MonkeyP
     kept: list[int] = []
     look = read_content
 
-    def watched(path: Any, deadline: Any, keep: int) -> Any:
+    def watched(path: Any, deadline: Any, keep: int, *rest: Any) -> Any:
         kept.append(keep)
-        return look(path, deadline, keep)
+        return look(path, deadline, keep, *rest)
 
     monkeypatch.setattr(local_scanner, "read_content", watched)
     a.push(adopt=True, dry_run=True)
