@@ -63,6 +63,17 @@ def own_files() -> list[Path]:
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
+def test_no_file_has_the_marks_of_a_merge_that_was_not_resolved():
+    mark = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [path for path in own_files() if mark.search(path.read_bytes())] == []
+
+
+def test_sentences_of_the_source_say_who_does_what():
+    """ARCHITECTURE.md, "Words": a sentence has a subject that a reader can look up."""
+    vague = re.compile(r"\b(whoever|somebody|nobody|anybody)\b", re.IGNORECASE)
+    assert [path.name for path in SOURCE.rglob("*.py") if vague.search(path.read_text())] == []
+
+
 def test_the_lock_has_a_fitting_version_of_every_dependency(pyproject, lock):
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)", lock, re.MULTILINE))
     extras = pyproject["project"]["optional-dependencies"]

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 _MOST = 200
-"""More names than this help nobody."""
+"""The most names that are offered: a user cannot choose from a longer list."""
 
 
 def complete(context: click.Context, what: str, incomplete: str) -> list[CompletionItem]:

@@ -44,7 +44,7 @@ def watch(watcher: Watcher) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether somebody is shown what goes on."""
+    """Return whether a progress line shows what goes on."""
     return bool(_watchers)
 
 

@@ -2,7 +2,7 @@
 
 The command line names the command; the code below it updates the rest as it goes, at the moment at which it becomes
 true. When a signal or a deadline ends the command, the error's hint is made of it, by any thread. Bayou as a library
-keeps this record too and shows it to nobody.
+keeps this record too, and does not show it.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class SpooledInput:
 
     @property
     def waits(self) -> bool:
-        """Whether the input is still to be used: no version was made of it, and nobody has dropped it."""
+        """Whether the input is still to be used: no version was made of it, and it was not dropped."""
         return os.path.lexists(spool_directory(self._repo) / f"{self.id}{RECORD}")
 
     def open(self) -> BinaryIO:

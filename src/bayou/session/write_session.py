@@ -146,7 +146,7 @@ class _Exchange(Struct, frozen=True):
         return self._sync(options)
 
     def push(self, session: Session, obstacle: BayouError | None) -> None:
-        """Push the journaled changes; an error says that they could not be pushed (F100), or why nobody tried."""
+        """Push the journaled changes; an error says that they could not be pushed (F100), or why no push was tried."""
         if obstacle is not None:
             raise NotPushed.of(obstacle)
         options = SyncOptions(

@@ -1,7 +1,7 @@
 """Running one task: a method in a write session of its own, or an assertion.
 
-A method that fails runs again as often as its step says, each attempt in a session of its own: nobody waits for the
-lease of a step that merely waits.
+A method that fails runs again as often as its step says, each attempt in a session of its own: a step that
+waits for its next attempt holds no lease.
 
 `Worker` runs tasks; `Scopes` provides what the expressions of a step can use: inputs, the run, the steps before it, and
 the element of its loop.

@@ -182,7 +182,7 @@ class StagingArea:
     def discard(self, *, partial: bool = False) -> None:
         """Delete the files that this sync has staged and not installed, because it ends early.
 
-        With `partial` also those of `resume`, where nobody is going to complete them.
+        With `partial` also those of `resume`, which no later sync completes.
         """
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:

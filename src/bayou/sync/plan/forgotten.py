@@ -1,9 +1,10 @@
 """Which entries of base another client forgot (`verify --forget`): a pull keeps their files aside instead of deleting.
 
-A forget says that the store has lost the bytes, not that nobody wants them, so the file of this tree may be the last
-good copy. The log tells a forget from a delete: its row says `forget`, and the entries that the row's root lacks, and
-the root before it has, are the forgotten ones. If one of these roots cannot be read any more (`gc` has deleted it), any
-entry of base may have been forgotten. Keeping a copy too many is harmless; deleting the last one is not.
+A forget says that the store has lost the bytes, not that the file is no longer wanted, so the file of this tree may be
+the last good copy. The log tells a forget from a delete: its row says `forget`, and the entries that the row's root
+lacks, and the root before it has, are the forgotten ones. If one of these roots cannot be read any more (`gc` has
+deleted it), any entry of base may have been forgotten. Keeping a copy too many is harmless; deleting the last one is
+not.
 """
 
 from __future__ import annotations
