@@ -84,7 +84,10 @@ def virtual(rules: Rules) -> Iterator[None]:
         patch("bayou.index.head.PAGE_ROWS", rules.page_rows),
         patch.object(Deadline, "sleep", lambda self, seconds: rules.wait(seconds)),
         # Leases live by real time. Who has the commit lease pauses less between two attempts, and that is all.
-        patch("bayou.sync.commit.commit.commit_lease", lambda store, deadline: nullcontext(rng.random() < 0.5)),
+        *(
+            patch(f"bayou.{module}.commit_lease", lambda store, deadline: nullcontext(rng.random() < 0.5))
+            for module in ("sync.commit.commit", "maintenance.compact")
+        ),
         patch.object(Database, "transaction", _stepped(rules, Database.transaction)),
         patch.object(FileScan, "at", _looking(rules, FileScan.at)),
     ]
