@@ -427,7 +427,7 @@ class World:
                     raise Violation(f"{client.name} is not at rest: {_brief(report)}")
         self.oracle.check_all()
         self._all_equal(untracked)
-        if self.rng.random() < 0.25:
+        if self.rng.random() < 0.25 and self.oracle.versions:
             self._clean()
 
     def _all_equal(self, untracked: dict[str, list[str]]) -> None:
