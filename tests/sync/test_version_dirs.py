@@ -12,6 +12,7 @@ from bayou.sync import run
 from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
 from bayou.sync.transfer import apply, executor
+from bayou.worktree.atomic_write import temporary_name
 from bayou_testing.faulty import Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
@@ -63,6 +64,21 @@ def test_a_file_that_only_we_added_goes_aside_with_the_rest_of_our_version(pair:
     assert kept(report) == {RAW: "raw of a", NOTE: "note of a"}
     assert version(a) == {RAW: b"raw of b", META: b"meta"}
     assert report.pushed.files == 1
+
+
+@pytest.mark.parametrize("name", [temporary_name(), "back\\slash"], ids=["of a killed writer", "with a refused name"])
+def test_a_file_that_is_no_payload_does_not_hold_up_a_conflict_of_its_version(
+    pair: tuple[Clone, Clone], name: str
+) -> None:
+    a, b = pair
+    b.write(RAW, "raw of b")
+    b.sync()
+    a.write(RAW, "raw of a")
+    a.lay(f"{V}/{name}", "half of a file")
+    report = a.sync()
+    assert (kept(report), report.warnings) == ({RAW: "raw of a"}, [])
+    assert version(a) == {RAW: b"raw of b", META: b"meta", f"{V}/{name}": b"half of a file"}
+    assert a.sync().engine == "fast"
 
 
 def test_two_that_make_the_same_number_do_not_mix_their_files(team: Team, pair: tuple[Clone, Clone]) -> None:

@@ -29,6 +29,8 @@ from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
+from bayou.worktree.scan import Found
+from bayou.worktree.scan import scan as scan_tree
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
 """The entries that base and the store have for each path where they differ."""
@@ -198,10 +200,9 @@ def _decide_contested_versions(
                 if entry.path not in known
             }
         )
-        for file in (context.root / version).rglob("*"):
-            path = file.relative_to(context.root).as_posix()
-            if path not in known and file.is_file() and not file.is_symlink():
-                extra.setdefault(path, None)
+        for found in scan_tree(context.root, version):
+            if isinstance(found, Found) and found.path not in known:
+                extra.setdefault(found.path, None)
     scanner.add(extra, observation)
     bases = context.base.lookup(extra)
     more = [
