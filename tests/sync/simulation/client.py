@@ -22,6 +22,7 @@ from bayou.state.journal import Journal
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.report import CollectReport, CompactReport, Mode, SyncOptions, SyncReport, VerifyReport
 from bayou.sync.service import Datastore, Marked
+from bayou.worktree.atomic_write import is_temporary, temporary_name
 from tests import api
 
 URL = "memory://sim"
@@ -131,6 +132,11 @@ class Client:
         if kind == "write":
             self.begun_since_loss.add(path)
 
+    def leave_temporary(self, directory: str) -> None:
+        """Leave the temporary file of a killed writer in a directory, if there is such a directory."""
+        if (self.repo.tree_root / directory).is_dir():
+            (self.repo.tree_root / directory / temporary_name()).write_bytes(b"half of a file")
+
     def mark(self, under: str | None) -> Busy:
         """Say that a program writes by itself; it goes on until `end`."""
         datastore = Datastore(self.repo)
@@ -197,12 +203,14 @@ class Client:
     @property
     def files(self) -> dict[str, bytes]:
         root = self.repo.tree_root
-        return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+        files = (file for file in root.rglob("*") if file.is_file() and not is_temporary(file.name))
+        return {file.relative_to(root).as_posix(): file.read_bytes() for file in files}
 
     def below(self, directory: str) -> list[str]:
         """Return the files of a directory."""
         try:
-            return sorted(f"{directory}/{name}" for name in os.listdir(self.repo.tree_root / directory))
+            names = os.listdir(self.repo.tree_root / directory)
+            return sorted(f"{directory}/{name}" for name in names if not is_temporary(name))
         except FileNotFoundError:
             return []
 

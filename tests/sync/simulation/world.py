@@ -278,6 +278,7 @@ class World:
             case "die before writing":
                 self._tell(f"{client.name}: a program dies before it writes {path}")
                 client.half("write", path)
+                client.leave_temporary(UNIT)
                 self.oracle.begun(client, path)
             case "die before deleting":
                 self._tell(f"{client.name}: a program dies before it deletes {path}")
