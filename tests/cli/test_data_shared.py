@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pwd
 import shutil
 import sys
 from collections.abc import Callable
@@ -323,3 +324,19 @@ def test_the_catalog_hears_of_what_a_sync_has_brought(people, team: Team) -> Non
     listed = bob.does("data", "list")
     assert [item["name"] for item in listed["items"]] == ["usage"]
     assert "notes" not in listed, "nothing was left to catch up with"
+
+
+def test_a_user_without_a_name_can_push(repo, tmp_path, command, monkeypatch):
+    """As in a container that runs as a number: neither the environment nor the system has a name."""
+    (tmp_path / "shared").mkdir()
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+    assert command("datastore", "setup", (tmp_path / "shared").as_uri()).code == 0
+    (row,) = command("datastore", "log", "--json").document["commits"]
+    assert row["by"].startswith(f"uid {os.getuid()}@")

@@ -1,4 +1,4 @@
-"""The commands of the tutorial and the how-tos run as they stand there, and print what the pages show.
+"""The commands of the tutorial, the how-tos and the page about data run as they stand there, and print what is shown.
 
 The blocks that begin with ```console are run by one shell for each page. A line that begins with `$ ` is typed; other
 lines are what the command before must print. The tutorial runs on a real S3 server, the how-tos on directories.
@@ -96,6 +96,13 @@ def test_the_commands_of_a_how_to_run(page: Path, project: Path, tmp_path: Path)
 
     assert commands
     run(commands, project, tmp_path, {"file:///mnt": tmp_path.as_uri()})
+
+
+def test_the_commands_of_the_page_about_data_run(tmp_path: Path) -> None:
+    assert bayou.cli.run(["init", str(tmp_path / "repo")]) == 0
+    (tmp_path / "repo" / "report.json").write_text('{"disk": 95}')
+
+    run(typed(DOCS / "data.md"), tmp_path / "repo", tmp_path, {"bayou data gc": "bayou data gc -y"})
 
 
 def test_every_how_to_of_the_issue_is_there() -> None:

@@ -226,3 +226,31 @@ def test_the_recorded_session_runs_and_the_picture_shows_its_commands(tmp_path: 
     assert "version 2" in typed[4].output
     assert "all is well" in typed[-1].output
     assert str(tmp_path) not in recording.picture(typed)
+
+
+def test_every_command_that_a_page_names_exists_with_its_options() -> None:
+    known = {context.command_path: context.command for context in cli_reference.commands()}
+    common = {"--help", "--json", "--repo", "--offline", "--quiet", "--verbose"}
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "how-to").glob("*.md")]
+    wrong: list[str] = []
+    named = 0
+    for page in pages:
+        for quoted, typed in re.findall(r"`(bayou [^`]*)`|^\$ (bayou .*)$", page.read_text(), re.MULTILINE):
+            words = (quoted or typed).split()
+            path = "bayou"
+            while words[1:] and f"{path} {words[1]}" in known:
+                path = f"{path} {words.pop(1)}"
+            command = known.get(path)
+            # `workflow run` is a command and a group: `workflow run NAME`, `workflow run get`.
+            group = isinstance(command, click.Group) and path != "bayou workflow run"
+            if command is None or (group and words[1:] and words[1].isalpha() and words[1].islower()):
+                wrong += [f"{page.name}: {quoted or typed}"] if words[1:] and words[1].isalpha() else []
+                continue
+            named += 1
+            options = common | {name for option in command.params for name in option.opts}
+            if path != "bayou workflow run":
+                given = {word.partition("=")[0].rstrip(",") for word in words if re.match("--[a-z]", word)}
+                wrong += [f"{page.name}: {path} {name}" for name in given - options]
+
+    assert named > 200
+    assert wrong == []

@@ -23,6 +23,7 @@ from bayou.core.errors import (
 )
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, keys, multipart, open_store
+from bayou.objectstore.backends.boto_parts import certificates
 from bayou.objectstore.probe import learn_etag_form, probe
 from bayou.objectstore.transport import Create, Match
 from bayou_testing.faults import Garbage, Rule
@@ -203,6 +204,15 @@ def test_a_bundle_that_cannot_be_read_is_named(s3: S3Endpoint, monkeypatch: pyte
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere/ca.pem")
     with QuirkyS3(s3) as server, pytest.raises(ConfigInvalid, match=r"AWS_CA_BUNDLE, /nowhere/ca\.pem"):
         opened(server).put(KEY, b"1")
+
+
+def test_aws_ca_bundle_is_for_s3_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle replaces all other authorities in boto3, so Google's own certificate would not be trusted any more."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/private/ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", "/all/authorities.pem")
+
+    assert certificates("AWS_CA_BUNDLE") == "/private/ca.pem"  # S3
+    assert certificates() == "/all/authorities.pem"  # Google
 
 
 def test_without_signatures_no_token_of_the_machine_is_asked_for_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_each_variable_is_one_that_its_client_reads(name: str) -> None:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     apart = {"GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT", "CLOUDSDK_CONFIG"}
-    apart |= {"AZURITE_BLOB_STORAGE_URL", "AZURE_CONFIG_DIR", "IDENTITY_HEADER"}
+    apart |= {"AZURITE_BLOB_STORAGE_URL", "AZURE_CONFIG_DIR", "IDENTITY_HEADER", "AWS_CA_BUNDLE"}
     if name in apart:
         return  # read by other means than as an option
     clients: tuple[Any, ...] = (S3Store, GCSStore, AzureStore)
@@ -243,3 +243,11 @@ def test_what_names_the_store_goes_along(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert server.authorised
     assert (left["AWS_ENDPOINT_URL"], left["AWS_SSE_CUSTOMER_KEY_BASE64"]) == (server.url, "a2V5")
+
+
+def test_the_certificates_of_a_private_ca_go_along_with_an_s3_store_alone(everything: None, monkeypatch) -> None:
+    """A Spark worker of this machine has to trust the server that this process trusts."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/private-ca.pem")
+
+    assert StoreSpec.of("s3://bucket", None, {}).environ["AWS_CA_BUNDLE"] == "/etc/private-ca.pem"
+    assert "AWS_CA_BUNDLE" not in StoreSpec.of("gs://bucket", None, {}).environ

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from msgspec.structs import replace
 from pyarrow import parquet as pq
 
 from bayou.cli.render import sql as render_sql
@@ -206,6 +207,18 @@ def test_content_that_is_too_large_for_a_column_is_refused_before_it_is_read(rep
     assert read(repo, [too_large]) == [
         Unreadable(f"the content of data/x/y/z/1/raw is too large for a column: {content.LARGEST + 1} bytes")
     ]
+
+
+def test_the_content_of_many_files_is_their_manifest_however_large_they_are(repo, tmp_path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.csv").write_bytes(b"a,b")
+    with Records(repo) as records:
+        records.data.save_directory(MODEL, "orders", tmp_path / "source")
+        row = replace(wanted(records, "orders"), size=content.LARGEST + 1)
+        (found,) = read(repo, [row])
+
+    assert isinstance(found, bytes)
+    assert [file["name"] for file in json.loads(found)["files"]] == ["a.csv"]
 
 
 def test_v25_content_that_cannot_be_read_ends_a_query_unless_the_query_asks_for_the_reasons(repo):

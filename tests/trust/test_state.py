@@ -17,8 +17,11 @@ import bayou
 from bayou.config import ownership
 from bayou.config.trust import user_folder
 from bayou.core.errors import StateError
+from bayou.data.metadata import Options
+from bayou.data.spool import receive
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.state.database import Database
+from bayou.sync.plan.policy import ModelRef
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]
@@ -132,6 +135,38 @@ def test_state_in_use_with_changes_of_its_own_is_not_replaced(shared: Repo, comm
 
     assert (ran.code, ran.error["code"]) == (1, "state_error")
     assert "datastore sync" in ran.error["hint"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_state_in_use_with_an_input_in_its_spool_is_not_replaced(shared: Repo, command, elsewhere, refused):
+    """V22: an append that waits for the store, or an input that could not be used, is nowhere else."""
+    elsewhere()
+    command("data", "list", "--repo", str(shared.root))
+    with receive(shared, "append", ModelRef("host", "1", "web"), "log", b"line", Options()) as spooled:
+        kept = spooled.refuse() if refused else spooled.path
+
+    shown = command("trust", "allow", "--yes", "--repo", str(shared.root), "--json")
+
+    assert (shown.code, shown.error["code"]) == (1, "state_error")
+    assert ("1 inputs that were refused" if refused else "1 inputs that are no versions") in shown.error["message"]
+    assert kept.read_bytes() == b"line"
+
+
+def test_an_input_in_state_that_was_set_aside_is_shown_and_used(shared: Repo, tmp_path, command, elsewhere):
+    (tmp_path / "one").write_text("one ")
+    assert command("model", "create", "host", "web", "--repo", str(shared.root)).code == 0
+    put = command("data", "put", "web", "log", str(tmp_path / "one"), "--streaming", "--repo", str(shared.root))
+    assert put.code == 0, put.err
+    (model,) = (found.parent.name for found in (shared.tree_root / "data" / "host").glob("*/log"))
+    receive(shared, "append", ModelRef("host", model, "web"), "log", b"two", Options()).release()
+    elsewhere()
+    command("data", "list", "--repo", str(shared.root))
+
+    (need,) = command("trust", "show", "--repo", str(shared.root), "--json").document["needs"]
+    assert need["value"] == "1 inputs that are no versions yet"
+    assert command("trust", "allow", "--yes", "--repo", str(shared.root)).code == 0
+    assert command("datastore", "sync", "--repo", str(shared.root)).code == 0
+    assert command("data", "get", "web", "log", "--repo", str(shared.root)).out == "one two"
 
 
 def test_a_repo_that_is_moved_or_copied_by_its_user_keeps_its_state(shared: Repo, tmp_path, command):

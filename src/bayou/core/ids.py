@@ -1,4 +1,4 @@
-"""Identifiers that sort by time: ULIDs."""
+"""Identifiers that sort by time (ULIDs), and the name of the user who works."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def ulid_ms(text: str) -> int:
     for character in text[:10]:
         number = number << 5 | _ALPHABET.index(character)
     return number
+
+
+def user_name() -> str:
+    """Return the name of this user, for people; the number of a user without a name, as in some containers."""
+    import getpass  # noqa: PLC0415  (only for a commit or a lease)
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -15,6 +15,7 @@ from bayou.data.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.data.layout import VersionPath, version_number
 from bayou.data.metadata import Metadata
 from bayou.repo import Repo
+from bayou.state.connection import Connection
 from bayou.sync.service import SyncService
 from bayou.worktree.tree import Worktree
 
@@ -29,6 +30,7 @@ class DataContext(Struct, frozen=True):
     tree: Worktree
     sync: SyncService
     catalog: Catalog
+    connection: Connection
 
     def load(self, path: str) -> bytes | None:
         """Return the bytes of a record's file; None if the tree lacks it."""

@@ -51,7 +51,7 @@ class Records:
             self.tree = datastore.tree
             self.sync = datastore.sync
             self.catalog = self._open.enter_context(Catalog(repo, self.tree, self.engine, self.connection))
-            self.context = DataContext(repo, self.tree, self.sync, self.catalog)
+            self.context = DataContext(repo, self.tree, self.sync, self.catalog, self.connection)
             finish_pending(self.context)
         except BaseException:
             self._open.close()

@@ -62,7 +62,7 @@ def undelete(context: DataContext, model: ModelRef, name: str, version: int | No
         )
     versions = Versions.of(context, item)
     _check_deleted(context, model, versions, version)
-    store = context.repo.store()
+    store = context.connection.store()
     history = _History(store, _head(store), NodeFiles(context.repo.state / "nodes"))
     found = history.find(item, version, versions.live)
     if found is None:

@@ -10,7 +10,6 @@ that were active are done.
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -24,6 +23,7 @@ from msgspec import Struct
 from bayou.core.clock import format_ms, now_ms
 from bayou.core.deadline import Deadline
 from bayou.core.errors import DeadlinePassed, StoreError
+from bayou.core.ids import user_name
 from bayou.leases.acquire import (
     CLOCK,
     AcquireAttempt,
@@ -310,7 +310,7 @@ class Leases:
     def _record(self, key: str) -> HeldLease:
         return HeldLease(
             key=key,
-            holder=_user(),
+            holder=user_name(),
             host=socket.gethostname(),
             pid=os.getpid(),
             nonce="",
@@ -328,10 +328,3 @@ def open_leases(repo: Repo, store: Store | None = None, memory: LeaseMemory | No
     # The leases of a tree that only this repo uses are beside it: the tree holds payload alone.
     directory = repo.root if repo.config.datastore.path is None else repo.tree_root
     return Leases(open_directory(directory), directory=directory)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        return f"uid {os.getuid()}"

@@ -26,6 +26,12 @@ _MAX_DATABASE = 1024 * limits.MIB
 _STEPS = 50_000_000
 """Instructions of SQLite's virtual machine that counting may take: some seconds."""
 NOTHING = "nothing that is not pushed yet"
+_FILES = (
+    ("changes", "unfinished changes of records"),
+    ("spool", "inputs that are no versions yet"),
+    ("spool/refused", "inputs that were refused"),
+)
+"""Directories of a state that hold a `.json` file for each piece of work (V19, V22)."""
 _COUNTS = (
     ("written files that are not pushed yet", "SELECT count(DISTINCT path) FROM journal WHERE kind = 'write'"),
     ("deletes that are not pushed yet", "SELECT count(DISTINCT path) FROM journal WHERE kind = 'delete'"),
@@ -49,7 +55,8 @@ def take_over(local: Path, folder: Path) -> None:
     if waiting:
         raise StateError(
             f"the state in use by now holds {', '.join(waiting)}: it cannot be replaced",
-            hint="push that first with `bayou datastore sync`, then run `bayou trust allow` again",
+            hint="push that first with `bayou datastore sync`, move refused inputs out of .bayou/state/spool/refused,"
+            " then run `bayou trust allow` again",
         )
     made = ownership.take_over(local, folder)
     _set_owner(local / "state", made)
@@ -75,13 +82,13 @@ def _set_owner(state: Path, owner: str) -> None:
 def _pending_work(state: Path) -> list[str]:
     """Describe the unfinished work in a state directory; an unreadable database is named as such."""
     work = []
-    changes = state / "changes"
-    try:
-        unfinished = sum(1 for name in os.listdir(changes) if name.endswith(".json"))
-    except OSError:
-        unfinished = 0
-    if unfinished:
-        work.append(f"{unfinished} unfinished changes of records")
+    for folder, what in _FILES:
+        try:
+            found = sum(name.endswith(".json") for name in os.listdir(state / folder))
+        except OSError:
+            found = 0
+        if found:
+            work.append(f"{found} {what}")
     if os.path.lexists(state / "sync.db"):
         try:
             work += _count_rows(state / "sync.db")

@@ -19,7 +19,7 @@ from bayou.core import activity, paths
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AlreadySyncing, DeadlinePassed, PathRefused
 from bayou.core.file_lock import FileLock
-from bayou.core.ids import ulid
+from bayou.core.ids import ulid, user_name
 from bayou.core.progress import Progress, serial
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
@@ -246,7 +246,6 @@ def _wait_for(lock: FileLock, deadline: Deadline) -> None:
 
 def identity() -> str:
     """Return user and host, as the author of commits in the log."""
-    import getpass  # noqa: PLC0415  (only a commit needs it)
-    import socket  # noqa: PLC0415
+    import socket  # noqa: PLC0415  (only a commit needs it)
 
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"

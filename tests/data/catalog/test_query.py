@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from bayou.core import limits
 from bayou.core.errors import BayouError, QueryInvalid, Unavailable
 from bayou.data.catalog import VersionRow
 from bayou.data.query import QueryResult, query
@@ -278,6 +280,22 @@ def test_content_that_is_gone_is_a_failure_of_its_version_alone(directory_repo: 
         assert [one["name"] for one in found.results] == ["kept"]
         assert len(found.failed) == 1
         assert found.failed[0].startswith("lost of main-vpc, version 1: ")
+
+
+def test_the_content_of_many_files_is_their_manifest_however_large_they_are(
+    directory_repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTENT_BYTES", 1000)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.csv").write_bytes(bytes(2000))
+    with Records(directory_repo) as records:
+        records.data.save(VPC, "large", bytes(2000))
+        records.data.save_directory(VPC, "orders", tmp_path / "source")
+        records.catalog.refresh()
+        found = query(records, 'attributes.files.exists(f, f.name == "a.csv")')
+    assert [one["name"] for one in found.results] == ["orders"]
+    assert len(found.failed) == 1
+    assert "2000 bytes, more than an expression can ask for" in found.failed[0]
 
 
 def test_an_error_of_the_store_ends_a_query(team: Team, wire: Wire) -> None:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -24,6 +24,9 @@ from bayou.core.text import did_you_mean
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.query.cost import FUNCTIONS, MACROS, Token, key_order, tokens
 from bayou.data.query.evaluator import BoundedProgram
+
+if TYPE_CHECKING:
+    from bayou.data.metadata import Metadata
 
 Kind = Literal["text", "number", "truth", "time", "other"]
 
@@ -208,10 +211,15 @@ def content_of(data: bytes) -> Mapping[str, Any]:
     return {"content": text, "attributes": _attributes(text)}
 
 
-def check_size(size: int) -> None:
+def is_readable(version: VersionRow | Metadata) -> bool:
+    """Say whether an expression can read the content; that of a version of many files is its manifest."""
+    return version.files is not None or version.size <= limits.CONTENT_BYTES
+
+
+def check_size(version: VersionRow | Metadata) -> None:
     """Raise `RecordError` if content is too large for an expression."""
-    if size > limits.CONTENT_BYTES:
-        raise RecordError(f"its content has {size} bytes, more than an expression can ask for")
+    if not is_readable(version):
+        raise RecordError(f"its content has {version.size} bytes, more than an expression can ask for")
 
 
 def _attributes(text: str) -> dict[str, Any]:

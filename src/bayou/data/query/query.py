@@ -15,7 +15,7 @@ from bayou.core.errors import QueryInvalid, RecordError
 from bayou.core.iterators import batched
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.query.evaluator import FAILURES, TooCostly
-from bayou.data.query.expression import Expression, as_json, check_size, content_of
+from bayou.data.query.expression import Expression, as_json, check_size, content_of, is_readable
 from bayou.data.query.pushdown import push_down
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def query(records: Records, predicate: str, select: str | None = None, limit: in
 
     def fetch(rows: Sequence[VersionRow]) -> None:
         unfetched.clear()
-        unfetched.update(records.data.fetch([row.raw_path for row in rows if row.size <= limits.CONTENT_BYTES]))
+        unfetched.update(records.data.fetch([row.raw_path for row in rows if is_readable(row)]))
 
     def load(row: VersionRow) -> bytes:
-        check_size(row.size)
+        check_size(row)
         if row.raw_path in unfetched:
             raise RecordError(unfetched[row.raw_path])
         with records.data.open(Item(metadata_of(row))) as file:

@@ -62,7 +62,7 @@ def run_gc(records: Records, plan: GcPlan) -> GcPlan:
 def _plan(records: Records, now: datetime) -> GcPlan:
     catalog = records.catalog
     catalog.refresh()
-    gone_runs = Runs(records.repo, records.tree).gone(catalog.runs_of_lifetimes())
+    gone_runs = Runs(records.connection, records.tree).gone(catalog.runs_of_lifetimes())
     evaluator = RetentionEvaluator(now, gone_runs, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
     judged = judge_all(records, evaluator, warnings.append)

@@ -30,9 +30,9 @@ from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.index.key_range import KeyRange
 from bayou.index.node_store import NodeFiles
 from bayou.index.tree import scan
-from bayou.repo import Repo
 from bayou.state.base import BaseLost, BaseNodes, SyncBase
-from bayou.state.database import Database, remote_url
+from bayou.state.connection import Connection
+from bayou.state.database import remote_url
 from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
 
@@ -141,8 +141,9 @@ class GoneRuns(Struct, frozen=True):
 class Runs:
     """The workflow runs that have a record, on this machine or in the store."""
 
-    def __init__(self, repo: Repo, tree: Worktree) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection, tree: Worktree) -> None:
+        self._connection = connection
+        self._repo = connection.repo
         self._tree = tree
 
     def gone(self, named: Collection[str]) -> GoneRuns:
@@ -166,16 +167,16 @@ class Runs:
     def _in_store(self) -> set[str] | None:
         datastore = self._repo.config.datastore
         assert datastore.url is not None
-        with Database(self._repo.state / "sync.db") as database:
-            nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
-            base = SyncBase(database, remote_url(datastore.url, datastore.namespace), datastore.namespace, nodes)
-            # V3: base has an ETag only while it equals the tree of a head of the store; a pull of one model clears it.
-            if base.remote.etag is None or base.dirty():
-                return None
-            try:
-                return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}
-            except BaseLost:
-                return None
+        nodes = BaseNodes(NodeFiles(self._repo.state / "nodes"), ulid())
+        url = remote_url(datastore.url, datastore.namespace)
+        base = SyncBase(self._connection.database, url, datastore.namespace, nodes)
+        # V3: base has an ETag only while it equals the tree of a head of the store; a pull of one model clears it.
+        if base.remote.etag is None or base.dirty():
+            return None
+        try:
+            return {entry.path.rpartition("/")[2] for entry in scan(base.tree(), KeyRange.under(f"{_ROOT}/"))}
+        except BaseLost:
+            return None
 
 
 _BATCH = 500

@@ -110,7 +110,7 @@ def view(records: Records, item: Item, *, content: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {name: getattr(found, name) for name in _SHOWN}
     shown |= {"model": found.owner.model, "tags": dict(found.tags)}
     if content:
-        check_size(found.size)
+        check_size(found)
         with records.data.open(item) as file:
             shown |= _content(read_at_most(file, limits.CONTENT_BYTES))
     return shown

@@ -187,7 +187,9 @@ def s3_parts(
         arguments = {
             "region_name": config["region"],
             "endpoint_url": address,
-            "verify": False if settings("allow_invalid_certificates").lower() == "true" else certificates(),
+            "verify": False
+            if settings("allow_invalid_certificates").lower() == "true"
+            else certificates("AWS_CA_BUNDLE"),
         }
         style = "virtual" if virtual else "path"
         if isinstance(provider, credentials.BotoCredentials):
@@ -249,9 +251,12 @@ class _GoogleAccess:
             return self._found
 
 
-def certificates() -> str | None:
-    """Return the file of certificates that obstore's clients trust; None: boto3's own, where the system names none."""
-    named = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+def certificates(bundle: str | None = None) -> str | None:
+    """Return the file of certificates to trust; None: boto3's own, where the system names none.
+
+    `bundle` is the provider's own variable for it. If it is set, boto3 trusts the certificates in that file alone.
+    """
+    named = (bundle and os.environ.get(bundle)) or os.environ.get("SSL_CERT_FILE")
     return named or ssl.get_default_verify_paths().cafile
 
 

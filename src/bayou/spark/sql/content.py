@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.msgpack import decode, encode
 
 from bayou.core.errors import BayouError, PathRefused, RecordError, TreeError
+from bayou.data.layout import MANIFEST
 from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore import Store
@@ -197,11 +198,15 @@ class ContentReader:
 
 
 def _bytes_of(version: Wanted, entries: Mapping[str, Entry]) -> int:
-    """Return how many bytes to read for a version: an entry may say more than the metadata (V25)."""
+    """Return how many bytes to read for a version: an entry may say more than the metadata (V25).
+
+    The size of a version of many files is that of all of them, and its content is the manifest.
+    """
     if version.deleted:
         return 0
     entry = entries.get(version.path)
-    return version.size if entry is None else max(version.size, entry.size)
+    size = 0 if version.path.endswith(f"/{MANIFEST}") else version.size
+    return size if entry is None else max(size, entry.size)
 
 
 def _checked(
