@@ -176,7 +176,8 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
     """
     found = _read_remote(context, ours=ours, etag=etag)
     if not context.options.dry_run:
-        record_seen(context.database, context.remote_id)
+        head = found.head if found is not None else None
+        record_seen(context.database, context.remote_id, head.store if head is not None else None)
     return found
 
 
