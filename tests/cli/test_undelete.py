@@ -7,13 +7,13 @@ import shutil
 import pytest
 from msgspec.structs import replace
 from tests.cli.terminal import at_terminal
+from tests.sync.indexes import commit_rows, entries_of
 
 from bayou.index.head import read_head
 from bayou.index.key_range import KeyRange
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.repo import open_repo
-from tests.sync.indexes import commit_rows, entries_of
 
 PACKED, LOOSE = b"small", b"large " * 60_000
 
@@ -78,7 +78,9 @@ def test_one_version_comes_back_beside_those_that_are_there_and_another_clone_ge
     assert command(*clone, "data", "get", "web", "report", "--version", "3").out == "three"
 
 
-@pytest.mark.parametrize(("file", "place"), [("raw", {"stored": 1 << 40}), ("metadata.yaml", {"offset": None})], ids=str)
+@pytest.mark.parametrize(
+    ("file", "place"), [("raw", {"stored": 1 << 40}), ("metadata.yaml", {"offset": None})], ids=str
+)
 def test_v25_a_row_of_the_history_that_no_client_writes_is_passed_over(repo, shared, command, file, place):
     shared("report", b"the content")
     store = open_repo(repo.root).store()

@@ -235,7 +235,7 @@ def test_f016_a_head_that_does_not_go_on_from_base_is_an_error_that_says_so(team
 def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
     team: Team, wire: Wire, no_backoff: None, monkeypatch: pytest.MonkeyPatch, mode: Any, how: str
 ) -> None:
-    """The store is emptied, and perhaps made anew by a peer: no packs that are gone are named, and no file is deleted."""
+    """The store is emptied, and perhaps made anew by a peer: no pack that is gone is named, and no file is deleted."""
     a = team.clone("a")
     if mode == "push":
         a.write_all(TWENTY)
@@ -256,7 +256,7 @@ def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
         a.write("files/mine", "pushed later")
     mine = a.files
     assert len(mine) > 10
-    team.store().delete(keys.as_listed(key) for key in team.keys())
+    team.store().delete(map(keys.as_listed, team.keys()))
     if how == "another store":
         peer = team.clone("peer")
         peer.write("files/of-peer", "new")

@@ -23,7 +23,6 @@ NODES = Key(".bayou/nodes")
 LOGS = Key(".bayou/log")
 PACKS = Key(".bayou/packs")
 LEASES = Key(".bayou/leases")
-PACKS = Key(".bayou/packs")
 PROBES = Key(".bayou/probe")
 REPLICATING = Key(".bayou/replicating.json")
 
