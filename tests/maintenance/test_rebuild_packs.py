@@ -13,9 +13,9 @@ from msgspec.structs import replace
 import bayou.index.head as head_module
 from bayou.core.errors import HeadLost, NotFound, StoreEmptied
 from bayou.core.ids import ulid
-from bayou.maintenance import pack_witness
 from bayou.objectstore import Store, keys
 from bayou.packs.archive import LIST_NAME
+from bayou.packs.listing import read_list
 from tests import api
 from tests.maintenance.damages import find_node, lose, repair, small_nodes, verify
 from tests.maintenance.pack_damages import LARGE, bytes_of, overwrite, packs_of, paths, small_files, with_packs
@@ -186,19 +186,18 @@ def test_v25_few_lists_are_in_memory_at_once(team: Team, store: Store, monkeypat
     """A hostile list of some kilobytes inflates to the limit."""
     with_packs(team, FILES, pushes=12)
     lock, under_way, seen = Lock(), [0], list[int]()
-    real = pack_witness.read_list
 
     def read(*given: Any) -> Any:
         with lock:
             under_way[0] += 1
             seen.append(under_way[0])
-        found = real(*given)
+        found = read_list(*given)
         time.sleep(0.02)
         with lock:
             under_way[0] -= 1
         return found
 
-    monkeypatch.setattr(pack_witness, "read_list", read)
+    monkeypatch.setattr("bayou.maintenance.pack_witness.read_list", read)
     lose_index(store, nodes=True)
 
     assert repair(team.clone("c")).ok
