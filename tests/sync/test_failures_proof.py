@@ -247,12 +247,7 @@ def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
         other = team.clone("other")
         other.write_all(TWENTY)
         other.push()
-        with monkeypatch.context() as patch:
-            patch.setattr(pull_module, "per_transaction", lambda _: 10)
-            real, rest = pull_module.place, [None]
-            patch.setattr(pull_module, "place", lambda *given: real(*given) if rest and not rest.clear() else _die())
-            with pytest.raises(Crash):
-                a.pull()
+        _die_after_ten_files(a, monkeypatch)
         a.write("files/mine", "pushed later")
     mine = a.files
     assert len(mine) > 10
@@ -275,8 +270,42 @@ def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
     assert fresh.files == a.files
 
 
-def _die() -> None:
-    raise Crash("killed")
+def test_f016_after_a_killed_pull_an_older_copy_of_the_store_deletes_nothing(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some files of a commit have come that the restored store never had."""
+    other, a = team.clone("other"), team.clone("a")
+    other.write("files/first", "1")
+    other.push()
+    a.pull()
+    old = _read(team, keys.HEAD)
+    other.write_all(TWENTY)
+    other.push()
+    _die_after_ten_files(a, monkeypatch)
+    mine = a.files
+    assert len(mine) == 11
+    team.store().put(keys.HEAD, old)
+
+    for attempt in (a.pull, a.sync, a.push):
+        with pytest.raises(StoreRestored, match="older copy"):
+            attempt()
+    assert a.files == mine
+
+
+def _die_after_ten_files(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, placed = pull_module.place, list[Any]()
+
+    def place(*given: Any) -> set[str]:
+        if placed:
+            raise Crash("killed")
+        placed.append(given)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pull_module, "per_transaction", lambda _: 10)
+        patch.setattr(pull_module, "place", place)
+        with pytest.raises(Crash):
+            clone.pull()
 
 
 def _read(team: Team, key: Any) -> bytes:
