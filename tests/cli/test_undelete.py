@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.terminal import at_terminal
+from tests.sync.indexes import commit_rows, entries_of
 
 from bayou.index.head import read_head
 from bayou.index.key_range import KeyRange
@@ -74,6 +76,22 @@ def test_one_version_comes_back_beside_those_that_are_there_and_another_clone_ge
     assert command(*clone, "datastore", "sync").code == 0
     assert command(*clone, "data", "get", "web", "report").out == "one"
     assert command(*clone, "data", "get", "web", "report", "--version", "3").out == "three"
+
+
+@pytest.mark.parametrize(
+    ("file", "place"), [("raw", {"stored": 1 << 40}), ("metadata.yaml", {"offset": None})], ids=str
+)
+def test_v25_a_row_of_the_history_that_no_client_writes_is_passed_over(repo, shared, command, file, place):
+    shared("report", b"the content")
+    store = open_repo(repo.root).store()
+    row = next(row for path, row in entries_of(store).items() if path.endswith(f"/report/1/{file}"))
+    commit_rows(store, {row.path: replace(row, **place)})
+    assert command("data", "delete", "web", "report", "-y").code == 0
+
+    ran = command("data", "undelete", "web", "report", "--json")
+
+    assert ran.code == 0, ran.err
+    assert command("data", "get", "web", "report").out == "the content"
 
 
 def test_what_is_collected_names_the_oldest_commit_that_can_be_read(repo, shared, command):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import bayou.maintenance.compact as compact_module
 import bayou.maintenance.gc as gc_module
 from bayou.core.clock import format_ms, parse_ms
-from bayou.core.errors import BadAnswer, NodeMissing, PreconditionFailed, Unavailable
+from bayou.core.errors import BadAnswer, NodeMissing, PreconditionFailed, Rejected, Unavailable
 from bayou.index.head import encode_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, diff, scan
@@ -255,6 +255,18 @@ def test_v19_a_process_that_dies_at_any_request_is_repeated_without_a_trace(
         assert stored_packs(scene.team) == packs_of(scene.team), number
         _in_step(scene)
         scene.reset()
+
+
+def test_a_store_that_has_no_room_for_a_pack_ends_a_compaction_and_nothing_has_moved(scene: Scene, wire: Wire) -> None:
+    before = rows(scene.team)
+    wire.cut(Fault("put", PACK, error=lambda: Rejected("no space left on device")))
+    with pytest.raises(Rejected, match="no space left"):
+        compact(scene.a)
+    wire.cut()
+
+    assert rows(scene.team) == before
+    assert compact(scene.a).files == 7
+    settle(scene, scene.files)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

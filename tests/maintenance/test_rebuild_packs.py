@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Lock
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +15,7 @@ from bayou.core.errors import HeadLost, NotFound, StoreEmptied
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, keys
 from bayou.packs.archive import LIST_NAME
+from bayou.packs.listing import read_list
 from tests import api
 from tests.maintenance.damages import find_node, lose, repair, small_nodes, verify
 from tests.maintenance.pack_damages import LARGE, bytes_of, overwrite, packs_of, paths, small_files, with_packs
@@ -176,6 +180,29 @@ def test_a_list_that_lies_attests_nothing(team: Team, store: Store) -> None:
     assert report.ok
     assert entries_of(store) == {"files/x": true}
     assert any(hostile in warning and "list is damaged" in warning for warning in report.warnings)
+
+
+def test_v25_few_lists_are_in_memory_at_once(team: Team, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile list of some kilobytes inflates to the limit."""
+    with_packs(team, FILES, pushes=12)
+    lock, under_way, seen = Lock(), [0], list[int]()
+
+    def read(*given: Any) -> Any:
+        with lock:
+            under_way[0] += 1
+            seen.append(under_way[0])
+        found = read_list(*given)
+        time.sleep(0.02)
+        with lock:
+            under_way[0] -= 1
+        return found
+
+    monkeypatch.setattr("bayou.maintenance.pack_witness.read_list", read)
+    lose_index(store, nodes=True)
+
+    assert repair(team.clone("c")).ok
+    assert len(seen) == 12
+    assert max(seen) <= 4
 
 
 def test_packs_without_a_list_are_named_and_what_nodes_know_of_them_comes_back(team: Team, store: Store) -> None:

@@ -18,10 +18,11 @@ from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored,
 from bayou.core.ids import ulid
 from bayou.objectstore import keys
 from bayou.state.database import Database
+from bayou_testing.faulty import Crash, Fault, crash
 from bayou_testing.proxy import HttpProxy
 from tests import api
 from tests.maintenance.setups import newcomer, set_up
-from tests.sync.conftest import UPLOADS, Clone, Team, is_payload
+from tests.sync.conftest import UPLOADS, Clone, Team, Wire, is_payload
 from tests.sync.indexes import entries_of, head_of
 
 HEAD = r"head\.json$"
@@ -227,6 +228,84 @@ def test_f016_a_head_that_does_not_go_on_from_base_is_an_error_that_says_so(team
 
     assert a.files == mine
     assert not a.status().in_sync
+
+
+@pytest.mark.parametrize("how", ["another store", "none at all"])
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
+    team: Team, wire: Wire, no_backoff: None, monkeypatch: pytest.MonkeyPatch, mode: Any, how: str
+) -> None:
+    """The store is emptied, and perhaps made anew by a peer: no pack that is gone is named, and no file is deleted."""
+    a = team.clone("a")
+    if mode == "push":
+        a.write_all(TWENTY)
+        wire.cut(Fault("put", HEAD, nth=2, error=crash))
+        with pytest.raises(Crash):
+            a.push()
+        wire.cut()
+    else:
+        other = team.clone("other")
+        other.write_all(TWENTY)
+        other.push()
+        _die_after_ten_files(a, monkeypatch)
+        a.write("files/mine", "pushed later")
+    mine = a.files
+    assert len(mine) > 10
+    team.store().delete(map(keys.as_listed, team.keys()))
+    if how == "another store":
+        peer = team.clone("peer")
+        peer.write("files/of-peer", "new")
+        peer.push()
+
+    for attempt in (a.pull, a.sync, a.push):
+        with pytest.raises((StoreSwapped, StoreEmptied)) as raised:
+            attempt()
+        assert "bayou datastore setup" in (raised.value.hint or "")
+    assert a.files == mine
+
+    set_up(a, team)
+    assert a.files.items() >= mine.items()
+    fresh = team.clone("fresh")
+    assert fresh.pull().exit_code == 0
+    assert fresh.files == a.files
+
+
+def test_f016_after_a_killed_pull_an_older_copy_of_the_store_deletes_nothing(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some files of a commit have come that the restored store never had."""
+    other, a = team.clone("other"), team.clone("a")
+    other.write("files/first", "1")
+    other.push()
+    a.pull()
+    old = _read(team, keys.HEAD)
+    other.write_all(TWENTY)
+    other.push()
+    _die_after_ten_files(a, monkeypatch)
+    mine = a.files
+    assert len(mine) == 11
+    team.store().put(keys.HEAD, old)
+
+    for attempt in (a.pull, a.sync, a.push):
+        with pytest.raises(StoreRestored, match="older copy"):
+            attempt()
+    assert a.files == mine
+
+
+def _die_after_ten_files(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, placed = pull_module.place, list[Any]()
+
+    def place(*given: Any) -> set[str]:
+        if placed:
+            raise Crash("killed")
+        placed.append(given)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pull_module, "per_transaction", lambda _: 10)
+        patch.setattr(pull_module, "place", place)
+        with pytest.raises(Crash):
+            clone.pull()
 
 
 def _read(team: Team, key: Any) -> bytes:

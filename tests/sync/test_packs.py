@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 import bayou.sync.transfer.executor as executor_module
 import bayou.sync.transfer.packed as packed_module
-from bayou.core.errors import AccessDenied, SyncError, Unavailable
+from bayou.core.errors import AccessDenied, StateError, SyncError, Unavailable
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
 from bayou.packs.archive import LIST_NAME
 from bayou.packs.write import PackWriter
+from bayou.state.database import Database
 from bayou.sync.commit import commit
 from bayou.sync.transfer import push
 from bayou_testing.faulty import Crash, Fault, crash, lost_answer
@@ -695,6 +696,27 @@ def test_a_full_disk_in_the_middle_of_a_pack_loses_nothing_and_leaves_nothing(
     assert b.files.items() <= a.files.items()
     assert b.pull().exit_code == 0
     assert b.files == a.files
+
+
+def test_a_full_disk_that_cannot_take_the_record_of_a_pack_ends_a_push_and_loses_nothing(
+    team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a.write_all(files_of(300, size=200))
+    before, real = entries_of(team.store()), push._record
+
+    def full(database: Database, *given: Any) -> None:
+        ((pages,),) = database.rows("PRAGMA page_count")
+        database.rows(f"PRAGMA max_page_count = {pages}")  # to SQLite, a full disk
+        real(database, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(push, "_record", full)
+        with pytest.raises(StateError, match="full"):
+            a.push()
+    assert entries_of(team.store()) == before
+
+    assert a.push().exit_code == 0
+    assert fresh(team) == a.files
 
 
 def test_p7_a_pull_that_finds_its_packs_gone_reads_the_head_again(

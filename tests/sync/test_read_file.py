@@ -11,12 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import NotFound, Offline, PathRefused, SyncError, UsageError
+from bayou.core.ids import ulid
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
 from bayou.sync.read_file import Location, locate, open_content
+from bayou_testing.faulty import Fault
 from tests.maintenance.replicas import commit, compact, damage, entries_of
 from tests.sync.conftest import Clone, Team, Wire
 
@@ -116,6 +118,25 @@ def test_bytes_that_a_compaction_has_moved_are_found(ann: Clone, team: Team, mon
 
     assert read(ben, "files/a.txt") == (FILES["files/a.txt"], "store")
     assert heads == []
+
+
+def test_a_large_object_that_vanishes_half_read_is_read_anew_from_where_it_is_now(
+    ann: Clone, team: Team, wire: Wire, monkeypatch
+):
+    """P7: of the old object, the first spans have come; they are no part of what is read from the new one."""
+    path, store = "files/large", team.store()
+    for name, size in (("THRESHOLD", 100 << 10), ("_SPAN", 64 << 10), ("_LEAST_SPAN", 64 << 10)):
+        monkeypatch.setattr(f"bayou.objectstore.multipart.{name}", size)
+    stale, old = read_head(store), entries_of(store)[path]
+    again = store.put(keys.payload(path, fresh := ulid()), FILES[path])
+    commit(store, {path: replace(old, at=fresh, etag=again.etag, version=again.version)})
+    heads = [stale]
+    monkeypatch.setattr("bayou.sync.read_file.read_head", lambda store: heads.pop() if heads else read_head(store))
+    ben = team.clone("ben")
+    wire.cut(Fault("get", str(old.key), nth=4, error=lambda: NotFound("gone")))
+
+    assert read(ben, path) == (FILES[path], "store")
+    assert len(wire.sent("get", str(old.key))) > 3
 
 
 def _entries_at(team: Team, root: Any) -> list[Any]:

@@ -157,7 +157,7 @@ class _History:
             # A reader of a tree uses only the name, digest and level of a root, which a pointer has, too.
             tree = IndexTree(self._nodes, cast("Root", row.root))
             try:
-                entries = list(scan(tree, span))
+                entries = [entry for entry in scan(tree, span) if entry.refusal() is None]  # V25
             except NodeMissing:
                 self.ends_early = True
                 return

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
+
+from bayou.core.errors import StateError
 
 IN_MEMORY = 20_000
 """Rows that stay in memory; more go to the file."""
@@ -43,7 +46,8 @@ class SortedSpool:
             return
         self._write()
         order = ", ".join(f"c{number}" for number in range(self._keys))
-        yield from self._file.execute(f"SELECT * FROM spool ORDER BY {order}")
+        with _explained():
+            yield from self._file.execute(f"SELECT * FROM spool ORDER BY {order}")
 
     def close(self) -> None:
         self._rows = []
@@ -56,14 +60,27 @@ class SortedSpool:
         if not self._rows:
             return
         width = len(self._rows[0])
-        if self._file is None:
-            self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-            self._file.execute("PRAGMA journal_mode = OFF")
-            self._file.execute(f"CREATE TABLE spool ({', '.join(f'c{number}' for number in range(width))})")
-        self._file.execute("BEGIN")
-        self._file.executemany(f"INSERT INTO spool VALUES ({', '.join('?' * width)})", self._rows)
-        self._file.execute("COMMIT")
+        with _explained():
+            if self._file is None:
+                self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+                self._file.execute("PRAGMA journal_mode = OFF")
+                self._file.execute(f"CREATE TABLE spool ({', '.join(f'c{number}' for number in range(width))})")
+            self._file.execute("BEGIN")
+            self._file.executemany(f"INSERT INTO spool VALUES ({', '.join('?' * width)})", self._rows)
+            self._file.execute("COMMIT")
         self._rows = []
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn an error of SQLite into one that says what to do: the disk for temporary files may be full."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StateError(
+            f"cannot keep rows in a temporary file: {error}",
+            hint="free some space there, or name another directory for temporary files with TMPDIR",
+        ) from error
 
 
 def key_bytes(key: str) -> bytes:

@@ -19,6 +19,9 @@ from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.packs.listing import PackList, read_list
 
+_LISTS = 4
+"""Lists that are read at once: a hostile one takes as much memory as `limits.PACK_LIST_BYTES` allows."""
+
 
 class PackWitness(Struct, frozen=True):
     """The packs of a store, and how to learn what is in them."""
@@ -53,7 +56,7 @@ def pack_witness(store: Store) -> PackWitness:
 
 def _members(store: Store, listed: Mapping[str, int], unreadable: list[str], at: int) -> Iterator[Entry]:
     names = [name for key, modified in listed.items() if modified >= at and (name := keys.parse_pack(key)) is not None]
-    for name, found in zip(names, store.map(partial(_list, store), names), strict=True):
+    for name, found in zip(names, store.map(partial(_list, store), names, threads=_LISTS), strict=True):
         if found is None or found.refused:
             unreadable.append(name)
         if found is not None:

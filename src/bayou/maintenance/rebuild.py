@@ -81,7 +81,7 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
 
 def _check_lost(context: SyncContext, listing: PayloadListing) -> None:
     """Raise unless a store without a head had one: base knows it, or the listing shows it (P9)."""
-    if not listing.head_proved and not context.base.known:
+    if not listing.head_proved and context.base.remote.store is None:
         raise NotFound(f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one")
 
 

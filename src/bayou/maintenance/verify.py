@@ -173,7 +173,7 @@ def _read_head(context: SyncContext) -> HeadSeen:
         seen = read_head(context.store)
     except NotFound:
         discover(context.handle, context.engines).close()  # HeadLost, if something shows that there was one (P9)
-        if context.base.known:
+        if context.base.remote.store is not None:
             raise remote_snapshot.store_emptied(context.store, context.base.remote) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"

@@ -53,10 +53,14 @@ def freshness(connection: Connection) -> Freshness:
     return Freshness(cast("int | None", seen), cast("int", paths) + inputs)
 
 
-def record_seen(database: Database, remote_id: int) -> None:
-    """Record that the store has just shown its head; a power cut may undo this, and the view looks older then."""
+def record_seen(database: Database, remote_id: int, store: str | None = None) -> None:
+    """Record that the store has just shown its head; a power cut may undo this, and the view looks older then.
+
+    `store` is the store's id, if a sync follows: what the sync records from here on is of that store, and of no other
+    one at the same URL, even if it is killed before its end.
+    """
     with database.note() as db:
-        db.execute("UPDATE place SET seen = ? WHERE id = ?", (now_ms(), remote_id))
+        db.execute("UPDATE place SET seen = ?, store = coalesce(store, ?) WHERE id = ?", (now_ms(), store, remote_id))
 
 
 def count_untracked(database: Database, remote_id: int) -> int:

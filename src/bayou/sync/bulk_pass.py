@@ -31,7 +31,7 @@ from bayou.sync.plan.steps import MASS_COUNT, PathAction
 from bayou.sync.plan.windows import Looked, Planned, Window, cut
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
-from bayou.sync.run import read_remote, record_in_sync, report_scan, resolve_pending
+from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
 from bayou.sync.transfer.apply import StartedPlan, begin, finish, refuse_conflicts
 from bayou.sync.transfer.executor import BulkMover
 from bayou.sync.transfer.pull import IncomingFile, downloads
@@ -64,6 +64,7 @@ def large_pass(
             bulk.report_actions()
             return False
         bulk.check()
+        record_compared(context, store_view)
         return bulk.apply()
 
 

@@ -212,6 +212,7 @@ def _read(repo: Repo, index: StoreIndex, path: str, file: BinaryIO) -> FileConte
                     hint="bayou datastore verify shows what is damaged",
                 ) from None
             entry = newer
+            _clear(file)  # of a large object, some spans may have come
             continue
         return FileContent(path, entry.size, digest, "store", file)
 
@@ -245,9 +246,13 @@ def _read_unchanged(repo: Repo, entry: Entry, file: BinaryIO) -> FileContent | N
         return None
     if found.sha256 == entry.sha256:
         return found
+    _clear(file)
+    return None
+
+
+def _clear(file: BinaryIO) -> None:
     file.seek(0)
     file.truncate()
-    return None
 
 
 def _read_directory(repo: Repo, path: str, file: BinaryIO) -> FileContent:

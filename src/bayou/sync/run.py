@@ -145,6 +145,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
         report.engine = "point"
         report.actions = [PlannedAction(step.path, step.action.value) for step in steps if step.is_change]
         return False
+    record_compared(context, snapshot)
     walked = EVERYTHING if observation.walked else None
     again, seen = apply_plan(context, steps, snapshot, through=observation.journaled.through, walked=walked)
     record_in_sync(context, seen, observation.journaled.marks, clean=not again)
@@ -176,7 +177,8 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
     """
     found = _read_remote(context, ours=ours, etag=etag)
     if not context.options.dry_run:
-        record_seen(context.database, context.remote_id)
+        head = found.head if found is not None else None
+        record_seen(context.database, context.remote_id, head.store if head is not None else None)
     return found
 
 
@@ -214,6 +216,17 @@ def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
     commit.apply_to_base(context.database, context.remote_id, done)
     context.report.commit = CommitId(done.seq, done.commit)
     return True
+
+
+def record_compared(context: SyncContext, snapshot: RemoteSnapshot) -> None:
+    """Record the head before files of it arrive, so that base is of no later commit than the recorded one.
+
+    If this sync is killed, and the store is then restored from a backup that is older than this head, the next sync
+    finds that out, and does not take what the backup lacks for deleted.
+    """
+    known, seen = context.base.remote, snapshot.seen
+    if seen is not None and known.commit not in (None, seen.head.commit):
+        _record_head(context, known, seen)
 
 
 def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:

@@ -58,7 +58,7 @@ def read_snapshot(
     try:
         seen = seen or read_head(store, if_none_match=etag)
     except NotFound:
-        if known.commit is not None:
+        if known.store is not None:
             raise store_emptied(store, known) from None
         raise
     if seen is None or (etag is not None and seen.etag == etag):
@@ -69,8 +69,9 @@ def read_snapshot(
 
 def store_emptied(store: Store, known: RemoteState) -> StoreEmptied:
     """Return the error for a store that base knows and that has no head."""
+    had = f"commit {known.commit}" if known.commit is not None else f"the index of store {known.store}"
     return StoreEmptied(
-        f"{store.url} had commit {known.commit} and has no index any more",
+        f"{store.url} had {had} and has no index any more",
         hint="if its head was lost: bayou datastore verify --repair; "
         f"if it was emptied on purpose, join it anew: bayou datastore setup {known.url}",
     )
