@@ -365,3 +365,74 @@ def test_a_put_without_the_store_comes_after_what_another_machine_has_put_meanwh
     ann.reach(there)
     ann.does("datastore", "sync")
     assert ann.content("report") == ["x", "y", "x"]
+
+
+def test_a_sync_pushes_the_rest_while_an_input_waits_for_a_lease_and_says_so(
+    persons: Persons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = persons("ann", "bob")
+    ann.does("model", "create", "@org/shell", "two")
+    for model in ("one", "two"):
+        ann.does("data", "put", model, "log", "--streaming", typed="a\n")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    for words in (("append", "one", "log"), ("append", "two", "log"), ("put", "maker", "report")):
+        assert ann.run("data", *words, typed="b\n").code == 5
+    ann.reach(there)
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "0")
+    one = ann.does("model", "get", "one")
+    with open_leases(bob.clone.repo).acquire_all([model_key(one["type"], one["id"])]):
+        synced = ann.run("datastore", "sync")
+
+    assert (synced.code, synced.error["code"], "held by" in synced.error["message"]) == (5, "not_pushed", True)
+    assert "do not repeat them" in synced.error["hint"]
+    assert (synced.document["pushed"]["files"], ann.clone.status().waiting) == (4, 1)
+    bob.does("datastore", "sync")
+    assert bob.clone.files == ann.clone.files
+    assert sum(data == b"a\nb\n" for data in bob.clone.files.values()) == 1
+    assert ann.does("datastore", "sync")["commit"] is not None
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_an_input_does_not_keep_a_sync_from_what_its_user_allows(persons: Persons) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    ann.clone.write_all({f"files/{number:03}": b"x" for number in range(210)})
+    ann.does("datastore", "sync")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    assert ann.run("data", "append", "one", "log", typed="b\n").code == 5
+    ann.reach(there)
+    ann.clone.delete(*(f"files/{number:03}" for number in range(210)))
+    assert ann.does("datastore", "sync", "--allow-mass-delete")["pushed"]["deleted"] == 210
+
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_offline_an_input_whose_data_is_not_here_waits_on(persons: Persons) -> None:
+    ann, bob = persons("ann", "bob")
+    bob.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    assert ann.run("data", "append", "one", "log", typed="b\n").code == 5
+
+    assert ann.run("data", "append", "one", "log", "--offline", typed="c\n").error["code"] == "data_not_found"
+
+    ann.reach(there)
+    ann.does("datastore", "sync")
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_what_is_saved_is_not_to_be_tried_again(
+    persons: Persons, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "0")
+    proxy.faults.add(Rule(Fail(503)))
+    for command in ("put", "append"):
+        ran = ann.run("data", command, "one", "log", typed="b\n")
+        assert ran.code == 5
+        assert "do not repeat it" in ran.error["hint"]
+        assert "try again" not in ran.error["hint"]
+    assert "try again" in ann.run("data", "delete", "one", "log", "-y").error["hint"]

@@ -59,7 +59,7 @@ def write(
     the result is printed all the same, and the error follows it (F100, V17). If the store cannot be had, work that may
     be done `alone` is done here; other work does not begin, and the error's hint says so by `refusal`.
     """
-    from bayou.core.errors import OUTAGES  # noqa: PLC0415
+    from bayou.core.errors import OUTAGES, keeping  # noqa: PLC0415
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
@@ -90,7 +90,8 @@ def write(
             if results:
                 _emit(common, repo, render(results[0]), sessions[0], pushed=False)
             elif isinstance(error, OUTAGES) and not sessions:
-                error.hint = f"{refusal}; {error.hint}" if error.hint else refusal
+                again = refusal is not _KEPT_INPUT and error.hint
+                error.hint = f"{refusal}; {error.hint}" if again else keeping(refusal, error)
             raise
     left = _use_other_inputs(common, repo)
     reports = _emit(common, repo, render(results[0]), session, pushed=True, more=left)
@@ -141,11 +142,14 @@ def _use_other_inputs(common: Common, repo: Repo) -> list[Line]:
         return []
     from bayou.core.errors import BayouError  # noqa: PLC0415
     from bayou.session.inputs import empty_spool  # noqa: PLC0415
+    from bayou.sync.report import SyncReport  # noqa: PLC0415
 
+    moved, failure = SyncReport(), []
     try:
-        return [note(text) for text in empty_spool(repo, common.connect(repo), wait_s=0.0).warnings]
+        empty_spool(repo, common.connect(repo), moved, wait_s=0.0)
     except BayouError as error:
-        return [warn(f"inputs of earlier commands still wait: {error.message}")]
+        failure = [warn(error.message)]
+    return [*map(note, moved.warnings), *failure]
 
 
 def write_input(
@@ -206,8 +210,10 @@ def write_input(
 
 def _say_kept(error: BayouError, spooled: SpooledInput) -> None:
     """Say in an error's hint that its input waits, or its user would give it a second time."""
+    from bayou.core.errors import keeping  # noqa: PLC0415
+
     if spooled.waits and "kept here" not in (error.hint or ""):
-        error.hint = f"{_WAITS}; {error.hint}" if error.hint else _WAITS
+        error.hint = keeping(_WAITS, error)
 
 
 @contextmanager

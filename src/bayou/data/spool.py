@@ -150,6 +150,7 @@ def receive(
     with _state_errors():
         directory = spool_directory(repo)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(repo)  # a killed process may have left half of a large file
         number, descriptor = _create(directory)
     try:
         # Not translated: an error of the caller's own content is the caller's.

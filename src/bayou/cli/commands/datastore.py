@@ -15,7 +15,7 @@ from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core import kept
 from bayou.core.deadline import Deadline
-from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, IndexDamaged
 from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
@@ -157,11 +157,11 @@ def sync(
     kept.now(nothing="nothing was transferred, and no change that was made here is lost")
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
+    failure: BayouError | None = None
     with common.output.progress() as progress:
-        earlier = _use_inputs(repo, connection, progress) if not (pull or dry_run) else None
         report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
-    if earlier is not None:
-        report.include(earlier)
+        if not (pull or dry_run):
+            failure = _use_inputs(repo, connection, report, timeout, progress)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
@@ -169,18 +169,28 @@ def sync(
     common.output.emit(
         render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
     )
+    if failure is not None:
+        raise failure
     return report.exit_code
 
 
-def _use_inputs(repo: Repo, connection: Connection, progress: Progress) -> SyncReport | None:
-    """Use the inputs that earlier commands left (V22) before a sync; None if there are none, as nearly always."""
+def _use_inputs(
+    repo: Repo, connection: Connection, report: SyncReport, timeout: float | None, progress: Progress
+) -> BayouError | None:
+    """Use the inputs that earlier commands left (V22), after a sync; return why some of them still wait."""
     from bayou.state.freshness import pending_inputs  # noqa: PLC0415
 
     if repo.offline or not pending_inputs(repo):
         return None
     from bayou.session.inputs import empty_spool  # noqa: PLC0415
 
-    return empty_spool(repo, connection, progress=progress)
+    try:
+        empty_spool(repo, connection, report, timeout=timeout, progress=progress)
+    except Cancelled:
+        raise
+    except BayouError as error:
+        return error
+    return None
 
 
 @datastore.command(writes=True)
