@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import bayou
 from bayou.core.atomic_file import write_file
-from bayou.core.errors import StateError
+from bayou.core.errors import StateError, TreeError
 from bayou.data import spool
 from bayou.data.metadata import Options
 from bayou.data.records import Records
@@ -163,6 +164,18 @@ def test_content_that_fails_leaves_nothing(repo: Repo) -> None:
 
     with pytest.raises(ValueError, match="the caller's own"):
         receive(repo, "put", ONE, "log", breaks(), Options())  # type: ignore[arg-type]
+
+    assert list(spool_directory(repo).iterdir()) == []
+
+
+def test_a_volume_without_room_for_the_input_is_named_and_nothing_stays(repo: Repo) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(TreeError, match="cannot keep the input: "):
+            receive(repo, "put", ONE, "log", bytes(1 << 20), Options())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert list(spool_directory(repo).iterdir()) == []
 

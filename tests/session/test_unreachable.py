@@ -21,7 +21,7 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
 from bayou.sync.plan.policy import ModelRef
-from bayou_testing.faults import Fail, Reset, Rule
+from bayou_testing.faults import Fail, Reset, Rule, Silent
 from bayou_testing.processes import free_ports
 from bayou_testing.proxy import HttpProxy
 from tests.session.commands import clones
@@ -436,3 +436,17 @@ def test_what_is_saved_is_not_to_be_tried_again(
         assert "do not repeat it" in ran.error["hint"]
         assert "try again" not in ran.error["hint"]
     assert "try again" in ann.run("data", "delete", "one", "log", "-y").error["hint"]
+
+
+def test_a_silent_store_is_named_and_no_holder_of_a_lease_is(
+    persons: Persons, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "report", typed="a")
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "1")
+    proxy.faults.add(Rule(Silent()))
+    for words, code in ((("put", "one", "report"), 5), (("delete", "one", "report", "-y"), 1)):
+        ran = ann.run("data", *words, typed="b")
+        assert ran.code == code
+        assert "no answer in time to " in ran.error["message"]
+        assert "lock status" not in ran.error["hint"]

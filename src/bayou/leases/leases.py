@@ -269,7 +269,7 @@ class Leases:
                 return borrowed.start_renewing()
         attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
         try:
-            taken: Taken | None = self._take_as_left(bounded, attempt)
+            taken: Taken | None = self._take_as_left(bounded, attempt, wait)
             if taken is None:
                 taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
             return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
@@ -277,14 +277,19 @@ class Leases:
             abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
             raise
 
-    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt) -> Taken | None:
-        """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's."""
+    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> Taken | None:
+        """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's.
+
+        If it took all the time that there was, no step is left.
+        """
         if self._memory is None or attempt.wanted.key == STORE:
             return None
         try:
             return take_as_left(objects, attempt, self._memory.recall_lease(attempt.wanted.key), self._clock)
-        except (StoreError, DeadlinePassed):
+        except StoreError:
             return None
+        except DeadlinePassed as passed:
+            raise wait.timeout(None, passed) from passed
 
     def _store_is_free(self, wait: Wait, watch: Watch) -> bool:
         bounded = self._objects.within(wait.limit)
