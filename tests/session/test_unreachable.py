@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from bayou.leases import model_key, open_leases
 from bayou.models import create_model
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
+from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
 from bayou.sync.plan.policy import ModelRef
@@ -450,3 +452,26 @@ def test_a_silent_store_is_named_and_no_holder_of_a_lease_is(
         assert ran.code == code
         assert "no answer in time to " in ran.error["message"]
         assert "lock status" not in ran.error["hint"]
+
+
+def test_nothing_is_written_where_the_directory_of_a_datastore_is_not_mounted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = Person(Clone(init_repo(tmp_path / "ann")), capsys, monkeypatch)
+    mounted = tmp_path / "mount" / "shared"
+    mounted.parent.mkdir()
+    ann.does("datastore", "setup", str(mounted))
+    ann.does("model", "create", "@org/shell", "one")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    away = mounted.rename(tmp_path / "away")
+
+    for words in (("put", "one", "report"), ("append", "one", "log")):
+        ran = ann.run("data", *words, typed="b\n")
+        assert (ran.code, ran.error["code"], ran.document["version"]) == (5, "not_pushed", None)
+        assert "there is no directory" in ran.error["message"]
+    assert ann.run("datastore", "status").document["healthy"] is False
+    assert not mounted.exists()
+
+    away.rename(mounted)
+    ann.does("datastore", "sync")
+    assert (ann.content("report"), ann.content("log")) == (["b\n"], ["a\nb\n"])

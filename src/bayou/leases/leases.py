@@ -162,7 +162,7 @@ def describe(key: str, seen: Seen, now_ms: int) -> LeaseInfo | None:
 class Leases:
     """The leases of one store. Safe to use from many threads; two threads exclude each other like two processes.
 
-    `directory` is the directory of a `file://` store, which the first acquisition creates if it is missing.
+    `directory` is the directory of a datastore, which the first acquisition creates if it is missing.
     """
 
     def __init__(
@@ -332,7 +332,8 @@ def open_leases(repo: Repo, store: Store | None = None, memory: LeaseMemory | No
 
     # The leases of a tree that only this repo uses are beside it: the tree holds payload alone.
     directory = repo.root if repo.config.datastore.path is None else repo.tree_root
-    return Leases(open_directory(directory), directory=directory)
+    # A directory that was in use is not made anew: it is not mounted, and nothing must be written to its mount point.
+    return Leases(open_directory(directory), directory=None if repo.catalog.exists() else directory)
 
 
 def _user() -> str:
