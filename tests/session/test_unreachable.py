@@ -167,6 +167,8 @@ def test_with_a_closed_port_each_command_saves_or_refuses_and_all_goes_up_when_t
     assert (status.code, status.document["healthy"], status.document["waiting"]) == (1, False, 4)
     assert status.document["freshness"]["age_s"] >= 0
     assert ann.does("data", "list")["notes"] == ["4 changes not pushed"]
+    synced = ann.run("datastore", "sync")
+    assert (synced.code, "4 changes not pushed yet, and kept here" in synced.error["hint"]) == (1, True)
     for words in RUNS:
         assert ann.does(*words, "--offline")["pushed"] is False
     for command in ("put", "delete"):

@@ -10,12 +10,13 @@ import click
 from bayou.cli import options as parameters
 from bayou.cli.commands.conflicts import conflicts
 from bayou.cli.options import Common, Group, engine_option, limit_rate_option
+from bayou.cli.output import count
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core import kept
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, IndexDamaged
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, IndexDamaged, StoreError
 from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
@@ -159,7 +160,11 @@ def sync(
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     failure: BayouError | None = None
     with common.output.progress() as progress:
-        report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+        try:
+            report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+        except StoreError as error:
+            _say_waiting(error, connection)
+            raise
         if not (pull or dry_run):
             failure = _use_inputs(repo, connection, report, timeout, progress)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
@@ -172,6 +177,16 @@ def sync(
     if failure is not None:
         raise failure
     return report.exit_code
+
+
+def _say_waiting(error: StoreError, connection: Connection) -> None:
+    """Say in an error's hint what waits here for the store (V22)."""
+    from bayou.state.freshness import freshness  # noqa: PLC0415
+
+    waiting = freshness(connection).waiting
+    if waiting:
+        waits = f"{count(waiting, 'change')} not pushed yet, and kept here"
+        error.hint = f"{waits}; {error.hint}" if error.hint else waits
 
 
 def _use_inputs(
