@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import bayou
 from bayou.core.atomic_file import write_file
-from bayou.core.errors import StateError
+from bayou.core.errors import StateError, TreeError
 from bayou.data import spool
 from bayou.data.metadata import Options
 from bayou.data.records import Records
@@ -25,6 +26,7 @@ from bayou.session.inputs import empty_spool
 from bayou.state.connection import Connection
 from bayou.state.freshness import pending_inputs, spool_directory
 from bayou.sync.plan.policy import ModelRef
+from bayou.sync.report import SyncReport
 
 ONE = ModelRef("@org/shell", "11111111-1111-4111-8111-111111111111", "one")
 
@@ -35,6 +37,7 @@ from bayou.data.spool import receive
 from bayou.repo import open_repo
 from bayou.session import write_session
 from bayou.sync.plan.policy import ModelRef
+from bayou.sync.report import SyncReport
 
 one = ModelRef(*sys.argv[2].split(","))
 command, repos = sys.argv[1], sys.argv[3:]
@@ -81,7 +84,8 @@ def made(repo: Repo, name: str = "log") -> list[bytes]:
 
 def use_all(repo: Repo) -> list[str]:
     with Connection(repo) as connection:
-        return empty_spool(repo, connection).warnings
+        empty_spool(repo, connection, report := SyncReport())
+    return report.warnings
 
 
 @pytest.mark.parametrize("command", ["put", "append"])
@@ -137,7 +141,7 @@ def test_the_input_of_a_living_process_is_left_alone(repo: Repo) -> None:
     assert pending_inputs(repo) == []
 
 
-def test_what_was_not_read_to_its_end_is_swept(repo: Repo) -> None:
+def test_what_was_not_read_to_its_end_is_swept_by_the_next_command(repo: Repo) -> None:
     def breaks() -> object:
         yield b"half"
         os.kill(os.getpid(), signal.SIGKILL)
@@ -149,9 +153,8 @@ def test_what_was_not_read_to_its_end_is_swept(repo: Repo) -> None:
     os.waitpid(child, 0)
     assert [file.suffix for file in spool_directory(repo).iterdir()] == [".raw"]
 
-    assert use_all(repo) == []
-
-    assert list(spool_directory(repo).iterdir()) == []
+    with receive(repo, "put", ONE, "log", b"whole", Options()) as spooled:
+        assert {file.stem for file in spool_directory(repo).iterdir()} == {spooled.id}
 
 
 def test_content_that_fails_leaves_nothing(repo: Repo) -> None:
@@ -161,6 +164,18 @@ def test_content_that_fails_leaves_nothing(repo: Repo) -> None:
 
     with pytest.raises(ValueError, match="the caller's own"):
         receive(repo, "put", ONE, "log", breaks(), Options())  # type: ignore[arg-type]
+
+    assert list(spool_directory(repo).iterdir()) == []
+
+
+def test_a_volume_without_room_for_the_input_is_named_and_nothing_stays(repo: Repo) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(TreeError, match="cannot keep the input: "):
+            receive(repo, "put", ONE, "log", bytes(1 << 20), Options())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert list(spool_directory(repo).iterdir()) == []
 

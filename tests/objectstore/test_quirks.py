@@ -25,6 +25,7 @@ from bayou.core.ids import ulid
 from bayou.objectstore import Store, keys, multipart, open_store
 from bayou.objectstore.backends.boto_parts import certificates
 from bayou.objectstore.probe import learn_etag_form, probe
+from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.transport import Create, Match
 from bayou_testing.faults import Garbage, Rule
 from bayou_testing.gcs import GcsServer
@@ -198,6 +199,9 @@ def test_a_private_ca_is_trusted_if_the_environment_names_it(
         store.put(KEY, b"1")
         assert [meta.key for page in store.list() for meta in page] == [str(KEY)]
         assert store.now() is not None  # a request without obstore
+        monkeypatch.setattr(multipart, "THRESHOLD", 1)
+        store.upload(KEY, io.BytesIO(b"parts"), 5, hashlib.sha256(b"parts").digest())  # by boto3
+        assert StoreSpec.of("s3://b", None, {}).environ.get("AWS_CA_BUNDLE") == os.environ.get("AWS_CA_BUNDLE")
 
 
 def test_a_bundle_that_cannot_be_read_is_named(s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

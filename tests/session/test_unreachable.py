@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from bayou.leases import model_key, open_leases
 from bayou.models import create_model
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
+from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
 from bayou.sync.plan.policy import ModelRef
-from bayou_testing.faults import Fail, Reset, Rule
+from bayou_testing.faults import Fail, Reset, Rule, Silent
 from bayou_testing.processes import free_ports
 from bayou_testing.proxy import HttpProxy
 from tests.session.commands import clones
@@ -165,6 +167,8 @@ def test_with_a_closed_port_each_command_saves_or_refuses_and_all_goes_up_when_t
     assert (status.code, status.document["healthy"], status.document["waiting"]) == (1, False, 4)
     assert status.document["freshness"]["age_s"] >= 0
     assert ann.does("data", "list")["notes"] == ["4 changes not pushed"]
+    synced = ann.run("datastore", "sync")
+    assert (synced.code, "4 changes not pushed yet, and kept here" in synced.error["hint"]) == (1, True)
     for words in RUNS:
         assert ann.does(*words, "--offline")["pushed"] is False
     for command in ("put", "delete"):
@@ -365,3 +369,111 @@ def test_a_put_without_the_store_comes_after_what_another_machine_has_put_meanwh
     ann.reach(there)
     ann.does("datastore", "sync")
     assert ann.content("report") == ["x", "y", "x"]
+
+
+def test_a_sync_pushes_the_rest_while_an_input_waits_for_a_lease_and_says_so(
+    persons: Persons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = persons("ann", "bob")
+    ann.does("model", "create", "@org/shell", "two")
+    for model in ("one", "two"):
+        ann.does("data", "put", model, "log", "--streaming", typed="a\n")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    for words in (("append", "one", "log"), ("append", "two", "log"), ("put", "maker", "report")):
+        assert ann.run("data", *words, typed="b\n").code == 5
+    ann.reach(there)
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "0")
+    one = ann.does("model", "get", "one")
+    with open_leases(bob.clone.repo).acquire_all([model_key(one["type"], one["id"])]):
+        synced = ann.run("datastore", "sync")
+
+    assert (synced.code, synced.error["code"], "held by" in synced.error["message"]) == (5, "not_pushed", True)
+    assert "do not repeat them" in synced.error["hint"]
+    assert (synced.document["pushed"]["files"], ann.clone.status().waiting) == (4, 1)
+    bob.does("datastore", "sync")
+    assert bob.clone.files == ann.clone.files
+    assert sum(data == b"a\nb\n" for data in bob.clone.files.values()) == 1
+    assert ann.does("datastore", "sync")["commit"] is not None
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_an_input_does_not_keep_a_sync_from_what_its_user_allows(persons: Persons) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    ann.clone.write_all({f"files/{number:03}": b"x" for number in range(210)})
+    ann.does("datastore", "sync")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    assert ann.run("data", "append", "one", "log", typed="b\n").code == 5
+    ann.reach(there)
+    ann.clone.delete(*(f"files/{number:03}" for number in range(210)))
+    assert ann.does("datastore", "sync", "--allow-mass-delete")["pushed"]["deleted"] == 210
+
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_offline_an_input_whose_data_is_not_here_waits_on(persons: Persons) -> None:
+    ann, bob = persons("ann", "bob")
+    bob.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    there = ann.clone.repo.config.datastore.options["endpoint"]
+    ann.reach(closed_port())
+    assert ann.run("data", "append", "one", "log", typed="b\n").code == 5
+
+    assert ann.run("data", "append", "one", "log", "--offline", typed="c\n").error["code"] == "data_not_found"
+
+    ann.reach(there)
+    ann.does("datastore", "sync")
+    assert ann.content("log") == ["a\nb\n"]
+
+
+def test_what_is_saved_is_not_to_be_tried_again(
+    persons: Persons, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "0")
+    proxy.faults.add(Rule(Fail(503)))
+    for command in ("put", "append"):
+        ran = ann.run("data", command, "one", "log", typed="b\n")
+        assert ran.code == 5
+        assert "do not repeat it" in ran.error["hint"]
+        assert "try again" not in ran.error["hint"]
+    assert "try again" in ann.run("data", "delete", "one", "log", "-y").error["hint"]
+
+
+def test_a_silent_store_is_named_and_no_holder_of_a_lease_is(
+    persons: Persons, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ann,) = persons("ann")
+    ann.does("data", "put", "one", "report", typed="a")
+    monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "1")
+    proxy.faults.add(Rule(Silent()))
+    for words, code in ((("put", "one", "report"), 5), (("delete", "one", "report", "-y"), 1)):
+        ran = ann.run("data", *words, typed="b")
+        assert ran.code == code
+        assert "no answer in time to " in ran.error["message"]
+        assert "lock status" not in ran.error["hint"]
+
+
+def test_nothing_is_written_where_the_directory_of_a_datastore_is_not_mounted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = Person(Clone(init_repo(tmp_path / "ann")), capsys, monkeypatch)
+    mounted = tmp_path / "mount" / "shared"
+    mounted.parent.mkdir()
+    ann.does("datastore", "setup", str(mounted))
+    ann.does("model", "create", "@org/shell", "one")
+    ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
+    away = mounted.rename(tmp_path / "away")
+
+    for words in (("put", "one", "report"), ("append", "one", "log")):
+        ran = ann.run("data", *words, typed="b\n")
+        assert (ran.code, ran.error["code"], ran.document["version"]) == (5, "not_pushed", None)
+        assert "there is no directory" in ran.error["message"]
+    assert ann.run("datastore", "status").document["healthy"] is False
+    assert not mounted.exists()
+
+    away.rename(mounted)
+    ann.does("datastore", "sync")
+    assert (ann.content("report"), ann.content("log")) == (["b\n"], ["a\nb\n"])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rendered = tuple[Document, Iterable[Part]]
 
-_KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou datastore sync` appends and pushes it"
+_KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
 _WAITS = "the input is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
@@ -59,7 +59,7 @@ def write(
     the result is printed all the same, and the error follows it (F100, V17). If the store cannot be had, work that may
     be done `alone` is done here; other work does not begin, and the error's hint says so by `refusal`.
     """
-    from bayou.core.errors import OUTAGES  # noqa: PLC0415
+    from bayou.core.errors import OUTAGES, keeping  # noqa: PLC0415
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
@@ -90,7 +90,8 @@ def write(
             if results:
                 _emit(common, repo, render(results[0]), sessions[0], pushed=False)
             elif isinstance(error, OUTAGES) and not sessions:
-                error.hint = f"{refusal}; {error.hint}" if error.hint else refusal
+                again = refusal is not _KEPT_INPUT and error.hint
+                error.hint = f"{refusal}; {error.hint}" if again else keeping(refusal, error)
             raise
     left = _use_other_inputs(common, repo)
     reports = _emit(common, repo, render(results[0]), session, pushed=True, more=left)
@@ -141,11 +142,14 @@ def _use_other_inputs(common: Common, repo: Repo) -> list[Line]:
         return []
     from bayou.core.errors import BayouError  # noqa: PLC0415
     from bayou.session.inputs import empty_spool  # noqa: PLC0415
+    from bayou.sync.report import SyncReport  # noqa: PLC0415
 
+    moved, failure = SyncReport(), []
     try:
-        return [note(text) for text in empty_spool(repo, common.connect(repo), wait_s=0.0).warnings]
+        empty_spool(repo, common.connect(repo), moved, wait_s=0.0)
     except BayouError as error:
-        return [warn(f"inputs of earlier commands still wait: {error.message}")]
+        failure = [warn(error.message)]
+    return [*map(note, moved.warnings), *failure]
 
 
 def write_input(
@@ -153,23 +157,26 @@ def write_input(
     repo: Repo,
     spooled: SpooledInput,
     render: Callable[[Saved], Rendered],
-    render_kept: Callable[[SpooledInput], Rendered] | None = None,
+    render_kept: Callable[[SpooledInput], Rendered],
 ) -> int:
     """Use a spooled input in a write session of its model (V22), and print what came of it.
 
-    If the store cannot be had, a put is done here alone; an append (`render_kept`) stays in the spool. Both end with
-    `NotPushed`. An error of the command itself drops the input, as if it had not been given; a signal and any other
-    error keep it, and say so: a damaged index or a full disk is no fault of the input.
+    If the store cannot be had, a put is done here alone; an append stays in the spool, and so does a put if the
+    datastore is a directory: `render_kept` prints it. All end with `NotPushed`. An error of the command itself drops
+    the input, as if it had not been given; a signal and any other error keep it, and say so: a damaged index or a full
+    disk is no fault of the input.
     """
     from bayou.cli import signals  # noqa: PLC0415
     from bayou.core.errors import OUTAGES, BayouError, Cancelled, NotPushed  # noqa: PLC0415
     from bayou.session.inputs import is_fault_of_input  # noqa: PLC0415
 
     begun = []
+    appends = spooled.record.command == "append"
+    alone = not appends and repo.config.datastore.url is not None
 
     def use(session: Session) -> Saved:
         begun.append(session)
-        if repo.offline and render_kept is not None:  # earlier appends first, although the store's version is not known
+        if repo.offline and appends:  # earlier appends first, although the store's version is not known
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415
 
             session.remarks += use_abandoned(session.records, [spooled.record.ref], name=spooled.record.name)
@@ -178,16 +185,17 @@ def write_input(
     with spooled:
         try:
             model = spooled.record.ref
-            return write(common, repo, use, render, models=[model], alone=render_kept is None, refusal=_KEPT_INPUT)
+            return write(common, repo, use, render, models=[model], alone=alone, refusal=_KEPT_INPUT)
         except OUTAGES as error:
-            if render_kept is None or begun:
+            if alone or begun:
                 _say_kept(error, spooled)
                 raise
             state = push_state(common, repo, pushed=False)
             document, parts = render_kept(spooled)
             parts = [*parts, *waiting_remarks(state)]
             common.output.emit(with_remarks({**document, **state}, parts), parts)
-            raise NotPushed(f"the input is not appended yet: {error.message}", error, hint=error.hint) from None
+            done = "appended" if appends else "saved"
+            raise NotPushed(f"the input is not {done} yet: {error.message}", error, hint=error.hint) from None
         except (KeyboardInterrupt, Cancelled) as error:
             if not spooled.waits:
                 raise
@@ -206,8 +214,10 @@ def write_input(
 
 def _say_kept(error: BayouError, spooled: SpooledInput) -> None:
     """Say in an error's hint that its input waits, or its user would give it a second time."""
+    from bayou.core.errors import keeping  # noqa: PLC0415
+
     if spooled.waits and "kept here" not in (error.hint or ""):
-        error.hint = f"{_WAITS}; {error.hint}" if error.hint else _WAITS
+        error.hint = keeping(_WAITS, error)
 
 
 @contextmanager

@@ -496,8 +496,8 @@ class NotPushed(BayouError):
             return cause
         message = f"what was written here could not be pushed: {cause.message}"
         if isinstance(cause, OUTAGES):
-            return NotPushed(message, cause, hint=f"{_KEPT}; {cause.hint}" if cause.hint else _KEPT)
-        cause.message, cause.hint = message, cause.hint or _KEPT
+            return NotPushed(message, cause, hint=keeping(_KEPT, cause))
+        cause.message, cause.hint = message, keeping("it is saved here, so do not repeat it", cause)
         return cause
 
 
@@ -565,6 +565,16 @@ OUTAGES = (StoreError, LeaseError, DeadlinePassed, AlreadySyncing)
 """Why a store cannot be had now: unreachable, refusing, busy, or another process has the lease."""
 
 _KEPT = "it is saved here, so do not repeat it: the next write or `bayou datastore sync` pushes it"
+
+_AGAIN = (", and try again", "; try again", "try again in a moment", "try again")
+
+
+def keeping(kept: str, error: BayouError) -> str:
+    """Return the hint of an error whose work is kept: what is kept, and the error's own hint, but for "try again"."""
+    own = error.hint or ""
+    for again in _AGAIN:
+        own = own.removesuffix(again)
+    return f"{kept}; {own}" if own else kept
 
 
 def error_codes(base: type[BayouError]) -> frozenset[str]:

@@ -9,6 +9,7 @@ removes it as its last step (`data.changes`): each input is used once, whenever 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from bayou.data.layout import ModelRef
 from bayou.data.metadata import Options
 from bayou.repo import Repo
 from bayou.state.freshness import RECORD, pending_inputs, spool_directory
+from bayou.worktree.atomic_write import OutFile
 
 _RAW = ".raw"
 _REFUSED = "refused"
@@ -150,10 +152,11 @@ def receive(
     with _state_errors():
         directory = spool_directory(repo)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(repo)  # a killed process may have left half of a large file
         number, descriptor = _create(directory)
     try:
-        # Not translated: an error of the caller's own content is the caller's.
-        with open(descriptor, "wb", closefd=False) as file:
+        # Only errors of the copy are translated: an error of the caller's own content is the caller's.
+        with io.BufferedWriter(OutFile(descriptor, "cannot keep the input", closefd=False)) as file:
             measured = copy_measured(content, file)
         with _state_errors():
             os.fsync(descriptor)

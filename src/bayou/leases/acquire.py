@@ -142,19 +142,19 @@ class Wait:
                     raise
                 result = Obstacle("the store", cause=error)
             except DeadlinePassed as passed:
-                raise self._timeout(last, passed) from passed
+                raise self.timeout(last, passed) from passed
             if not isinstance(result, Obstacle):
                 return result
             last = result
             try:
                 self._sleep(result)
             except DeadlinePassed as passed:
-                raise self._timeout(last, passed) from passed
+                raise self.timeout(last, passed) from passed
 
     def _sleep(self, obstacle: Obstacle) -> None:
         waited = max(self._slept, time.monotonic() - self._started)
         if waited >= self._seconds:
-            raise self._timeout(obstacle, None)
+            raise self.timeout(obstacle, None)
         pause = min(self._seconds - waited, self._backoff.pause(self._tries))
         self._tries += 1
         if obstacle.stale_in is not None:
@@ -172,10 +172,13 @@ class Wait:
         self._slept += seconds
         (self._deadline or self.limit).sleep(seconds)
 
-    def _timeout(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> BayouError:
+    def timeout(self, obstacle: Obstacle | None, passed: DeadlinePassed | None) -> BayouError:
+        """Return the error for a wait that is over: the failure of a store that did not answer, or `LeaseTimeout`."""
         if self._deadline is not None:
             self._deadline.remaining()  # raises if the caller's own deadline has passed
-        cause = obstacle.cause if obstacle is not None else passed.__cause__ if passed is not None else None
+        cause: object = obstacle.cause if obstacle is not None else None
+        if obstacle is None and passed is not None:
+            cause = passed.__cause__ or passed.__context__
         if isinstance(cause, StoreError):
             return cause  # the store did not answer: no process is known to hold the lease
         why = str(obstacle) if obstacle is not None else passed.message if passed else "the store did not answer"

@@ -106,7 +106,7 @@ class Lease(ABC):
                 return
             self._lost = LeaseLost(
                 f"the lease {self.key} was lost: {why}",
-                hint="what is not pushed yet is kept; the same command again goes on from there",
+                hint="`bayou datastore lock status` shows who has it",
             )
         self.lost_event.set()
         if self._on_lost is not None:

@@ -162,7 +162,7 @@ def describe(key: str, seen: Seen, now_ms: int) -> LeaseInfo | None:
 class Leases:
     """The leases of one store. Safe to use from many threads; two threads exclude each other like two processes.
 
-    `directory` is the directory of a `file://` store, which the first acquisition creates if it is missing.
+    `directory` is the directory of a datastore, which the first acquisition creates if it is missing.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Leases:
                 return borrowed.start_renewing()
         attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
         try:
-            taken: Taken | None = self._take_as_left(bounded, attempt)
+            taken: Taken | None = self._take_as_left(bounded, attempt, wait)
             if taken is None:
                 taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
             return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
@@ -277,14 +277,19 @@ class Leases:
             abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
             raise
 
-    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt) -> Taken | None:
-        """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's."""
+    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> Taken | None:
+        """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's.
+
+        If it took all the time that there was, no step is left.
+        """
         if self._memory is None or attempt.wanted.key == STORE:
             return None
         try:
             return take_as_left(objects, attempt, self._memory.recall_lease(attempt.wanted.key), self._clock)
-        except (StoreError, DeadlinePassed):
+        except StoreError:
             return None
+        except DeadlinePassed as passed:
+            raise wait.timeout(None, passed) from passed
 
     def _store_is_free(self, wait: Wait, watch: Watch) -> bool:
         bounded = self._objects.within(wait.limit)
@@ -327,4 +332,5 @@ def open_leases(repo: Repo, store: Store | None = None, memory: LeaseMemory | No
 
     # The leases of a tree that only this repo uses are beside it: the tree holds payload alone.
     directory = repo.root if repo.config.datastore.path is None else repo.tree_root
-    return Leases(open_directory(directory), directory=directory)
+    # A directory that was in use is not made anew: it is not mounted, and nothing must be written to its mount point.
+    return Leases(open_directory(directory), directory=None if repo.catalog.exists() else directory)

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from bayou.core.errors import BayouError, ContentDamaged, RecordDamaged, RecordError, UsageError
+from bayou.core.errors import (
+    OUTAGES,
+    BayouError,
+    ContentDamaged,
+    LeaseTimeout,
+    NotPushed,
+    RecordDamaged,
+    RecordError,
+    UsageError,
+    keeping,
+)
 from bayou.data.changes import exclusive_change
 from bayou.data.spool import SpooledInput, abandoned_inputs
 from bayou.sync.plan.policy import ModelRef
@@ -20,6 +30,8 @@ if TYPE_CHECKING:
     from bayou.data.records import Records
     from bayou.repo import Repo
     from bayou.state.connection import Connection
+
+_WAIT = "they are kept here, so do not repeat them: the next write or `bayou datastore sync` uses them"
 
 
 def use_abandoned(
@@ -46,24 +58,45 @@ def use_abandoned(
 
 
 def empty_spool(
-    repo: Repo, connection: Connection, *, wait_s: float | None = None, progress: Progress | None = None
-) -> SyncReport:
-    """Use every input whose process is gone, each in a session of its model; return what the sessions moved.
+    repo: Repo,
+    connection: Connection,
+    report: SyncReport,
+    *,
+    timeout: float | None = None,
+    wait_s: float | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Use every input whose process is gone, each in a session of its model; add to the report what the sessions moved.
 
-    The report's warnings say what was done with each input. The first failure of the store ends this, and is raised:
-    the other inputs would wait for the same store.
+    The report's warnings say what was done with each input. Where another process has the lease of a model, the inputs
+    of the others are used all the same. Any other failure of the store ends this: the other inputs would wait for the
+    same store. `NotPushed` says in the end that inputs still wait.
     """
+    if repo.offline:
+        return
     from bayou.session.write_session import write_session  # noqa: PLC0415  (which imports this module)
 
-    total = SyncReport()
+    failure: BayouError | None = None
     for model in dict.fromkeys(spooled.record.ref for spooled in abandoned_inputs(repo)):
-        with write_session(repo, models=[model], connection=connection, progress=progress, wait_s=wait_s) as session:
-            pass  # the session itself uses the inputs
-        for report in (session.pulled, session.pushed):
-            if report is not None:
-                total.include(report)
-        total.warnings += session.remarks
-    return total
+        sessions = []
+        try:
+            with write_session(
+                repo, models=[model], connection=connection, timeout=timeout, progress=progress, wait_s=wait_s
+            ) as session:
+                sessions.append(session)  # the session itself uses the inputs
+        except OUTAGES as error:
+            failure = error
+        finally:
+            for session in sessions:
+                for moved in (session.pulled, session.pushed):
+                    if moved is not None:
+                        report.include(moved)
+                report.warnings += session.remarks
+        if failure is not None and not isinstance(failure, LeaseTimeout):
+            break
+    if failure is not None:
+        message = f"inputs of earlier commands still wait: {failure.message}"
+        raise NotPushed(message, failure, hint=keeping(_WAIT, failure))
 
 
 def is_fault_of_input(error: BayouError) -> bool:
@@ -77,6 +110,8 @@ def _use(records: Records, spooled: SpooledInput, *, alone: bool) -> list[str]:
     try:
         saved = records.data.use_input(spooled, alone=alone)
     except (UsageError, RecordError) as error:
+        if records.repo.offline or not is_fault_of_input(error):  # the store may have what it needs
+            return [f"the {what} still waits: {error.message}"]
         return [f"the {what} cannot be used: {error.message}; it is kept as {spooled.refuse()}"]
     done = "saved as" if record.command == "put" else "appended to"
     return [f"the {what}, which an earlier command left, is {done} version {saved.metadata.version}"]

@@ -123,22 +123,14 @@ class Repo:
     def push(self) -> SyncReport:
         """Push every journaled change; the report's `pushed.files` counts the files.
 
-        Inputs that commands have left here become versions first (`data put` while the store was unreachable).
+        Then inputs that commands have left here become versions (`data append` while the store was unreachable);
+        `NotPushed` if some of them still wait.
         """
-        earlier = self._use_inputs()
-        report = self.sync.push_changed()
-        if earlier is not None:
-            report.include(earlier)
-        return report
-
-    def _use_inputs(self) -> SyncReport | None:
-        from bayou.state.freshness import pending_inputs  # noqa: PLC0415
-
-        if self.repo.offline or not pending_inputs(self.repo):
-            return None
         from bayou.session.inputs import empty_spool  # noqa: PLC0415
 
-        return empty_spool(self.repo, self._connection)
+        report = self.sync.push_changed()
+        empty_spool(self.repo, self._connection, report)
+        return report
 
     def pull(self, *models: ModelRef | str) -> SyncReport:
         """Pull what changed in the store, of some models or of all; the report's `pulled.files` counts the files."""

@@ -92,18 +92,21 @@ class SyncReport(Struct):
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def include(self, earlier: SyncReport) -> None:
-        """Count the work of an earlier sync of the same command as part of this one (V17)."""
-        for total, moved in ((self.pulled, earlier.pulled), (self.pushed, earlier.pushed)):
+    def include(self, later: SyncReport) -> None:
+        """Count the work of a later sync of the same command as part of this one (V17)."""
+        for total, moved in ((self.pulled, later.pulled), (self.pushed, later.pushed)):
             total.files += moved.files
             total.bytes += moved.bytes
             total.deleted += moved.deleted
             total.renumbered += moved.renumbered
-        self.conflicts = [*earlier.conflicts, *self.conflicts]
-        self.warnings = [*earlier.warnings, *(text for text in self.warnings if text not in earlier.warnings)]
-        self.commit = self.commit or earlier.commit
-        self.requests += earlier.requests
-        self.seconds = round(self.seconds + earlier.seconds, 3)
+        self.conflicts = [*self.conflicts, *later.conflicts]
+        self.missing = list(dict.fromkeys([*self.missing, *later.missing]))
+        self.failed = list(dict.fromkeys([*self.failed, *later.failed]))
+        for text in later.warnings:
+            self.warn(text)
+        self.commit = later.commit or self.commit
+        self.requests += later.requests
+        self.seconds = round(self.seconds + later.seconds, 3)
 
     @property
     def exit_code(self) -> int:

@@ -44,8 +44,10 @@ def status(
     config = repo.config.datastore
     with connected(repo, connection) as opened:
         if config.url is None:
+            there = config.path is None or repo.tree_root.is_dir()
+            message = "a directory: nothing to sync" if there else "there is no such directory: mount or create it"
             return Status(
-                str(repo.tree_root), None, True, None, "a directory: nothing to sync", None, True, None, 0, False,
+                str(repo.tree_root), None, there, None, message, None, True, None, 0, False,
                 config.hydrate, str(repo.tree_root), waiting=freshness(opened).waiting,
             )  # fmt: skip
         found = (

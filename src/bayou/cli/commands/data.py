@@ -102,6 +102,7 @@ def put(
         repo,
         spooled,
         lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
+        lambda waiting: (render_data.kept_json(waiting), render_data.kept_text(waiting)),
     )
 
 
@@ -124,7 +125,8 @@ def _put_directory(
         ),
         lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
         models=[owner],
-        alone=True,  # V22: the directory is here, and its version is made here, whatever becomes of the store
+        # V22: the directory is here, and its version is made here, whatever becomes of the store.
+        alone=repo.config.datastore.url is not None,
     )
 
 

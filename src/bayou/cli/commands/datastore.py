@@ -10,12 +10,13 @@ import click
 from bayou.cli import options as parameters
 from bayou.cli.commands.conflicts import conflicts
 from bayou.cli.options import Common, Group, engine_option, limit_rate_option
+from bayou.cli.output import count
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core import kept
 from bayou.core.deadline import Deadline
-from bayou.core.errors import Cancelled, DeadlinePassed, IndexDamaged
+from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, IndexDamaged, StoreError
 from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
@@ -157,11 +158,15 @@ def sync(
     kept.now(nothing="nothing was transferred, and no change that was made here is lost")
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
+    failure: BayouError | None = None
     with common.output.progress() as progress:
-        earlier = _use_inputs(repo, connection, progress) if not (pull or dry_run) else None
-        report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
-    if earlier is not None:
-        report.include(earlier)
+        try:
+            report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+        except StoreError as error:
+            _say_waiting(error, connection)
+            raise
+        if not (pull or dry_run):
+            failure = _use_inputs(repo, connection, report, timeout, progress)
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
@@ -169,18 +174,38 @@ def sync(
     common.output.emit(
         render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
     )
+    if failure is not None:
+        raise failure
     return report.exit_code
 
 
-def _use_inputs(repo: Repo, connection: Connection, progress: Progress) -> SyncReport | None:
-    """Use the inputs that earlier commands left (V22) before a sync; None if there are none, as nearly always."""
+def _say_waiting(error: StoreError, connection: Connection) -> None:
+    """Say in an error's hint what waits here for the store (V22)."""
+    from bayou.state.freshness import freshness  # noqa: PLC0415
+
+    waiting = freshness(connection).waiting
+    if waiting:
+        waits = f"{count(waiting, 'change')} not pushed yet, and kept here"
+        error.hint = f"{waits}; {error.hint}" if error.hint else waits
+
+
+def _use_inputs(
+    repo: Repo, connection: Connection, report: SyncReport, timeout: float | None, progress: Progress
+) -> BayouError | None:
+    """Use the inputs that earlier commands left (V22), after a sync; return why some of them still wait."""
     from bayou.state.freshness import pending_inputs  # noqa: PLC0415
 
     if repo.offline or not pending_inputs(repo):
         return None
     from bayou.session.inputs import empty_spool  # noqa: PLC0415
 
-    return empty_spool(repo, connection, progress=progress)
+    try:
+        empty_spool(repo, connection, report, timeout=timeout, progress=progress)
+    except Cancelled:
+        raise
+    except BayouError as error:
+        return error
+    return None
 
 
 @datastore.command(writes=True)

@@ -92,7 +92,8 @@ def append_json(model: str, saved: Metadata) -> Document:
 
 
 def kept_text(kept: SpooledInput) -> Iterator[Part]:
-    yield say(f"{kept.record.model} {kept.record.name}: {size(kept.record.size)} kept here, to be appended")
+    done = "appended" if kept.record.command == "append" else "saved"
+    yield say(f"{kept.record.model} {kept.record.name}: {size(kept.record.size)} kept here, to be {done}")
 
 
 def kept_json(kept: SpooledInput) -> Document:
