@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.cli.output import Output
-from bayou.core import limits
+from bayou.core import activity, limits
 from bayou.core.clock import parse_duration
 from bayou.core.errors import NotConfirmed, UsageError
 from bayou.core.text import visible
@@ -406,5 +406,16 @@ def check_can_ask(common: Common, *, yes: bool) -> None:
 def confirm(common: Common, question: str, *, yes: bool) -> None:
     """Ask before a delete; raise `NotConfirmed` unless the user answers yes or has passed `-y`."""
     check_can_ask(common, yes=yes)
-    if not yes and not click.confirm(visible(question), err=True):
+    if not yes and not says_yes(question):
         raise NotConfirmed("nothing was deleted")
+
+
+def says_yes(question: str) -> bool:
+    """Ask at the terminal, where no progress line stands meanwhile; any answer but yes is a no."""
+    with activity.hidden():
+        try:
+            answer = click.prompt(f"{visible(question)} [y/N]", default="", show_default=False, err=True)
+        except click.Abort:
+            click.echo(err=True)
+            raise
+    return str(answer).strip().lower() in ("y", "yes")
