@@ -45,6 +45,11 @@ engine_option = click.option(
 )
 
 
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+_WHOLE = 1000
+"""No sentence is longer: click would cut it at the width of the terminal."""
+
+
 class Common(Struct):
     """The options that every command takes: one object for the whole command line."""
 
@@ -175,11 +180,30 @@ class Name(click.types.StringParamType):
         return complete(ctx, self.what, incomplete)
 
 
+class _Formatter(click.HelpFormatter):
+    """Click's, but no line ends inside a name with a hyphen."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+        super().write_dl([(term, text.replace("-", _HYPHEN)) for term, text in rows], *args, **kwargs)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
 class Command(click.Command):
     """A command with the common options; `writes` adds `--offline`. Its help lists them in a section of their own.
 
     The help also describes the arguments and has examples; `bayou.cli.examples` has their texts.
     """
+
+    context_class = _Context
 
     def __init__(self, *args: Any, writes: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -253,6 +277,14 @@ class Group(Command, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in found if command and not command.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
