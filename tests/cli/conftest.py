@@ -119,9 +119,9 @@ class Processes:
     def script(self, text: str, *args: str, stderr: int = subprocess.PIPE, **environ: str) -> subprocess.Popen[str]:
         return self.start(["-c", text, *args], stderr=stderr, **environ)
 
-    def finish(self, process: subprocess.Popen[str]) -> Ran:
+    def finish(self, process: subprocess.Popen[str], timeout: float = 30) -> Ran:
         # Far below the minute after which a stuck request would give up by itself.
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=timeout)
         return Ran(process.returncode, out, err)
 
 

@@ -23,6 +23,7 @@ import bayou
 SOURCE = Path(bayou.__file__).resolve().parents[1]
 _CONTROL = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 _POLL_S = 0.05
+_READS_S = 1.5
 
 
 class Terminal:
@@ -74,6 +75,10 @@ class Recording:
     def last(self) -> str:
         return self.frames[-1][1]
 
+    def asks_since(self, now: float) -> float:
+        """Return for how long a question has been the last that was shown; 0 if there is none."""
+        return now - self.frames[-1][0] if self.frames and "[y/N]" in self.last else 0.0
+
     def longest_still(self) -> float:
         """Return the longest time for which one frame stood, from the first frame to the end of the command."""
         moments = [moment for moment, _ in self.frames] + [self.seconds]
@@ -86,8 +91,12 @@ def record(
     columns: int = 80,
     environ: Mapping[str, str] | None = None,
     interrupt: Callable[[Recording], bool] | None = None,
+    answer: str | None = None,
 ) -> Recording:
-    """Run `python -m bayou` at a terminal of its own and record its screen; press Ctrl-C once `interrupt` says so."""
+    """Run `python -m bayou` at a terminal of its own and record its screen; press Ctrl-C once `interrupt` says so.
+
+    A question is answered late, as by somebody who reads it first.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     env = os.environ | {"PYTHONPATH": str(SOURCE), "TERM": "xterm", "NO_COLOR": "1"} | dict(environ or {})
@@ -108,6 +117,9 @@ def record(
             if interrupt is not None and interrupt(made):
                 interrupt = None
                 process.send_signal(signal.SIGINT)
+            if answer is not None and made.asks_since(time.monotonic() - begun) > _READS_S:
+                os.write(ours, answer.encode())
+                answer = None
             if not readable:
                 continue
             try:

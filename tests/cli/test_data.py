@@ -586,3 +586,11 @@ def test_a_terminal_is_not_read_unless_somebody_says_so(web, command, monkeypatc
 
     assert (ran.code, ran.error["code"]) == (2, "usage")
     assert "FILE" in ran.error["message"]
+
+
+def test_a_file_in_no_directory_is_refused_by_the_name_that_was_given(web, put, command):
+    put(b"content")
+
+    error = command("data", "get", "web", "report", "-o", "no/such/place", "--json").error
+
+    assert error["message"] == "no/such: No such file or directory"

@@ -340,3 +340,16 @@ def test_a_user_without_a_name_can_push(repo, tmp_path, command, monkeypatch):
     assert command("datastore", "setup", (tmp_path / "shared").as_uri()).code == 0
     (row,) = command("datastore", "log", "--json").document["commits"]
     assert row["by"].startswith(f"uid {os.getuid()}@")
+
+
+def test_a_new_clone_is_told_to_sync_before_it_looks_for_data(people, team: Team) -> None:
+    ann, bob = people(team)
+    ann.does("data", "put", "web", "page", typed=b"1")
+
+    assert bob.run("data", "get", "web", "page", "--json").error["hint"] == (
+        "`bayou datastore sync --pull` fetches what others have pushed"
+    )
+    assert "`bayou datastore sync --pull`" in bob.run("data", "list").err
+    bob.does("datastore", "sync", "--pull")
+    assert bob.does("data", "get", "web", "page")["content"] == "1"
+    assert "data list" in bob.run("data", "get", "web", "other", "--json").error["hint"]

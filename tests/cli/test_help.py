@@ -3,6 +3,7 @@ answer."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -72,13 +73,16 @@ def test_every_example_is_a_command_that_exists_with_its_flags(words):
         (["data", "rm"], "`bayou data delete`"),
         (["data", "sync"], "`bayou datastore sync`"),
         (["datastore", "snyc"], "`bayou datastore sync`"),
+        (["logs"], "`bayou workflow run logs` or `bayou model logs`"),
+        (["workflow", "logs"], "`bayou workflow run logs`?"),
+        (["workflow", "search"], "`bayou workflow run search`?"),
     ],
 )
 def test_a_command_that_does_not_exist_names_the_one_that_was_meant(command, args, meant):
     ran = command(*args, "--json")
 
     assert (ran.code, ran.error["code"]) == (2, "usage")
-    assert repr(next(word for word in args if word not in ("data", "datastore"))) in ran.error["message"]
+    assert repr(next(word for word in args if word not in ("data", "datastore", "workflow"))) in ran.error["message"]
     assert ran.error["hint"].startswith(f"did you mean {meant}")
 
 
@@ -96,3 +100,15 @@ def test_help_is_a_command_too(command):
     assert command("help", "data", "put").out == command("data", "put", "--help").out
     assert command("help", "dta", "--json").error["hint"] == "did you mean `bayou data`?"
     assert command("help", "init", "more").code == 2
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("words", ALL)
+def test_no_help_cuts_a_sentence_or_breaks_a_name(command, monkeypatch, words, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    text = command(*words.replace("workflow run NAME", "workflow run").split(), "--help").out
+
+    assert "..." not in text.replace("[ARGS]...", "").replace("COMMAND...", "").replace("]...", "")
+    assert not re.search(r"\w-$", text, re.MULTILINE)
+    assert "\N{NON-BREAKING HYPHEN}" not in text

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from bayou.cli.output import Output
 from bayou.cli.progress import Bar, closing_line
-from bayou.core.activity import moved, remark, waiting, watch
+from bayou.core.activity import arrived, counted, moved, remark, waiting, watch
+from bayou.core.activity import hidden as hidden_line
 from bayou.core.progress import NoProgress, Progress
 
 
@@ -275,3 +276,67 @@ def test_whoever_does_not_watch_is_told_all_the_same(progress, capsys):
     work(progress)
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_bytes_of_a_response_are_shown_as_they_arrive_and_count_once(clock):
+    bar = hidden()
+    bar.begin("pulling", 2, 10_000)
+    first, second = bar.begin_request(8000), bar.begin_request(2000)
+    bar.arrive(first, 4000)
+    assert "4.0 KB of 10 KB" in bar.lines(80)[0]
+
+    bar.arrive(second, 1000)
+    bar.end_request(second, failed=True)
+    assert "4.0 KB of 10 KB" in bar.lines(80)[0]
+
+    bar.arrive(first, 4000)
+    bar.end_request(first, failed=False)
+    bar.advance(files=1, bytes=8000)
+    assert "1 of 2 files, 8.0 KB of 10 KB" in bar.lines(80)[0]
+
+    bar.advance(files=1, bytes=2000)
+    assert "2 of 2 files, 10 KB of 10 KB" in bar.lines(80)[0]
+    assert bar._total() == (2, 10_000)
+
+
+def test_bytes_that_a_request_sends_unseen_are_no_rate_and_no_standstill(clock):
+    """Seen: `918 B of 5.0 MB, 201 B/s, 7 h 16 min left`, and `nothing for 23 s` on a link that was full."""
+    bar = hidden()
+    bar.begin("pushing", 2, 5_000_918)
+    bar.advance(files=1, bytes=918)
+    bar.advance()
+    request = bar.begin_request(5_000_000)
+    clock.now += 4
+    assert bar.lines(80)[0].endswith("1 of 2 files, 918 B of 5.0 MB, 5.0 MB under way, 4 s")
+
+    clock.now += 4
+    assert "nothing for" not in bar.lines(80)[0]
+
+    bar.end_request(request, failed=False)
+    bar.advance(files=1, bytes=5_000_000)
+    assert "under way" not in bar.lines(80)[0]
+
+
+def test_a_request_tells_its_bytes_to_the_line_of_its_own_thread(clock):
+    bar = hidden()
+    bar.begin("pulling", 1, 1000)
+    with watch(bar):
+        arrived(7)  # inside of no request
+        counted(1000, lambda: arrived(500))()
+
+    assert "500 B of 1.0 KB" in bar.lines(80)[0]
+
+
+def test_the_line_is_gone_while_a_question_is_asked_and_comes_back(console, screen):
+    with Bar(delay_s=0, console=console) as bar:
+        bar.begin("pulling", 2, 1000)
+        appeared(bar)
+        with watch(bar), hidden_line(), hidden_line():
+            assert bar._live is None
+            screen.truncate(0)
+            screen.seek(0)
+            bar._appear()
+            assert screen.getvalue() == ""
+        assert bar._live is not None
+        bar._live.refresh()
+        assert "pulling" in screen.getvalue()

@@ -359,3 +359,5 @@ def test_a_sync_never_says_in_sync_without_a_store_offline_or_with_untracked_fil
         "moved": "pulled 2 files (10 B); in sync but for 1 untracked file",
     }
     assert any("--adopt" in line for line in synced("hint", untracked=["files/x"]))
+    assert any("datastore setup" in line for line in synced("hint", asked=False))
+    assert not synced("hint", asked=False, warnings=["offline: nothing was pulled or pushed"])

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.screen import Recording, Terminal, record
 from tests.sync.conftest import OBJECTS, Clone, Team
 
+from bayou.config.trust import revoke
 from bayou.models import create_model
 from bayou_testing.faults import Delay, Fail, Rule
 from bayou_testing.proxy import HttpProxy
@@ -102,6 +103,16 @@ def test_setup_and_hydrate_show_what_they_do(s3_team: Team, clone: Clone, proxy:
     assert record("init", "fresh", cwd=tmp_path).code == 0
     args = ("datastore", "setup", s3_team.url, "--option", f"endpoint={proxy.url}")
     check(record(*args, cwd=tmp_path / "fresh"), "asking the store what it can do", "pulling .* of 1.0 MB")
+
+
+def test_no_progress_line_stands_in_the_way_of_a_question(clone: Clone):
+    revoke(clone.repo.root)
+
+    seen = record("datastore", "sync", cwd=clone.repo.root, answer="y\n")
+
+    assert seen.code == 0
+    assert seen.last.endswith("allow this on this machine? [y/N]: y\nalready in sync")
+    assert any(frame.endswith("allow this on this machine? [y/N]:") for _, frame in seen.frames)
 
 
 def test_a_store_that_is_unwell_is_shown_as_such(clone: Clone, proxy: HttpProxy):

@@ -150,3 +150,23 @@ def test_a_delete_that_was_not_pushed_yet_can_be_undone(repo, shared, command):
 
     assert command("data", "undelete", "web", "report", "--json").document["restored_from"] == 1
     assert command("data", "get", "web", "report").out == "old"
+
+
+def test_reading_what_was_deleted_names_the_command_that_brings_it_back(shared, command):
+    shared("my report", b"first")
+    assert command("data", "delete", "web", "my report", "-y").code == 0
+
+    ran = command("data", "get", "web", "my report", "--json")
+
+    assert ran.error["hint"] == "`bayou data undelete web 'my report'` brings it back, if the store still has it"
+    assert command("data", "undelete", "web", "my report").code == 0
+
+
+def test_a_version_that_was_never_pushed_is_not_said_to_come_back(repo, shared, command):
+    shared("report", b"first")
+    (repo.root / "input").write_bytes(b"second")
+    assert command("data", "put", "web", "report", "input", "--offline").code == 0
+
+    deleted = command("data", "delete", "web", "report", "--version", "2", "-y")
+
+    assert (deleted.code, deleted.err) == (0, "")

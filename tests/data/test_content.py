@@ -16,7 +16,8 @@ from bayou.data.content import copy_measured
     [
         ("report.csv", b"a,b\n", "text/csv"),
         ("page.html", b"", "text/html"),
-        ("table.csv.gz", b"\x1f\x8b", "application/octet-stream"),
+        ("table.csv.gz", b"\x1f\x8b", "application/gzip"),
+        ("table.csv.br", b"\xff", "application/octet-stream"),
         ("x", b'{"a": 1}', "application/json"),
         ("x", b" [1, 2]\n", "application/json"),
         ("x", b"{not json}", "text/plain"),

@@ -108,14 +108,20 @@ def _is_noise(data: bytes) -> bool:
 
 def write_file(content: BinaryIO, target: Path, size: int | None = None) -> None:
     """Copy content to the file `target`, whole; if this raises, the old file is unchanged."""
-    with atomic_file(target) as opened:
+    with atomic_file(_in_directory(target)) as opened:
         shutil.copyfileobj(counted(content, "writing", size), opened, _CHUNK)
+
+
+def _in_directory(target: Path) -> Path:
+    """Refuse a file in a directory that does not exist by that name, and not by that of a temporary file."""
+    os.stat(target.parent)
+    return target
 
 
 @contextmanager
 def open_text_file(target: Path) -> Iterator[TextIO]:
     """Open a text file that appears at `target` when all is written; if the body raises, the old file is unchanged."""
-    with atomic_file(target) as file:
+    with atomic_file(_in_directory(target)) as file:
         stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
         yield stream
         stream.detach()  # flushes, and leaves the file open

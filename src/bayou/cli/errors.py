@@ -58,7 +58,9 @@ def report(error: BaseException, *, json: bool, verbose: int) -> int:
     problem = _without_secrets(_with_notes(_rendered(error), error))
     is_bug = problem.code == "internal"
     number = signals.received()
-    if number is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
+    if number is not None and isinstance(error, Cancelled) and error.hint is None:
+        problem = interrupted(number)  # a thread of this command has noticed the signal first
+    elif number is not None and not isinstance(error, BayouError | KeyboardInterrupt | click.Abort):
         ended = interrupted(number)  # V17: the signal came first; an error of the clean-up follows it
         problem = replace(ended, message=f"{ended.message}; on the way out: {problem.message}")
     _flush_or_abandon(sys.stdout)

@@ -152,8 +152,11 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("Make a workflow, check it and run it", "workflow create nightly"),
         ("", "workflow validate nightly"),
         ("", "workflow run nightly"),
-        ("Find why last night's run failed", "workflow run search --status failed --since 1d"),
-        ("", "workflow run logs latest"),
+        (
+            "Find why last night's run failed: its id, and what it printed",
+            "workflow run search --status failed --since 1d",
+        ),
+        ("", "workflow run logs 0198c0de"),
     ),
     "workflow create": (("", "workflow create nightly"),),
     "workflow list": (("", "workflow list"),),
@@ -162,7 +165,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "workflow run": (
         ("Run a workflow", "workflow run nightly --input day=monday"),
         ("See which runs failed, and why", "workflow run search --status failed --since 1d"),
-        ("", "workflow run logs latest"),
+        ("", "workflow run logs 0198c0de"),
     ),
     "workflow run NAME": (("", "workflow run nightly --input day=monday --tag env=prod"),),
     "workflow run search": (("Failed since yesterday", "workflow run search --status failed --since 1d"),),

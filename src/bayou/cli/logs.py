@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -239,7 +240,7 @@ def model_failure(records: Records, output: Output, *, seen: bool) -> list[Part]
         return []
     found = records.catalog.output(output.id)
     log = log_of_output(records, found) if found is not None else None
-    more = f"bayou model logs {output.model} {output.id[:8]}"
+    more = f"bayou model logs {quote(output.model)} {output.id[:8]}"
     return list(failure_text(records, output.model, log, output.error, more, seen=seen))
 
 
@@ -250,16 +251,10 @@ def run_failures(records: Records, run: Run, *, seen: bool) -> Iterator[Part]:
             if record.status != "failed" or record.error is None:
                 continue
             mine = [one for one in steps_with_logs(records, run, f"{job.name}/{record.name}") if one.log is not None]
-            more = f"bayou workflow run logs {run.run_id} {_word(record.name)}"
+            more = f"bayou workflow run logs {run.run_id} {quote(record.name)}"
             error = f"{job.name} / {record.name} failed: {first_line(record.error)}"
             log = mine[-1].log if mine else None
             yield from failure_text(records, record.model or record.name, log, error, more, seen=seen)
-
-
-def _word(text: str) -> str:
-    from shlex import quote  # noqa: PLC0415
-
-    return quote(text)
 
 
 class StepPrinter:

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.cli.output import Output
-from bayou.core import limits
+from bayou.core import activity, limits
 from bayou.core.clock import parse_duration
 from bayou.core.errors import NotConfirmed, UsageError
 from bayou.core.text import visible
@@ -43,6 +43,11 @@ engine_option = click.option(
     show_default=True,
     help="Who does the work: this process, or Spark.",
 )
+
+
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+_WHOLE = 1000
+"""No sentence is longer: click would cut it at the width of the terminal."""
 
 
 class Common(Struct):
@@ -175,11 +180,30 @@ class Name(click.types.StringParamType):
         return complete(ctx, self.what, incomplete)
 
 
+class _Formatter(click.HelpFormatter):
+    """Click's, but no line ends inside a name with a hyphen."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+        super().write_dl([(term, text.replace("-", _HYPHEN)) for term, text in rows], *args, **kwargs)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
 class Command(click.Command):
     """A command with the common options; `writes` adds `--offline`. Its help lists them in a section of their own.
 
     The help also describes the arguments and has examples; `bayou.cli.examples` has their texts.
     """
+
+    context_class = _Context
 
     def __init__(self, *args: Any, writes: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -253,6 +277,14 @@ class Group(Command, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in found if command and not command.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -406,5 +438,16 @@ def check_can_ask(common: Common, *, yes: bool) -> None:
 def confirm(common: Common, question: str, *, yes: bool) -> None:
     """Ask before a delete; raise `NotConfirmed` unless the user answers yes or has passed `-y`."""
     check_can_ask(common, yes=yes)
-    if not yes and not click.confirm(visible(question), err=True):
+    if not yes and not says_yes(question):
         raise NotConfirmed("nothing was deleted")
+
+
+def says_yes(question: str) -> bool:
+    """Ask at the terminal, where no progress line stands meanwhile; any answer but yes is a no."""
+    with activity.hidden():
+        try:
+            answer = click.prompt(f"{visible(question)} [y/N]", default="", show_default=False, err=True)
+        except click.Abort:
+            click.echo(err=True)
+            raise
+    return str(answer).strip().lower() in ("y", "yes")

@@ -11,7 +11,8 @@ import math
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -78,6 +79,8 @@ class Shown(Struct):
     changed: float = 0.0
     """When its numbers changed last."""
     changes: int = 0
+    early: int = 0
+    """How many of `bytes` have arrived in requests, and are not counted yet (`Bar.arrive`)."""
 
     @property
     def done(self) -> float | None:
@@ -102,6 +105,14 @@ class Shown(Struct):
         return f"{size(max(0, min(self.bytes, self.all_bytes)))} of {size(self.all_bytes)}"
 
 
+class _Request(Struct, eq=False):
+    """A request under way: the stage it belongs to, its bytes, and how many of them were seen to arrive."""
+
+    stage: Shown | None
+    size: int
+    arrived: int = 0
+
+
 class Bar:
     """The `Progress` of a terminal, and the watcher of what goes on below a command; any thread may call it.
 
@@ -122,7 +133,9 @@ class Bar:
         self._waits: dict[object, tuple[str, float]] = {}
         self._remark: str | None = None
         self._moved: dict[str, tuple[int, int]] = {}
-        self._closed = False
+        self._requests: set[_Request] = set()
+        self._closed = self._due = False
+        self._hiding = 0
 
     def __enter__(self) -> Self:
         if self._timer is not None:
@@ -174,14 +187,50 @@ class Bar:
                 return
             before = self._moved.get(stage.what, (0, 0))
             self._moved[stage.what] = (before[0] + files, before[1] + bytes)
+            counted = min(stage.early, max(0, bytes))
+            stage.early -= counted
             stage.files += files
-            stage.bytes += bytes
-            stage.changed, stage.changes = now, stage.changes + 1
+            self._add(stage, bytes - counted, now)
             if bytes or files:
                 self._remark = None
-            amount = bytes if stage.all_bytes else files
+            if not stage.all_bytes:
+                for speed in self._speeds:
+                    speed.add(files, now)
+
+    def _add(self, stage: Shown, bytes: int, now: float) -> None:  # noqa: A002
+        """Show more bytes of the stage; under the lock."""
+        stage.bytes += bytes
+        stage.changed, stage.changes = now, stage.changes + 1
+        if stage.all_bytes:
             for speed in self._speeds:
-                speed.add(amount, now)
+                speed.add(bytes, now)
+
+    def begin_request(self, size: int) -> _Request:
+        with self._lock:
+            request = _Request(self._stage, size)
+            self._requests.add(request)
+        return request
+
+    def arrive(self, request: object, more: int) -> None:
+        assert isinstance(request, _Request)
+        now = time.monotonic()
+        with self._lock:
+            request.arrived += more
+            if request.stage is not None and request.stage is self._stage:
+                request.stage.early += more
+                self._add(request.stage, more, now)
+                self._remark = None
+
+    def end_request(self, request: object, *, failed: bool) -> None:
+        assert isinstance(request, _Request)
+        now = time.monotonic()
+        with self._lock:
+            self._requests.discard(request)
+            stage = request.stage
+            if failed and stage is not None and stage is self._stage:
+                back = min(stage.early, request.arrived)
+                stage.early -= back
+                self._add(stage, -back, now)
 
     def share(self, done: float) -> None:
         now = time.monotonic()
@@ -219,7 +268,12 @@ class Bar:
             shown = []
             if self._stage is not None:
                 recent, steady = (speed.rate(now) for speed in self._speeds)
-                shown.append(stage_line(self._stage, recent, steady, now, width - 2))
+                unseen = sum(
+                    request.size
+                    for request in self._requests
+                    if request.stage is self._stage and not 0 < request.arrived < request.size
+                )
+                shown.append(stage_line(self._stage, recent, steady, now, width - 2, unseen))
             elif not waits:
                 shown.append(f"working, {duration(now - self._begun)}")
             if waits:
@@ -242,12 +296,33 @@ class Bar:
         console = self._console or Console(stderr=True)
         live = Live(self, console=console, transient=True, refresh_per_second=1 / _FRAME_S, auto_refresh=True)
         with self._lock:
-            if self._closed:
+            self._due = self._hiding > 0
+            if self._closed or self._due:
                 return
             self._live = live
         live.start(refresh=True)
         if self._closed:  # meanwhile
             live.stop()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Show nothing in this block, whose time counts for nothing."""
+        begun = time.monotonic()
+        with self._lock:
+            self._hiding += 1
+            live, self._live = self._live, None
+            self._due = self._due or live is not None
+        if live is not None:
+            live.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hiding -= 1
+                self._begun += time.monotonic() - begun if not self._hiding else 0.0
+                due = self._due and not self._hiding
+            if due:
+                self._appear()
 
     @staticmethod
     def _new_speeds() -> tuple[Speed, Speed]:
@@ -255,15 +330,20 @@ class Bar:
         return Speed(_RATE_WINDOW_S, now), Speed(_LEFT_WINDOW_S, now)
 
 
-def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int) -> str:
+def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int, unseen: int = 0) -> str:
     """Return the line of a stage: as much of bar, counts, rate and time as fits into the width.
 
-    `rate` is the recent rate, `steady` the slower one that the time left is computed with.
+    `rate` is the recent rate, `steady` the slower one that the time left is computed with. `unseen`: the bytes of
+    requests under way of which the libraries below show nothing, or that only lack an answer. Where these are more
+    than the bytes so far, or nothing else has moved for a while, neither rate nor time left is known.
     """
     done, quiet, seconds = stage.done, now - stage.changed, now - stage.begun
-    times = [_time(stage, done, steady, quiet, seconds)]
-    counted = stage.all_bytes or stage.files
-    rates = [_rate(stage, rate)] if counted and rate >= 1 and seconds >= 1 and quiet < _QUIET_S else []
+    if unseen and (unseen > stage.bytes or quiet >= _QUIET_S):
+        times, rates = [f"{size(unseen)} under way, {duration(quiet)}"], []
+    else:
+        times = [_time(stage, done, steady, quiet, seconds)]
+        counted = stage.all_bytes or stage.files
+        rates = [_rate(stage, rate)] if counted and rate >= 1 and seconds >= 1 and quiet < _QUIET_S else []
     counts = [stage.so_far()] if stage.so_far() else []
     fewer = [stage.bytes_so_far()] if stage.all_bytes else counts
     tails = [[*counts, *rates, *times], [*fewer, *rates, *times], [*fewer, *times], fewer or times]

@@ -36,6 +36,8 @@ _KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou da
 
 _WAITS = "the input is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
+_FIRST_SYNC = "`bayou datastore sync --pull` fetches what others have pushed"
+
 _FRESH_S = 600.0
 """A view that is not older than this is not mentioned."""
 
@@ -228,6 +230,7 @@ def reading(common: Common, engine: CatalogEngine | None = None) -> Iterator[tup
     `engine`, a bar shows how far a rebuild is; it disappears before the command prints anything.
     """
     repo = common.open_repo()
+    from bayou.core.errors import DataNotFound, RecordNotFound  # noqa: PLC0415
     from bayou.data.engine import CatalogEngine  # noqa: PLC0415
     from bayou.data.records import Records  # noqa: PLC0415
 
@@ -239,7 +242,21 @@ def reading(common: Common, engine: CatalogEngine | None = None) -> Iterator[tup
         remarks = freshness_remarks(common, repo)
         remarks += [note(refreshed.line)] if refreshed.line is not None else []
         remarks += map(warn, refreshed.warnings)
-        yield records, [*remarks, *(warn(bad.why) for bad in records.catalog.bad())]
+        try:
+            yield records, [*remarks, *(warn(bad.why) for bad in records.catalog.bad())]
+        except (DataNotFound, RecordNotFound) as error:
+            if _is_unseen(common, repo):
+                error.hint = _FIRST_SYNC
+            raise
+
+
+def _is_unseen(common: Common, repo: Repo) -> bool:
+    """Whether this clone has never seen its store: what it does not have, the store may have."""
+    if repo.config.datastore.url is None:
+        return False
+    from bayou.state.freshness import freshness  # noqa: PLC0415
+
+    return freshness(common.connect(repo)).age_s is None
 
 
 def freshness_remarks(common: Common, repo: Repo) -> list[Line]:
@@ -254,7 +271,7 @@ def freshness_remarks(common: Common, repo: Repo) -> list[Line]:
     found = freshness(common.connect(repo))
     parts = []
     if found.age_s is None:
-        parts.append("the store has not been seen yet")
+        parts.append(f"the store has not been seen yet: {_FIRST_SYNC}")
     elif found.age_s > _FRESH_S:
         parts.append(f"as of {age(found.age_s)} ago")
     if found.waiting:

@@ -57,7 +57,8 @@ def suggest(context: click.Context, word: str) -> str | None:
         return _question([f"{here} {name}" for name in near])
     root = context.find_root()
     everywhere = dict(_commands(root))
-    found = [path for path, name in everywhere.items() if name == word]
+    same = [path for path, name in everywhere.items() if name == word]
+    found = [path for path in same if path.startswith(f"{here} ")] or same
     if not found and word in _HABITS:
         # The habit that belongs to this group, if one does: `data rm` means `data delete`.
         own = [line for line in _HABITS[word] if f"{root.info_name} {line}".startswith(f"{here} ")]
@@ -74,11 +75,18 @@ def _commands(root: click.Context) -> Iterator[tuple[str, str]]:
     assert isinstance(top, click.Group)
     names = sorted(top.list_commands(root), key=lambda name: _GROUPS.index(name) if name in _GROUPS else len(_GROUPS))
     for name in names:
-        group = top.get_command(root, name)
-        if isinstance(group, click.Group):
-            inner = click.Context(group, info_name=name, parent=root)
-            for below in group.list_commands(inner):
-                yield f"{root.info_name} {name} {below}", below
+        yield from _below(root, top.get_command(root, name), name)
+
+
+def _below(parent: click.Context, group: click.Command | None, name: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(group, click.Group):
+        return
+    context = click.Context(group, info_name=name, parent=parent)
+    found = {below: group.get_command(context, below) for below in group.list_commands(context)}
+    shown = [below for below, command in found.items() if command is not None and not command.hidden]
+    yield from ((f"{context.command_path} {below}", below) for below in shown)
+    for below in shown:
+        yield from _below(context, found[below], below)
 
 
 def _question(lines: Sequence[str]) -> str:

@@ -7,11 +7,14 @@ watcher (`watch`); without it, in a library and in Spark's workers, every call d
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Protocol, TypeVar
 
 from bayou.core.progress import NoProgress, Progress
+
+R = TypeVar("R")
 
 Moved = Callable[[int], None]
 """Told of bytes of a file as they arrive, by the thread that moves them; a negative number takes some back."""
@@ -29,8 +32,29 @@ class Watcher(Progress, Protocol):
     def remark(self, text: str) -> None:
         """Show a remark until the current stage makes progress or ends."""
 
+    def begin_request(self, size: int) -> object:
+        """Note a request that moves so many bytes; return what `arrive` and `end_request` take."""
+
+    def arrive(self, request: object, more: int) -> None:
+        """Show bytes of a request before the stage counts them, which it does once the request is done."""
+
+    def end_request(self, request: object, *, failed: bool) -> None:
+        """Note that a request has ended; the bytes that arrived of one that failed are taken back."""
+
+    def hidden(self) -> AbstractContextManager[None]:
+        """Show nothing in this block."""
+
 
 _watchers: list[Watcher] = []
+
+
+class _Here(threading.local):
+    """The request that this thread is inside of, and its watcher."""
+
+    request: tuple[Watcher, object] | None = None
+
+
+_here = _Here()
 
 
 @contextmanager
@@ -59,6 +83,34 @@ def moved(count: int) -> None:
         _watchers[-1].advance(bytes=count)
 
 
+def counted(size: int, send: Callable[[], R]) -> Callable[[], R]:
+    """Return a function that sends a request of so many bytes, and shows those that `arrived` reports meanwhile."""
+    if not _watchers:
+        return send
+    watcher = _watchers[-1]
+
+    def send_counted() -> R:
+        request = watcher.begin_request(size)
+        _here.request = (watcher, request)
+        failed = True
+        try:
+            answer = send()
+            failed = False
+            return answer
+        finally:
+            _here.request = None
+            watcher.end_request(request, failed=failed)
+
+    return send_counted
+
+
+def arrived(more: int) -> None:
+    """Count bytes of the request that this thread is inside of (`counted`), as they leave or come."""
+    if _here.request is not None:
+        watcher, request = _here.request
+        watcher.arrive(request, more)
+
+
 def seen(files: int) -> None:
     """Count files that a listing, or a walk, has just found."""
     if _watchers:
@@ -83,3 +135,12 @@ def waiting(what: str) -> Iterator[None]:
         yield
     finally:
         watcher.end_wait(wait)
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Show no progress line in this block, in which the user is asked something."""
+    with ExitStack() as stack:
+        for watcher in _watchers:
+            stack.enter_context(watcher.hidden())
+        yield

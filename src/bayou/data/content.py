@@ -99,6 +99,9 @@ _MAGIC = (
 )
 """What binary content of a type begins with."""
 
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+"""The types of Python's encodings."""
+
 
 @functools.cache
 def _types() -> mimetypes.MimeTypes:
@@ -113,7 +116,7 @@ def type_by_name(name: str) -> str | None:
     """Return the content type of a file with this name; None if its suffix does not say."""
     kind, encoding = _types().guess_type(name.rpartition("/")[2].replace(":", "_"), strict=True)
     # A CSV reader cannot read a compressed CSV.
-    return kind if encoding is None else "application/octet-stream"
+    return kind if encoding is None else _COMPRESSED.get(encoding, "application/octet-stream")
 
 
 def _type_by_bytes(head: bytes, *, whole: bool) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from msgspec import Struct
@@ -297,19 +298,24 @@ def find_item(context: DataContext, model: ModelRef, name: str, version: int | N
             )
         current = found.renamed_to
     if found is None or found.deleted:
-        raise not_found(model, name, version, deleted=found is not None)
+        in_store = context.repo.config.datastore.url is not None
+        raise not_found(model, name, version, deleted=found is not None, in_store=in_store)
     return Item(found, tuple(forwarded))
 
 
-def not_found(model: ModelRef, name: str, version: int | None, *, deleted: bool = False) -> DataNotFound:
-    """Return the error for an item or a version that does not exist."""
+def not_found(
+    model: ModelRef, name: str, version: int | None, *, deleted: bool = False, in_store: bool = False
+) -> DataNotFound:
+    """Return the error for an item or a version that does not exist; `in_store`: a store may still have its content."""
+    owner, item = quote(model.name), quote(name)
     if version is None:
+        undo = f"`bayou data undelete {owner} {item}` brings it back, if the store still has it"
         return DataNotFound(
             f"{name} of {model.name} was deleted" if deleted else f"{model.name} has no data named {name}",
-            hint=f"see what there is with `bayou data list {model.name}`",
+            hint=undo if deleted and in_store else f"see what there is with `bayou data list {owner}`",
         )
     what = f"version {version} of {name} of {model.name}"
-    return DataNotFound(f"there is no {what}", hint=f"see its versions with `bayou data versions {model.name} {name}`")
+    return DataNotFound(f"there is no {what}", hint=f"see its versions with `bayou data versions {owner} {item}`")
 
 
 def metadata_of(row: VersionRow) -> Metadata:

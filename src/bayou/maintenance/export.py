@@ -219,10 +219,11 @@ def _staging(target: Path) -> Iterator[StagingArea]:
 
 @contextmanager
 def _note_of(report: ExportReport) -> Iterator[None]:
-    """Add to any error how much was written until then (V17)."""
+    """Add to any error how much was written until then, if anything was (V17)."""
     try:
         yield
     except BaseException as error:
-        written = "1 file" if report.files == 1 else f"{report.files:,} files"
-        error.add_note(f"{written} of {report.bytes:,} bytes written to {report.directory}")
+        if report.files:
+            written = "1 file" if report.files == 1 else f"{report.files:,} files"
+            error.add_note(f"{written} of {report.bytes:,} bytes written to {report.directory}")
         raise

@@ -125,7 +125,8 @@ class RetryingClient:
                 with flow.moving(size, deadline) as begun:
                     timeout = self.request_timeout(deadline, flow.seconds(size, self.policy.least_rate) if size else 0)
                     self.counter.sent(verb, bytes_out=bytes_out)
-                    answer = run_interruptible(partial(call, timeout))
+                    send = partial(call, timeout)
+                    answer = run_interruptible(activity.counted(size, send) if size >= COUNTS_FROM else send)
             except StoreError as error:
                 tries = attempt
                 if isinstance(error, TimedOut):

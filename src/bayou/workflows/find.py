@@ -25,6 +25,7 @@ jobs:
     steps:
       # A step is a method of a model, or an assertion. With a model that `bayou model create command/shell NAME` made:
       #   - {{name: usage, model: NAME, method: execute, inputs: {{run: "df -k ."}}}}
+      # A step does not wait for those above it, nor for their success, unless it has depends_on: [usage].
       - name: ready
         assert: ${{{{ 1 + 1 == 2 }}}}
 """

@@ -183,9 +183,14 @@ class Recorder:
 
     def _push_regularly(self) -> None:
         while not self._stop.wait(self._every_s):
-            self._save(self._changed)
-            if self._saved > self._pushed:
-                self._push()
+            try:
+                self._save(self._changed)
+                if self._saved > self._pushed:
+                    self._push()
+            except Exception:
+                # After a signal the state is closed while this thread may be pushing; `finish` pushes once more.
+                if not self._stop.is_set():
+                    raise
 
     def _push(self) -> None:
         change = self._saved

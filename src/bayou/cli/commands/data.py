@@ -340,7 +340,8 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
         data = session.records.data
         rows = data.find(model=owner, name=name, all_versions=True, refresh=False)
         gone = [row for row in rows if version in (None, row.version)]
-        can_return = bool(session.records.sync.known(f"{check_item(owner, name)}/"))
+        newest = max((row.version for row in gone), default=0)  # the one that `undelete` brings back
+        can_return = bool(session.records.sync.known(f"{check_item(owner, name)}/{newest}/"))
         return DeletedVersions(data.delete(owner, name, version), sum(row.size for row in gone), can_return)
 
     return write(

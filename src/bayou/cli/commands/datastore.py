@@ -432,14 +432,17 @@ def export(common: Common, directory: Path, prefix: str | None, timeout: float |
     repo = common.open_repo()
     from bayou.maintenance.export import export  # noqa: PLC0415
 
+    kept.now("nothing was written")
     try:
         with common.output.progress() as progress:
             report = export(
                 repo, directory, prefix=prefix, timeout=timeout, progress=progress, connection=common.connect(repo)
             )
     except KeyboardInterrupt as error:
+        written = getattr(error, "__notes__", [])
+        if not written:
+            raise
         # Unlike other commands, this one does not go on where it was stopped.
-        written = getattr(error, "__notes__", ["nothing was written"])
         raise Cancelled(
             "; ".join(["the export was stopped", *written]), hint="delete the directory, or export to another one"
         ) from None

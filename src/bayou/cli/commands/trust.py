@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from bayou.cli.options import Common, Group, yes_option
+from bayou.cli.options import Common, Group, says_yes, yes_option
 from bayou.cli.output import Line, Output, Part, hint, say, show, warn
+from bayou.core import activity
 from bayou.core.errors import NotConfirmed
 
 if TYPE_CHECKING:
@@ -87,10 +88,11 @@ def revoke(common: Common) -> None:
 
 def ask(output: Output, needs: Sequence[Need]) -> bool:
     """Ask at the terminal whether to allow these on this machine; any answer but yes is a no."""
-    output.emit(
-        {}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs", always=True) for need in needs]
-    )
-    return click.confirm("allow this on this machine?", default=False, err=True)
+    with activity.hidden():
+        output.emit(
+            {}, [Line(f"{need.why} ({need.where}, sha256 {need.digest[:12]})", "needs", always=True) for need in needs]
+        )
+        return says_yes("allow this on this machine?")
 
 
 def _check_can_ask(common: Common) -> None:

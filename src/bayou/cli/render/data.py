@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -278,7 +279,7 @@ def delete_text(model: str, name: str, version: int | None, done: DeletedVersion
     yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)})")
     if done.can_return:
         which = "" if version is None else f" --version {version}"
-        undo = f"bayou data undelete {model} {name}{which}"
+        undo = f"bayou data undelete {quote(model)} {quote(name)}{which}"
         what = "it" if version is not None or done.number == 1 else "the latest version"
         yield hint(f"`{undo}` brings {what} back, until `bayou datastore gc` has deleted the content")
 

@@ -59,7 +59,7 @@ def setup_text(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
     if report.discovered:
         done.append("indexed what was there")
     if report.migrated:
-        done.append(f"moved {count(report.migrated, 'file')} here")
+        done.append(f"brought {count(report.migrated, 'file')} along")
     if report.pushed:
         done.append(f"pushed {files(report.pushed, report.bytes_pushed)}")
     if report.pulled:
@@ -156,6 +156,8 @@ def sync_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
         yield from _actions_text(report, verbose)
     else:
         yield say(_summary(report))
+    if not report.asked and not report.warnings:
+        yield hint("share it through a bucket or a directory: `bayou datastore setup URL`")
     yield from refused_text(report.refused, verbose)
     yield from map(warn, report.warnings)
     yield from _untracked_text(report.untracked, verbose)

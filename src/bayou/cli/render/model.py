@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 def created_text(definition: Definition, methods: Sequence[str]) -> Iterator[Part]:
     yield say(f"{definition.name} is a model of type {definition.type} now: {definition.path}")
     if methods:
-        yield hint(f"run it with `bayou model run {definition.name} {methods[0]}`")
+        yield hint(f"run it with `bayou model run {quote(definition.name)} {methods[0]}`")
     else:
         yield note(f"no type {definition.type} is defined here, so the model has no methods: it owns data")
-        yield hint(f"give it data with `bayou data put {definition.name} NAME FILE`")
+        yield hint(f"give it data with `bayou data put {quote(definition.name)} NAME FILE`")
 
 
 def created_json(definition: Definition) -> Document:
@@ -183,7 +184,7 @@ def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:
     yield Table(("output", "method", "status", "started", "took", "data", "error"), cells, frozenset({"took"}))
     failed = next((row for row in rows if row.status == "failed"), None)
     if failed is not None:
-        yield hint(f"why one failed: `bayou model logs {failed.model} {failed.id[:8]}`")
+        yield hint(f"why one failed: `bayou model logs {quote(failed.model)} {failed.id[:8]}`")
 
 
 def outputs_json(rows: Iterable[OutputRow]) -> Document:

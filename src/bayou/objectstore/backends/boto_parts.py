@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bayou.core import activity
 from bayou.core.clock import to_ms
 from bayou.core.errors import BadAnswer, BayouError, CannotConnect, NotFound, TimedOut, Unavailable, UploadGone
 from bayou.objectstore.backends import credentials
@@ -140,7 +141,12 @@ class BotoParts:
 
 
 class _Body(io.BytesIO):
-    """The bytes of a part. Reading fails once the time of the request is over, which ends the request."""
+    """The bytes of a part. Reading fails once the time of the request is over, which ends the request.
+
+    Once the request is signed, what is read is on its way, and is shown.
+    """
+
+    sent = False
 
     def __init__(self, data: bytes, ends: float) -> None:
         super().__init__(data)
@@ -149,7 +155,10 @@ class _Body(io.BytesIO):
     def read(self, size: int | None = -1, /) -> bytes:
         if time.monotonic() > self._ends:
             raise TimeoutError("the part took too long")
-        return super().read(size)
+        data = super().read(size)
+        if self.sent:
+            activity.arrived(len(data))
+        return data
 
 
 def s3_parts(
@@ -300,12 +309,19 @@ def _prepared(session: Any, timeout: float, style: str, *, anonymous: bool, argu
     client = session.client("s3", config=config, **arguments)
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3", _forbid_redirect)
+    client.meta.events.register("before-send.s3", _mark_sent)
     return client
 
 
 def _forbid_redirect(context: dict[str, Any], **_: Any) -> None:
     """Tell boto3 that a request was redirected before: it follows no second redirect, so it follows none (V26)."""
     context.setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _mark_sent(request: Any, **_: Any) -> None:
+    """Note that a part is read to be sent, and no longer to be signed."""
+    if isinstance(request.body, _Body):
+        request.body.sent = True
 
 
 def _translate(answer: Mapping[str, Any], about: Request) -> BayouError:

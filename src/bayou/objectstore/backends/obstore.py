@@ -18,6 +18,7 @@ import obstore
 from obstore import exceptions as obs
 from obstore.store import MemoryStore
 
+from bayou.core import activity
 from bayou.core.clock import to_ms
 from bayou.core.errors import (
     AlreadyExists,
@@ -58,6 +59,9 @@ _AFTER_SLASH = "0"
 """The first key, bytewise, after all keys that begin with a `/`."""
 
 _TIMEOUTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+
+_SHOWN = 256 << 10
+"""The progress line shows a response of more bytes while it arrives."""
 
 _TOKIO_THREADS = "TOKIO_WORKER_THREADS"
 _runtime_started = threading.Event()
@@ -367,9 +371,19 @@ def _body(result: Any, wanted: int) -> bytes:
     """Return the body of a response that should have `wanted` bytes; of a longer body, at least one byte more.
 
     V25: the response to a request for a span may have any length, and this function stops reading soon after `wanted`
-    bytes. The chunk size makes a body of the right length one chunk, which costs no more than `result.bytes`.
+    bytes. The chunk size makes a body of the right length one chunk, which costs no more than `result.bytes`; a large
+    body whose bytes a person watches comes in several.
     """
-    return next(result.stream(min_chunk_size=wanted + 1), b"")
+    if wanted < _SHOWN or not activity.is_watched():
+        return next(result.stream(min_chunk_size=wanted + 1), b"")
+    chunks, size = [], 0
+    for chunk in result.stream(min_chunk_size=_SHOWN):
+        chunks.append(chunk)
+        size += len(chunk)
+        activity.arrived(len(chunk))
+        if size > wanted:
+            break
+    return b"".join(chunks)
 
 
 def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
