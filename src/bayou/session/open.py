@@ -170,7 +170,7 @@ class Repo:
         from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
         self.records.catalog.refresh()
-        with open_query(self.repo, query, parameters) as opened:
+        with open_query(self.repo, query, parameters, connection=self._connection) as opened:
             return opened.to_pandas()
 
     def sql_batches(self, query: str, **parameters: Any) -> Iterator[ArrowTable]:
@@ -178,7 +178,7 @@ class Repo:
         from bayou.spark.sql.query import open_query  # noqa: PLC0415
 
         self.records.catalog.refresh()
-        with open_query(self.repo, query, parameters) as opened:
+        with open_query(self.repo, query, parameters, connection=self._connection) as opened:
             yield from opened.tables()
 
     @contextmanager

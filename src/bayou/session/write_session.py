@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -67,7 +68,7 @@ class Session(Struct):
         """Spark's runner of queries, for methods of `spark/sql`; importing it takes two seconds."""
         from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark)
 
-        return save_result
+        return partial(save_result, connection=self.records.connection)
 
 
 @contextmanager
