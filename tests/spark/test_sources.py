@@ -68,7 +68,7 @@ def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(recipe, tmp_path):
 
 def test_a_store_that_cannot_list_a_level_is_one_part(monkeypatch, recipe):
     store = recipe.open()
-    monkeypatch.setattr(type(store), "level", lambda *_: None)
+    monkeypatch.setattr(type(store), "list_directory", lambda *_: None)
 
     assert divide(store, 100) == [Part(None)]
     (flat,) = [list(page) for page in objects(store, Part("data", deep=False))]

@@ -31,7 +31,7 @@ from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
-from bayou.objectstore.transport import Requests, Stored
+from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.write import PACK_BYTES
 from bayou.spark.arrow import entries_to_batch
 from bayou.spark.division import divide
@@ -589,7 +589,7 @@ def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploads, alone):
     broken = Failure(uploads[0].path, Unavailable.code, "503")
-    tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
+    tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=PutResult("e", None))])]
     rows = [row for results in tasks for row in result_rows(results, upload_row, place.store)]
     came = raise_if_down(place.store, outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]

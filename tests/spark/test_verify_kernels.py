@@ -28,7 +28,7 @@ from bayou.maintenance.verify_job import VerifyJob
 from bayou.maintenance.verify_rules import LEARNED, Compared
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
-from bayou.objectstore.multipart import Downloaded
+from bayou.objectstore.multipart import DownloadResult
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.packs.archive import PackBuilder
@@ -58,13 +58,13 @@ row_harms = st.sampled_from([None, None, None, None, "bytes", "outside", "method
 class Bucket(MemoryStore):
     """A store of which objects can be downloaded."""
 
-    def download(self, key: Any, target: Any, size: int, **_: Any) -> Downloaded:
+    def download(self, key: Any, target: Any, size: int, **_: Any) -> DownloadResult:
         found = self.get(key)
         assert found is not None
         data = bytes(found.data)
         if len(data) != size:
             raise BadAnswer("another size")
-        return Downloaded(found.meta, hashlib.sha256(data).digest())
+        return DownloadResult(found.meta, hashlib.sha256(data).digest())
 
     def read_range(self, key: Any, start: int, end: int) -> bytes:
         found = self.get(key)

@@ -165,7 +165,7 @@ def test_a_listing_that_passes_the_limit_starts_again_in_parts(monkeypatch):
     assert len(list(found.entries())) == 50
     found.close()
     assert store.sent("list")[:3] == ["0", "1", "2"]
-    assert "" in store.sent("level")
+    assert "" in store.sent("list_directory")
     assert warnings == ["the store was listed by this process alone, since Spark could not: there is no Java"]
 
 
@@ -177,7 +177,7 @@ def test_a_listing_within_the_limit_is_never_divided():
     discover(StoreHandle(store, None), engines(50, warnings)).close()  # type: ignore[arg-type]
 
     assert store.sent("list") == ["0", "1", "2", "3", "4"]
-    assert (store.sent("level"), warnings) == ([], [])
+    assert (store.sent("list_directory"), warnings) == ([], [])
 
 
 def test_of_very_many_refused_keys_the_first_are_named_and_all_are_counted():

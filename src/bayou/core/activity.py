@@ -13,8 +13,8 @@ from typing import Protocol
 
 from bayou.core.progress import NoProgress, Progress
 
-Moved = Callable[[int], None]
-"""Told of bytes of a file as they arrive, by the thread that moves them; a negative number takes some back."""
+OnBytes = Callable[[int], None]
+"""Called with the number of bytes moved, by the thread that transfers them; a negative number takes some back."""
 
 
 class Watcher(Progress, Protocol):

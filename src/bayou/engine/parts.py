@@ -77,7 +77,7 @@ def objects(store: Store, part: Part) -> Iterator[Sequence[ObjectMeta]]:
     if part.deep:
         yield from store.list(under)
         return
-    level = store.level(under)
+    level = store.list_directory(under)
     if level is None:
         # The store could list one level a moment ago; now only the whole listing shows the objects directly in it.
         start = 0 if under is None else len(under) + 1
@@ -97,7 +97,7 @@ def groups(parts: Sequence[T], wanted: int) -> list[Sequence[T]]:
 
 def _directories(store: Store, part: Part) -> list[str] | None:
     """Return the directories that lie directly in a part; None if it cannot be divided."""
-    level = store.level(None if part.directory is None else keys.as_listed(part.directory))
+    level = store.list_directory(None if part.directory is None else keys.as_listed(part.directory))
     if level is None:
         return None
     found = [directory.removesuffix("/") for directory in level.directories]

@@ -35,7 +35,7 @@ from bayou.index.log import Kind, LogRow, Page, Tally, older_rows, rows_of, writ
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.objectstore import keys
-from bayou.objectstore.transport import Create, Match, Stored
+from bayou.objectstore.transport import Create, Match, PutResult
 
 
 class Replica(Struct, frozen=True):
@@ -178,12 +178,12 @@ def read_head(store: ReadableStore, if_none_match: str | None = None) -> HeadSee
     return HeadSeen(parse_head(bytes(fetched.data), store.url), fetched.meta.etag, fetched.meta.version)
 
 
-def create_head(store: WritableStore, head: Head) -> Stored:
+def create_head(store: WritableStore, head: Head) -> PutResult:
     """Store the first head; `AlreadyExists` if another client was faster."""
     return store.put(keys.HEAD, encode_head(head), condition=Create())
 
 
-def swap_head(store: WritableStore, head: Head, over: Match, page: Page | None) -> Stored:
+def swap_head(store: WritableStore, head: Head, over: Match, page: Page | None) -> PutResult:
     """Store the page that `advance` made, then replace the head if its version is exactly `over`.
 
     Otherwise raise `PreconditionFailed`: then no reader sees any change (V11).

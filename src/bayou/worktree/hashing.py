@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from bayou.core.activity import Moved
+from bayou.core.activity import OnBytes
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ContentChanged
 from bayou.core.structs import SelectiveStruct
@@ -76,7 +76,7 @@ class Content(SelectiveStruct, frozen=True):
 
 
 def read_content(
-    path: Path | str, deadline: Deadline | None = None, keep: int = 0, moved: Moved | None = None
+    path: Path | str, deadline: Deadline | None = None, keep: int = 0, moved: OnBytes | None = None
 ) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
@@ -99,7 +99,7 @@ def read_content(
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
-def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: Moved | None) -> Content | None:
+def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: OnBytes | None) -> Content | None:
     """Hash as many bytes as the file has at the start; None if they may be of two versions of the file."""
     # Not blocking, since opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

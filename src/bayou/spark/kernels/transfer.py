@@ -32,7 +32,7 @@ from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Requests, Stored
+from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
@@ -341,9 +341,9 @@ class UploadResults(Struct, frozen=True):
             return upload  # P3: only the bytes that this push wants become an entry
         if row.pack is None:
             # `repeated`: another attempt at the task may have written the object too, or may still write it.
-            return structs.replace(upload, stored=Stored(row.etag, row.version, repeated=True), data=None)
+            return structs.replace(upload, stored=PutResult(row.etag, row.version, repeated=True), data=None)
         place = Place(row.pack, *cast("tuple[int, int, int]", (row.offset, row.stored, row.method)))
-        stored = Stored(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
+        stored = PutResult(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
         return structs.replace(upload, stored=stored, place=place, data=None)
 
 

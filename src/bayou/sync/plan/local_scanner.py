@@ -18,7 +18,7 @@ from typing import cast
 from msgspec import Struct, field
 
 from bayou.core import paths
-from bayou.core.activity import Moved
+from bayou.core.activity import OnBytes
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.core.progress import NoProgress, Progress
@@ -104,7 +104,7 @@ class FileScan(Struct, frozen=True):
     absent: Container[str]
     listed: Mapping[str, tuple[int, int]]
     deadline: Deadline | None = None
-    moved: Moved | None = None
+    moved: OnBytes | None = None
     """Told of the bytes of large files as they are hashed."""
 
     def at(

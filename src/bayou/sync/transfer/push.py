@@ -26,7 +26,7 @@ from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.state.database import Database
 from bayou.state.part_log import PartLogs
 from bayou.sync.context import SyncContext
@@ -197,7 +197,7 @@ def recorded(database: Database, remote_id: int) -> dict[str, Upload]:
     )
     uploads: dict[str, Upload] = {}
     for path, push, size, sha256, gc, done, etag, version, again, *place in cast("list[tuple[Any, ...]]", found):
-        stored = Stored(etag, version, bool(again)) if done else None
+        stored = PutResult(etag, version, bool(again)) if done else None
         uploads[path] = Upload(
             path, push, size, sha256, gc, stored, place=Place(*place) if place[0] is not None else None
         )
