@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed, Unavailable
-from bayou.leases.acquire import AcquireAttempt, Taken, Watch, free, take
+from bayou.leases.acquire import AcquireAttempt, AcquiredLease, Watch, free, take
 from bayou.leases.lease import OwnLease
 from bayou.leases.leases import active_writer, store_lease_holder
 from bayou.leases.objects import STORE, HeldLease, LeaseObjects, decode
@@ -313,7 +313,9 @@ def operate(actor: Actor, key: str) -> None:
 
 def _taken(actor: Actor, objects: LeaseObjects, key: str) -> OwnLease:
     bid, watch = AcquireAttempt(record(actor, key)), Watch(actor.clock)
-    taken = patiently(actor, lambda: take(objects, bid, watch, actor.clock), lambda found: isinstance(found, Taken))
+    taken = patiently(
+        actor, lambda: take(objects, bid, watch, actor.clock), lambda found: isinstance(found, AcquiredLease)
+    )
     return OwnLease(objects, taken, actor.clock)
 
 

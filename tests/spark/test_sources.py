@@ -17,7 +17,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
 from bayou.spark.sources.index_entries import entries, leaf_refs
 from bayou.spark.sources.source import files, read
-from bayou.worktree.scan import Found, scan, subtrees
+from bayou.worktree.scan import ScannedFile, scan, subtrees
 from tests.index.reference import entry, some
 
 KEYS = [
@@ -139,7 +139,7 @@ def test_spark_walks_a_tree(spark, tmp_path):
     assert {row["path"] for row in rows} == set(expected)
     for row in rows:
         one = expected[row["path"]]
-        if isinstance(one, Found):
+        if isinstance(one, ScannedFile):
             assert (row["size"], row["mtime_ns"], row["inode"]) == (one.stat.size, one.stat.mtime_ns, one.stat.inode)
         else:
             assert (row["skipped"], row["reason"], row["size"]) == (one.kind, one.reason, None)

@@ -36,7 +36,7 @@ from bayou.packs.write import PACK_BYTES
 from bayou.spark.arrow import entries_to_batch
 from bayou.spark.division import divide
 from bayou.spark.kernels import transfer
-from bayou.spark.kernels.plan import Kept
+from bayou.spark.kernels.plan import ParquetKernel
 from bayou.spark.kernels.transfer import (
     DownloadResults,
     Downloads,
@@ -575,7 +575,7 @@ def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
 
 def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
     some = [pyarrow.RecordBatch.from_pydict({"at": [1, 2]}), pyarrow.RecordBatch.from_pydict({"at": [3]})]
-    kernel = Kept(iter, tmp_path)
+    kernel = ParquetKernel(iter, tmp_path)
 
     names = [name for _ in range(2) for batch in kernel(some) for name in batch.column("file").to_pylist()]
 

@@ -18,7 +18,7 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import Engines, Selector
 from bayou.index.build import ChunkParams, build
-from bayou.index.discovery import Refused
+from bayou.index.discovery import RefusedKey
 from bayou.index.node import Root
 from bayou.index.node_store import LocalNodes
 from bayou.objectstore.spec import StoreSpec
@@ -42,7 +42,7 @@ keys = st.builds(
 )
 stores = st.dictionaries(keys, st.sampled_from([b"", b"1", b"22"]), max_size=40)
 
-Outcome = tuple[Root | None, set[Refused], int, dict[str, bytes]] | type[IndexDamaged]
+Outcome = tuple[Root | None, set[RefusedKey], int, dict[str, bytes]] | type[IndexDamaged]
 
 
 def outcome(search: Callable[[], Found]) -> Outcome:
@@ -110,7 +110,7 @@ def test_keys_that_are_no_text_are_refused_and_named_exactly():
 
     found = find(store, divided=True)
 
-    assert found.refused == [Refused("data/\udcff", "not valid Unicode")]
+    assert found.refused == [RefusedKey("data/\udcff", "not valid Unicode")]
     assert len(found.entries) == 1
 
 

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.sync.plan.decision_table import LocalState
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import version_dirs_around
-from bayou.sync.plan.windows import Looked, cut
+from bayou.sync.plan.windows import Candidate, cut
 
 NAMES = st.sampled_from(["raw", "a", "0", "1", "2", "10", "x"])
 UNITS = st.lists(NAMES, min_size=1, max_size=5).map(lambda names: "data/t/m/" + "/".join(names))
 PATHS = UNITS | st.integers(0, 30).map(lambda at: f"files/{at}")
 
 
-def looked(path: str) -> Looked:
-    return Looked(Observed(path, LocalState(), None, 0), named=True)
+def looked(path: str) -> Candidate:
+    return Candidate(ObservedPath(path, LocalState(), None, 0), named=True)
 
 
 @given(st.sets(PATHS, max_size=60), st.integers(1, 10))

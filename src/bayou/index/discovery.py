@@ -32,7 +32,7 @@ OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
 """The reason for a key that is only counted, and not reported."""
 
 
-class Refused(Struct, frozen=True):
+class RefusedKey(Struct, frozen=True):
     """A key below a payload root that cannot be payload. The object stays where it is."""
 
     key: str

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bayou.objectstore.spec import StoreSpec
     from bayou.spark.transfer import SparkTransfer
     from bayou.sync.context import SyncContext
-    from bayou.sync.plan.windows import Planned
+    from bayou.sync.plan.windows import Comparison
 
 _PARTS_PER_TASK = 4
 """More parts than tasks run at once, so that a long part leaves no core idle."""
@@ -75,7 +75,7 @@ class SparkExecutor:
             ):
                 return job.fold(rows)
 
-    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
         from bayou.spark.plan import plan  # noqa: PLC0415
 
         with spark_errors(log_of(self.session)):

@@ -160,7 +160,7 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     from bayou.index.node_store import LocalNodes, NodeFiles  # noqa: PLC0415
     from bayou.index.tree import IndexTree  # noqa: PLC0415
     from bayou.objectstore.spec import StoreSpec  # noqa: PLC0415
-    from bayou.spark.kernels.plan import LookAt  # noqa: PLC0415
+    from bayou.spark.kernels.plan import ObserveKernel  # noqa: PLC0415
     from bayou.spark.plan import compare  # noqa: PLC0415
     from bayou.spark.sources.sync_inputs import Inputs  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     empty = IndexTree(nodes, None)
     remote_index = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
     for number, remote in enumerate((empty, remote_index)):
-        kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is empty)
+        kernel = ObserveKernel(root, 1, ("full", ()), True, (), 0, False, remote is empty)
         inputs = Inputs(root, {}, empty, None if remote is empty else remote, cache)
         compare(spark, StoreSpec.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 

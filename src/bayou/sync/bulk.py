@@ -26,7 +26,7 @@ from bayou.objectstore.store import Store
 if TYPE_CHECKING:
     from bayou.index.tree import IndexTree
     from bayou.sync.context import SyncContext
-    from bayou.sync.plan.windows import Planned
+    from bayou.sync.plan.windows import Comparison
     from bayou.sync.transfer.executor import BulkMover
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class BulkExecutor(Protocol):
     """An executor that also compares trees of many paths and transfers files, on its workers."""
 
-    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
         """Find the paths that need a decision, with their local state; workers store the result in `folder`."""
 
     def mover(self, recipe: StoreSpec, context: SyncContext) -> BulkMover:

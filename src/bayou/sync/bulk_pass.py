@@ -24,11 +24,11 @@ from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.local_scanner import LocalScanner, Observation
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult
 from bayou.sync.plan.planner import forget_unconfirmed, guard, plan, report_discovery
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import MASS_COUNT, PathAction
-from bayou.sync.plan.windows import Looked, Planned, Window, cut
+from bayou.sync.plan.windows import Candidate, Comparison, Window, cut
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
@@ -97,7 +97,7 @@ def _spark_mover(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec
 
 def _compare(
     context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
-) -> Planned:
+) -> Comparison:
     """Let Spark find the paths that need a decision; if it fails because a node is damaged, raise that error."""
     if not context.options.dry_run:
         context.base.fold(context.nodes)
@@ -121,7 +121,7 @@ def _forget_before_rebuild(context: SyncContext, store_view: RemoteSnapshot) -> 
 class _BulkPass:
     """One pass: the result of the comparison, and the store's snapshot as of the last committed window."""
 
-    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: BulkMover) -> None:
+    def __init__(self, context: SyncContext, planned: Comparison, store_view: RemoteSnapshot, mover: BulkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
@@ -130,7 +130,7 @@ class _BulkPass:
 
     def report_findings(self) -> None:
         """Report what the scan of the tree found besides payload, and remove old temporary files."""
-        found = Observation(JournalSnapshot(), walked=True)
+        found = ScanResult(JournalSnapshot(), walked=True)
         for note in self._planned.notes:
             match note.what:
                 case "foreign":
@@ -255,9 +255,9 @@ class _BulkPass:
             )
             journal.through = self._planned.through
             paths = {row.observed.path: row.observed for row in window.rows}
-            observation = Observation(journal, paths, walked=True, within=window.span)
+            observation = ScanResult(journal, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
-                file_stats.save_many(db, [row.kept for row in window.rows if row.kept is not None])
+                file_stats.save_many(db, [row.hash_row for row in window.rows if row.hash_row is not None])
             scanner = LocalScanner(
                 context.root,
                 context.database,
@@ -272,7 +272,7 @@ class _BulkPass:
             context.report.failed += observation.failed
             yield window, todo
 
-    def _rows(self) -> Iterator[Looked]:
+    def _rows(self) -> Iterator[Candidate]:
         """Yield the compared paths, without those that only seem deleted since their directory is unreadable (V5)."""
         for row in self._planned.rows():
             observed = row.observed

@@ -36,7 +36,7 @@ from bayou.state.journal import Journal
 from bayou.state.part_log import PartLogs
 from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.commit.commit import Committer
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.transfer.executor import ThreadTransfer, TransferExecutor
@@ -128,7 +128,7 @@ class SyncContext(Struct):
         """Return the stat of a regular file in the tree; None if the path is missing or is not a regular file."""
         return file_stat(self.root, path)
 
-    def is_unchanged(self, observed: Observed) -> bool:
+    def is_unchanged(self, observed: ObservedPath) -> bool:
         """Whether the file is the one that the scanner saw, or is still missing.
 
         Anything but a regular file counts as missing. This is called often, and a plain `lstat` is safe: a file that a

@@ -57,7 +57,7 @@ class CommitId(Struct, frozen=True):
     commit: str
 
 
-class Moved(Struct):
+class TransferCounts(Struct):
     """Counts of what was transferred in one direction."""
 
     files: int = 0
@@ -72,8 +72,8 @@ class SyncReport(Struct):
     mode: Mode = "sync"
     engine: Engine = "fast"
     dry_run: bool = False
-    pulled: Moved = field(default_factory=Moved)
-    pushed: Moved = field(default_factory=Moved)
+    pulled: TransferCounts = field(default_factory=TransferCounts)
+    pushed: TransferCounts = field(default_factory=TransferCounts)
     conflicts: list[Conflict] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

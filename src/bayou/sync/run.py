@@ -24,7 +24,7 @@ from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot
-from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
@@ -152,7 +152,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
     return again
 
 
-def _nothing_to_plan(context: SyncContext, observation: Observation) -> bool:
+def _nothing_to_plan(context: SyncContext, observation: ScanResult) -> bool:
     """Whether the tree has nothing to plan: then an unchanged head ends the pass."""
     listed = {
         path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.remote_id,))
@@ -194,7 +194,7 @@ def _read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remot
         return remote_snapshot.create_index(context.handle, context.engines, context.cache, context.by)
 
 
-def report_scan(report: SyncReport, observation: Observation) -> None:
+def report_scan(report: SyncReport, observation: ScanResult) -> None:
     """Add the findings of a scan to the report; a later pass tries failed paths again."""
     report.refused += observation.refused
     report.failed = list(observation.failed)

@@ -38,7 +38,7 @@ from bayou.engine.parts import groups
 from bayou.repo import Repo
 from bayou.worktree.durability import os_reason
 from bayou.worktree.safe_root import DIRECTORY
-from bayou.worktree.scan import Found, scan, subtrees
+from bayou.worktree.scan import ScannedFile, scan, subtrees
 
 _MTIME_STEP_NS = 2_000_000_000
 """The coarsest mtime: a directory that changed less than this ago may change again under the same mtime."""
@@ -268,7 +268,7 @@ class CacheReader:
         self.root = root
 
     def run(self, part: Part) -> Iterator[Line]:
-        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, Found))
+        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, ScannedFile))
         yield from part.known
         yield from map(line_of, read_all(self.root, filter(is_record, here)))
         yield from map(line_of, read_all(self.root, part.records))

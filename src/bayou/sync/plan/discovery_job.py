@@ -35,7 +35,7 @@ from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.discovery import (
     IN_THE_WAY,
     OF_ANOTHER_SYSTEM,
-    Refused,
+    RefusedKey,
     folder_markers,
     head_lost,
     in_payload,
@@ -87,7 +87,7 @@ class Discovery:
     def __init__(self, verdicts: Iterable[Verdict], store: StoreHandle) -> None:
         """Take all verdicts of a listing; raise `HeadLost`, or `AlreadyExists` if the store has a head by now."""
         self.ignored = 0
-        self.refused: Sequence[Refused] = ()
+        self.refused: Sequence[RefusedKey] = ()
         self.refusals = 0
         self._other_stores: set[str] = set()
         self._spool = SortedSpool(3)
@@ -129,7 +129,7 @@ class Discovery:
 
     def _judge(self, store: StoreHandle) -> None:
         """Apply the rules that need the whole store: lost heads, other stores, and objects that are in the way."""
-        refused: list[Refused] = []
+        refused: list[RefusedKey] = []
         above: list[bytes] = []  # payload paths that the current path begins with, the longest last
         for kind, key, *_, reason in self._spool:
             if self._is_in_another_store(key):
@@ -145,10 +145,10 @@ class Discovery:
             elif kind == _REFUSED:
                 self.refusals += 1
                 if len(refused) < MOST_REFUSED:
-                    refused.append(Refused(key_text(key), reason))
+                    refused.append(RefusedKey(key_text(key), reason))
             else:
                 raise head_lost(store.open(), key_text(key))
-        blocked = (Refused(key_text(path), IN_THE_WAY) for (path,) in islice(self._in_the_way, MOST_REFUSED))
+        blocked = (RefusedKey(key_text(path), IN_THE_WAY) for (path,) in islice(self._in_the_way, MOST_REFUSED))
         self.refused = sorted((*refused, *blocked), key=attrgetter("key"))[:MOST_REFUSED]
 
     def _is_in_another_store(self, key: bytes) -> bool:

@@ -19,7 +19,7 @@ from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.build import build
-from bayou.index.discovery import Refused, publish
+from bayou.index.discovery import RefusedKey, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
 from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
@@ -37,7 +37,7 @@ class RemoteSnapshot(Struct, frozen=True):
     tree: IndexTree
     seen: HeadSeen | None
     discovered: bool = False
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedKey, ...] = ()
     ignored: int = 0
 
     @property

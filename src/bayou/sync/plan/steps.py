@@ -17,7 +17,7 @@ from bayou.core.errors import MassDelete
 from bayou.index.entry import Entry
 from bayou.state.base import Why
 from bayou.sync.plan.decision_table import Action, decide, unchanged
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy, version_dir
 
 MASS_SHARE = 0.5
@@ -36,7 +36,7 @@ class PathAction(Struct, frozen=True):
     action: Action
     base: Entry | None
     remote: Entry | None
-    observed: Observed
+    observed: ObservedPath
     absent: Why | None = None
 
     @property
@@ -47,7 +47,7 @@ class PathAction(Struct, frozen=True):
 
 
 def decide_path(
-    observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
+    observed: ObservedPath, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
 ) -> PathAction:
     """Decide one path. `hashes` has discovered entries whose hash this machine knows."""
     path = observed.path
@@ -66,7 +66,7 @@ def decide_path(
     return PathAction(path, action, base, remote, observed)
 
 
-def _changed_here(observed: Observed) -> bool:
+def _changed_here(observed: ObservedPath) -> bool:
     """Whether the journal has a write or a delete of this path."""
     state = observed.state
     return state.deleted or (state.present and state.ours)
