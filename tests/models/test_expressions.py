@@ -218,7 +218,7 @@ def test_data_can_be_asked_for(repo, define):
         ("${{ data.latest('nobody', 'x').version }}", "there is no model nobody"),
         ("${{ data.version('web', 'conf', 7) }}", "there is no version 7 of conf of web"),
         ("${{ data.query('sise > 1') }}", "there is no field sise"),
-        ("${{ data.query('attributes.zz > 1') }}", "cannot be judged"),
+        ("${{ data.query('attributes.zz > 1') }}", "cannot be evaluated"),
     ],
 )
 def test_data_that_is_not_there_is_said_with_the_place(repo, define, text, said, capfd):

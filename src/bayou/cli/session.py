@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
     from bayou.data.records import Records
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Saved
+    from bayou.data.staging import SaveResult
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -152,7 +152,7 @@ def write_input(
     common: Common,
     repo: Repo,
     spooled: SpooledInput,
-    render: Callable[[Saved], Rendered],
+    render: Callable[[SaveResult], Rendered],
     render_kept: Callable[[SpooledInput], Rendered] | None = None,
 ) -> int:
     """Use a spooled input in a write session of its model (V22), and print what came of it.
@@ -167,7 +167,7 @@ def write_input(
 
     begun = []
 
-    def use(session: Session) -> Saved:
+    def use(session: Session) -> SaveResult:
         begun.append(session)
         if repo.offline and render_kept is not None:  # earlier appends first, although the store's version is not known
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415

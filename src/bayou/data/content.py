@@ -19,7 +19,7 @@ DIRECTORY_TYPE = "inode/directory"
 Content = bytes | BinaryIO | Iterable[bytes]
 
 
-class Measured(Struct, frozen=True):
+class ContentInfo(Struct, frozen=True):
     """What a copy found out about content. `head` is the beginning of the content, or all of it."""
 
     size: int
@@ -46,7 +46,7 @@ def chunks(content: Content) -> Iterator[bytes]:
         yield from content
 
 
-def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
+def copy_measured(content: Content, target: BinaryIO | None = None) -> ContentInfo:
     """Copy content to `target`, if it is given, and return its size, hash and first bytes."""
     import hashlib  # noqa: PLC0415  (a list reads no content)
 
@@ -58,7 +58,7 @@ def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
             head += chunk[: _HEAD - len(head)]
         if target is not None:
             target.write(chunk)
-    return Measured(size, digest.hexdigest(), bytes(head))
+    return ContentInfo(size, digest.hexdigest(), bytes(head))
 
 
 _MORE_TYPES = {

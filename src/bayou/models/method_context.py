@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bayou.core.deadline import Deadline
     from bayou.data.items import DataRepository
     from bayou.data.records import Records
-    from bayou.models.prepare import Prepared
+    from bayou.models.prepare import PreparedRun
     from bayou.models.types.sql import SqlResult, SqlRunner
 
 FLUSH_S = 1.0
@@ -76,7 +76,7 @@ class MethodContext:
     def __init__(
         self,
         session: WriteSession,
-        prepared: Prepared,
+        prepared: PreparedRun,
         owner: Owner,
         *,
         tags: Mapping[str, str],

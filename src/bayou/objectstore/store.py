@@ -337,7 +337,7 @@ class Store:
         caller has computed the hash of exactly them, and the store sends them unchecked.
 
         With a `log`, an upload in parts that fails or is killed can be resumed: the next call with the same log sends
-        only what the store has not acknowledged. `moved` is told of bytes as they are acknowledged, by any thread.
+        only what the store has not acknowledged. `moved` is called with the bytes that are acknowledged, by any thread.
         """
         if isinstance(source, bytes) or size <= multipart.THRESHOLD:
             data = source if isinstance(source, bytes) else multipart.read_checked(source, size, sha256)
@@ -406,7 +406,7 @@ class Store:
 
         Return its hash and the metadata that came with its bytes (V2). Raise `BadAnswer` for an object of another size
         and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order, after those
-        that it `had` from an earlier download; the caller proves the whole by its hash. `moved` is told of the bytes.
+        that it `had` from an earlier download; the caller checks the whole hash. `moved` is called with the bytes.
         """
         return multipart.download(self, key, target, size, if_match, self._client.link, had, moved)
 

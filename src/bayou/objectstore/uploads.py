@@ -209,22 +209,22 @@ def upload_at_once(
     takes the next one: it shows no responses to parts.
     """
     deadline = client.deadline or Deadline.after(None)
-    told = attempt = 0
+    reported = attempt = 0
     while True:
         attempt += 1
         part = multipart.part_size(size, client.link)
         parallel = client.link.up.parallel(part, multipart.PARALLEL)
 
         def chunks(part: int = part) -> Iterator[bytes]:
-            nonlocal told
+            nonlocal reported
             at = 0
             for data in multipart.checked_parts(source, size, sha256, part, deadline):
                 client.link.pace(len(data), deadline)
                 yield data
                 at += len(data)
-                if at > told:
-                    moved(at - told)
-                    told = at
+                if at > reported:
+                    moved(at - reported)
+                    reported = at
 
         begun = client.link.up.stalls
         moving = client.link.up.seconds(part * parallel, client.policy.least_rate)

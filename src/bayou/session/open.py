@@ -147,7 +147,7 @@ class Repo:
     def query(self, predicate: str, *, limit: int | None = None) -> builtins.list[DataItem]:
         """Return each version for which a CEL predicate is true, as `latest && tags.env == "prod"`.
 
-        `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
+        `QueryInvalid` if the predicate is not CEL, or cannot be evaluated for some item.
         """
         from bayou.core.errors import QueryInvalid  # noqa: PLC0415
         from bayou.data.query import query  # noqa: PLC0415
@@ -155,7 +155,7 @@ class Repo:
         self.records.catalog.refresh()
         found = query(self.records, predicate, limit=limit)
         if found.failed:
-            raise QueryInvalid(f"{len(found.failed)} versions cannot be judged: {found.failed[0]}")
+            raise QueryInvalid(f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}")
         data = self.data
         return [
             data.get(ModelRef(row["type"], row["model_id"], row["model"]), row["name"], row["version"])

@@ -216,7 +216,7 @@ def record_absent(db: sqlite3.Connection, remote_id: int, path: str, why: Why) -
 
 
 def record_forgotten(db: sqlite3.Connection, remote_id: int, paths: Collection[str] | None) -> None:
-    """Record that another client forgot these entries of base (None: some that cannot be told any more)."""
+    """Record that another client forgot these entries of base (None: it is not known any more which)."""
     db.executemany(
         "INSERT OR IGNORE INTO forgotten VALUES (?, ?)",
         [(remote_id, path) for path in (paths if paths is not None else (_ALL,))],

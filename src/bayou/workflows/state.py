@@ -33,7 +33,7 @@ Key = tuple[str, str]
 """The name of a job, and of a step in it."""
 
 
-class Each(Struct, frozen=True):
+class LoopElement(Struct, frozen=True):
     """One element of a `for_each`: its key (in a list its index, from 0), and its value."""
 
     key: str | int
@@ -50,7 +50,7 @@ class Task(Struct, frozen=True, eq=False):
     job: Job
     step: Step
     name: str
-    each: Each | None
+    each: LoopElement | None
     model: Definition | None
 
     @property
@@ -197,16 +197,16 @@ def has_ended(status: str) -> bool:
     return status in _ENDED
 
 
-def elements(found: Any, where: str) -> list[Each]:
+def elements(found: Any, where: str) -> list[LoopElement]:
     """Return the elements of an evaluated `for_each`; `WorkflowInvalid` if it is neither a list nor a mapping."""
     if isinstance(found, Mapping):
-        return [Each(str(key), value) for key, value in found.items()]
+        return [LoopElement(str(key), value) for key, value in found.items()]
     if isinstance(found, list | tuple):
-        return [Each(at, value) for at, value in enumerate(found)]
+        return [LoopElement(at, value) for at, value in enumerate(found)]
     raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
 
 
-def names(step: str, found: list[Each], secrets: Collection[str] = ()) -> list[str]:
+def names(step: str, found: list[LoopElement], secrets: Collection[str] = ()) -> list[str]:
     """Return the name of each execution of a step, `step[key]`; short texts of a list, if they differ, are the keys.
 
     If a name would contain a secret, all are numbered (V26).

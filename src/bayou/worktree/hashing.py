@@ -83,7 +83,7 @@ def read_content(
     If a writer appends to the file meanwhile, the result has the bytes of the start, and a stat that differs from the
     file's new stat. If a writer rewrites the file meanwhile, it is read again, and `ContentChanged` is raised if that
     happens every time. A `deadline` ends the reading of a large file (V12). `Content.data` keeps the bytes of a file of
-    at most `keep` bytes. `moved` is told of the bytes as they are read.
+    at most `keep` bytes. `moved` is called with the bytes that are read.
     """
     try:
         for _ in range(_TRIES):

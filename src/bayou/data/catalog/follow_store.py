@@ -16,7 +16,7 @@ from bayou.data.catalog.backfill import Backfill, records_of
 from bayou.data.catalog.derive import (
     ROOTS,
     Gone,
-    Refreshed,
+    RefreshReport,
     apply,
     empty,
     finish_refresh,
@@ -29,7 +29,7 @@ from bayou.state.change_feed import ChangeFeed, Cursor, CursorRows, PendingRow
 from bayou.worktree.scan import ScannedFile, scan
 
 
-def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> RefreshReport:
     """Bring the catalog up to the feed's position."""
     old = Cursor.load(get_meta(db, "position") or "")
     changes = feed.changed_since(old, lambda: _load_cursor_rows(db)) if old is not None else None
@@ -47,7 +47,7 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
     return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), None, count)
 
 
-def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> RefreshReport:
     """Read every record in the cache; keep the rows of other records unless they are known to be gone."""
     why = get_meta(db, "why") or "had lost track of the tree"
     former = Cursor.load(get_meta(db, "former") or "")

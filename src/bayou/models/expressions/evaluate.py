@@ -34,21 +34,21 @@ __all__ = ["REDACTED", "redact"]
 _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
 
 
-class Evaluated(Struct, frozen=True):
+class EvaluatedValue(Struct, frozen=True):
     """A value without expressions, and the values of the environment that they used."""
 
     value: Any
     secrets: frozenset[str]
 
 
-def evaluate(value: object, scope: EvaluationScope, where: Where) -> Evaluated:
+def evaluate(value: object, scope: EvaluationScope, where: Where) -> EvaluatedValue:
     """Evaluate every expression in a value; `ExpressionInvalid` names the place of the first that fails.
 
     A text that consists of one expression becomes the expression's value, of any type; in a longer text every
     expression becomes text.
     """
     secrets: set[str] = set()
-    return Evaluated(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
+    return EvaluatedValue(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
 
 
 def redact(value: Any, secrets: Collection[str]) -> Any:
@@ -83,7 +83,7 @@ class DataLookup:
         found = query(records, predicate)
         if found.failed:
             raise QueryInvalid(
-                f"{len(found.failed)} versions cannot be judged: {found.failed[0]}",
+                f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}",
                 hint="ask first for what only the others have, as name == ... && attributes.x > 1",
             )
         return found.results

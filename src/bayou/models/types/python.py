@@ -22,7 +22,7 @@ from bayou.data.layout import check_name
 from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.models.definition import check_type
 from bayou.models.method_context import MethodContext
-from bayou.models.process import Excerpt, Redacted, run_process
+from bayou.models.process import Excerpt, RedactingForwarder, run_process
 from bayou.models.types import python_child
 from bayou.models.types.schema import Method, OutputSpec, schema_of
 
@@ -136,7 +136,7 @@ def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
             excerpt.add(data)
             log.write(data)
 
-        with Redacted(work, printed) as redacted:
+        with RedactingForwarder(work, printed) as redacted:
             ended = run_process(
                 # -P: modules beside our script must not be imported; -u: a log is read while it is written.
                 [sys.executable, "-P", "-u", python_child.__file__, str(outbox)],

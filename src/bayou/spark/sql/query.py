@@ -299,7 +299,7 @@ def _named_views(text: str) -> list[str]:
     return [name for name in VIEWS if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
 
 
-class Saved(Struct, frozen=True):
+class WrittenResult(Struct, frozen=True):
     """A written result: its columns, rows and bytes."""
 
     columns: Sequence[Column]
@@ -314,7 +314,7 @@ def save_result(
     target: Path,
     deadline: Deadline,
     connection: Connection | None = None,
-) -> Saved:
+) -> WrittenResult:
     """Run a query over a repo and have tasks write the result to the Parquet file `target`.
 
     Raise what `open_query` raises. After a passed or cancelled deadline nothing runs on Spark.
@@ -322,4 +322,4 @@ def save_result(
     with open_query(repo, text, parameters, deadline=deadline, connection=connection) as query:
         rows = query.write_parquet(target, directory=False)
         deadline.remaining()  # joining the parts in this process checks no deadline
-    return Saved(query.columns, rows, target.stat().st_size)
+    return WrittenResult(query.columns, rows, target.stat().st_size)
