@@ -87,7 +87,7 @@ def parse_config(text: str, source: str, environ: Mapping[str, str] | None = Non
 
 
 def offline_requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether BAYOU_OFFLINE is set: then no command contacts the store."""
+    """Return whether BAYOU_OFFLINE is set: then no command contacts the store."""
     return is_set("BAYOU_OFFLINE", environ)
 
 

@@ -20,7 +20,7 @@ Content = bytes | BinaryIO | Iterable[bytes]
 
 
 class ContentInfo(Struct, frozen=True):
-    """What a copy found out about content. `head` is the beginning of the content, or all of it."""
+    """Size, hash and type of content, found while it was copied. `head` is its beginning, or all of it."""
 
     size: int
     sha256: str
@@ -97,7 +97,7 @@ _MAGIC = (
     (b"\x1f\x8b", "application/gzip"),
     (b"(\xb5/\xfd", "application/zstd"),
 )
-"""What binary content of a type begins with."""
+"""The first bytes of binary content, by its type."""
 
 
 @functools.cache
@@ -135,7 +135,7 @@ def _type_by_magic(head: bytes) -> str:
 
 
 def _is_json(text: str, *, whole: bool) -> bool:
-    """Say whether a text is JSON or, if it is not the whole content, begins like JSON."""
+    """Return whether a text is JSON or, if it is not the whole content, begins like JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     try:

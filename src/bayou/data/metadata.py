@@ -263,7 +263,7 @@ class NewVersion(Struct, frozen=True):
         )
 
     def equals(self, latest: Metadata, content: ContentInfo) -> bool:
-        """Say whether this version would be what the latest one is: equal bytes and metadata, both kept for good.
+        """Return whether this version would be what the latest one is: equal bytes and metadata, both kept for good.
 
         A version with a lifetime, and streaming data, is always new: its time and its appends begin anew.
         """

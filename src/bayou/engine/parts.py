@@ -24,7 +24,7 @@ MOST_LEVELS = 500
 """Directories that the driver lists before the work starts, at most, so that dividing stays cheap."""
 
 REQUEST = 1 << 16
-"""What a request costs besides the bytes that it moves, in bytes: a small object takes as long as this many."""
+"""The cost of a request in bytes: the transfer of a small object takes as long as this many bytes more."""
 
 _PAGE = 1000
 
@@ -40,7 +40,7 @@ class Part(Struct, frozen=True):
     """The subdirectories of a divided directory; each of them is a part, or divided again."""
 
     def holds(self, path: str) -> bool:
-        """Whether a path belongs to this part: it lies in the directory, and in no split-off subdirectory."""
+        """Return whether a path belongs to this part: it lies in the directory, and in no split-off subdirectory."""
         start = 0 if self.directory is None else len(self.directory) + 1
         if self.directory is not None and not path.startswith(f"{self.directory}/"):
             return False

@@ -140,7 +140,7 @@ class Selector(Struct, frozen=True):
 
 
 def is_cluster(config: SparkConfig) -> bool:
-    """Whether Spark's workers are other machines: a remote server, or a master that is not this machine."""
+    """Return whether Spark's workers are other machines: a remote server, or a master that is not this machine."""
     return config.remote is not None or (config.master is not None and not config.master.startswith("local"))
 
 
@@ -176,7 +176,7 @@ def spark_engine() -> SparkEngine:
 
 
 def is_installed() -> bool:
-    """Whether Spark's package seems to be installed: every sync asks, so only the name is looked up."""
+    """Return whether Spark's package seems to be installed: every sync asks, so only the name is looked up."""
     try:
         return find_spec("pyspark") is not None
     except ImportError:
@@ -184,7 +184,7 @@ def is_installed() -> bool:
 
 
 def is_near(config: SparkConfig) -> bool:
-    """Whether a Spark server seems to run; nothing is started."""
+    """Return whether a Spark server seems to run; nothing is started."""
     return _installed is not None and spark_engine().is_near(config)
 
 

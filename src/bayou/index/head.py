@@ -59,7 +59,7 @@ class Replica(Struct, frozen=True):
 FORMAT = 2
 PACKS = "packs"
 FEATURES = (PACKS,)
-"""What a head may require of a client that writes to its store; this client knows these, and new heads name them."""
+"""Features that a head may require of a client that writes to its store. This client has these; new heads name them."""
 PAGE_ROWS = 50
 """The head's log has less than twice as many rows, and at least this many once there were as many commits."""
 
@@ -92,7 +92,7 @@ class Head(SelectiveStruct, frozen=True):
     replica: Replica | None = None
     """The source of this store, if the store is a replica."""
     features: tuple[Label, ...] = FEATURES
-    """What a client must know to write to this store; a client that does not know one of them refuses (V10)."""
+    """Features that a client must have to write to this store; a client without one of them refuses (V10)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote; the next head preserves them."""
     format: int = FORMAT

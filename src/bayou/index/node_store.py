@@ -37,7 +37,7 @@ READ_AHEAD = 16
 
 
 class ReadableStore(Protocol):
-    """What the index needs of a store that it reads; `bayou.objectstore.store.Store` implements it."""
+    """The methods of a store that the index reads by; `bayou.objectstore.store.Store` implements them."""
 
     @property
     def url(self) -> str: ...
@@ -52,7 +52,7 @@ class ReadableStore(Protocol):
 
 
 class WritableStore(ReadableStore, Protocol):
-    """What the index needs of a store that it also writes."""
+    """The methods of a store that the index also writes to."""
 
     def put(self, key: Key, data: Buffer, *, condition: Condition | None = None) -> PutResult: ...
 

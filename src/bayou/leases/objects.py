@@ -139,7 +139,7 @@ def model_key(model_type: str, model_id: str) -> str:
 
 
 def excluded_by_store(key: str) -> bool:
-    """Whether the lease `store` excludes this lease: all but `store` itself and `commit`."""
+    """Return whether the lease `store` excludes this lease: all but `store` itself and `commit`."""
     return key not in (STORE, COMMIT)
 
 
@@ -247,7 +247,7 @@ class LeaseObjects:
         return LeaseVersion(record, Match(meta.etag, meta.version), meta.modified)
 
     def past_longest_ttl(self, seen: LeaseVersion) -> bool:
-        """Whether a lease was not renewed for longer than the longest TTL: then it excludes no process.
+        """Return whether a lease was not renewed for longer than the longest TTL: then it excludes no process.
 
         A living holder would have renewed it, and a corrupt lease needs no person to release it (V25). Our own clock
         only decides whether to send a request; the store's clock, which also stamped the lease, decides the rest.
@@ -269,6 +269,6 @@ class LeaseObjects:
 
 
 def _is_lease(name: str) -> bool:
-    """Whether an object is named like a lease's object: any other object excludes no process, and is no lease."""
+    """Return whether an object has the name of a lease; any other object excludes no process."""
     key = keys.parse_lease(name)
     return key is not None and object_key(key) == name

@@ -50,7 +50,7 @@ class Leases(Protocol):
 
 
 class WriteSession(Protocol):
-    """What a method needs of a write session. `bayou.session` implements it."""
+    """The part of a write session that a method uses. `bayou.session` implements it."""
 
     @property
     def records(self) -> Records: ...

@@ -191,7 +191,7 @@ def _wait(over: Callable[[], bool]) -> None:
 
 
 def _group_is_alive(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether the group has members; the system does not reuse its number while it has."""
+    """Return whether the group has members; the system does not reuse its number while it has."""
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:

@@ -33,7 +33,7 @@ class PrunePlan(Struct, frozen=True):
 
     @property
     def models(self) -> frozenset[str]:
-        """The ids of the models whose data goes."""
+        """The ids of the models whose data is deleted."""
         return frozenset(row.model_id for row in self.versions)
 
     def within(self, shown: PrunePlan) -> PrunePlan:

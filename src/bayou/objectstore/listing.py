@@ -117,5 +117,5 @@ def with_key(meta: ObjectMeta, key: str) -> ObjectMeta:
 
 
 def _ascends(last: str | None, page: Sequence[ObjectMeta]) -> bool:
-    """Say whether the keys of a page ascend bytewise, starting after `last`."""
+    """Return whether the keys of a page ascend bytewise, starting after `last`."""
     return (last is None or last < page[0].key) and all(left.key < right.key for left, right in pairwise(page))

@@ -412,7 +412,7 @@ class Store:
 
     @property
     def link(self) -> Link:
-        """What is known about the link to the store, for callers that choose how much to send at once."""
+        """The measured speed of the link to the store, for callers that choose how much to send at once."""
         return self._client.link
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:

@@ -182,7 +182,7 @@ class PartUploader:
 
 
 class _Once:
-    """Tells `moved` about each part once, also if it is sent again."""
+    """Calls `moved` once for each part, also if the part is sent again."""
 
     def __init__(self, moved: OnBytes) -> None:
         self._moved = moved

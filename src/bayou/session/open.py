@@ -352,12 +352,12 @@ class ModelSession:
 
     @property
     def pulled(self) -> SyncReport | None:
-        """What the session pulled before the block; None if it pulled nothing: offline, or a directory."""
+        """The report of the pull before the block; None if there was no pull: offline, or a directory."""
         return self._session.pulled
 
     @property
     def pushed(self) -> SyncReport | None:
-        """What the session pushed after the block; None until then, offline, and for a directory."""
+        """The report of the push after the block; None until then, offline, and for a directory."""
         return self._session.pushed
 
     @property

@@ -1,7 +1,7 @@
-"""`write_session`: what every command that writes runs in. Lease, pull, block, exactly one push, release.
+"""`write_session`: every command that writes runs in one. Lease, pull, block, exactly one push, release.
 
 Only this module pulls before a change and pushes after it, so no command can forget either, or do it twice. It also
-decides what becomes of the work when the store cannot be reached (V22).
+decides whether the work waits here or fails if the store cannot be reached (V22).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from bayou.models.types.sql import SqlRunner
 
 _UNFIT = (SyncError, IndexDamaged, ParserFailed)
-"""Why a store cannot be worked with until a person decides."""
+"""Errors after which a person must decide before this repo can sync with its store again."""
 
 
 class Session(Struct):
-    """What the block works with. After it, `pulled` and `pushed` are the reports of the syncs (None: not tried)."""
+    """The open records and leases of a block. `pulled` and `pushed` are the reports of its syncs (None: not tried)."""
 
     records: Records
     leases: LeaseGroup
     pulled: SyncReport | None = None
     pushed: SyncReport | None = None
     remarks: list[str] = field(default_factory=list)
-    """What the session did with inputs that earlier commands left here (V22)."""
+    """Sentences about inputs that earlier commands left here and that this session used (V22)."""
 
     @property
     def alone(self) -> bool:

@@ -27,7 +27,7 @@ from bayou.spark.arrow import BYTES, INT, TEXT, batch, batches, ddl, rows, tasks
 from bayou.spark.kernels.plan import SIDES, WRITTEN, ObserveKernel, ParquetKernel, read_candidates
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline, interrupt_on_error
-from bayou.spark.sources.sync_inputs import SENT, Inputs, sent, sync_inputs
+from bayou.spark.sources.sync_inputs import SENT, Inputs, parse_requests, sync_inputs
 from bayou.state.database import Database
 from bayou.state.journal import JournalRow
 from bayou.sync.context import SyncContext
@@ -161,7 +161,7 @@ def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: Obse
 
 
 def _is_first_full_pull(context: SyncContext) -> bool:
-    """Say whether the tree is empty and the policy wants every file of the store."""
+    """Return whether the tree is empty and the policy wants every file of the store."""
     policy = context.policy
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
 
@@ -216,7 +216,7 @@ def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, 
             for found in file.iter_batches(_RESULT_ROWS, columns=list(_TALLIED)):
                 for path, action, moved, note, text in rows(found, _TALLIED):
                     if action is None and note == SENT:
-                        store.add_requests(sent(str(text)))
+                        store.add_requests(parse_requests(str(text)))
                     elif action is None:
                         notes.append(Note(str(path), str(note), str(text)))
                     else:

@@ -76,7 +76,7 @@ _opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
 
 
 class _Opened(Struct, frozen=True):
-    """What belongs to an open session: the server's log, and the lock that keeps the server alive."""
+    """The resources of an open session: the server's log, and the lock that keeps the server alive."""
 
     log: Path | None = None
     use: FileLock | None = None
@@ -158,7 +158,7 @@ def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine: `localhost`, or a loopback address."""
+    """Return whether a host is this machine: `localhost`, or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

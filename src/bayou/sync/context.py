@@ -129,7 +129,7 @@ class SyncContext(Struct):
         return file_stat(self.root, path)
 
     def is_unchanged(self, observed: ObservedPath) -> bool:
-        """Whether the file is the one that the scanner saw, or is still missing.
+        """Return whether the file is the one that the scanner saw, or is still missing.
 
         Anything but a regular file counts as missing. This is called often, and a plain `lstat` is safe: a file that a
         link leads to has another inode.
@@ -153,7 +153,7 @@ class SyncContext(Struct):
 
 
 def still_absent(root: Path, policy: Policy, path: str, why: Why) -> bool:
-    """Whether a path that was left out for a reason stays absent: by policy, or because it cannot exist here (V21)."""
+    """Return whether a path that was left out stays absent: by policy, or because it cannot exist here (V21)."""
     if why != "refused":
         return policy.still(path, why)
     if paths.refusal(path) is not None:

@@ -144,14 +144,14 @@ def _fetch_moved(context: SyncContext, entries: Mapping[str, Entry]) -> None:
 
 
 def _is_lost(context: SyncContext, path: str) -> bool:
-    """Whether base has a file that is missing here without a journaled delete: fetching it is safe (V5)."""
+    """Return whether base has a file that is missing here without a journaled delete: fetching it is safe (V5)."""
     if context.stat(path) is not None or not context.base.lookup([path]):
         return False
     return not JournalSnapshot.of(context.journal.rows()).deleted(path)
 
 
 def _is_here(context: SyncContext, target: str | None) -> bool:
-    """Whether base or the tree has the target, so that having nothing to fetch means that it is complete."""
+    """Return whether base or the tree has the target, so that having nothing to fetch means that it is complete."""
     if target is None or context.stat(target) is not None:
         return True
     context.base.fold(context.nodes)

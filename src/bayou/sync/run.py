@@ -153,7 +153,7 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
 
 
 def _nothing_to_plan(context: SyncContext, observation: ScanResult) -> bool:
-    """Whether the tree has nothing to plan: then an unchanged head ends the pass."""
+    """Return whether the tree has nothing to plan: then an unchanged head ends the pass."""
     listed = {
         path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.remote_id,))
     }
@@ -165,7 +165,7 @@ def _nothing_to_plan(context: SyncContext, observation: ScanResult) -> bool:
 
 
 def _proved(context: SyncContext) -> bool:
-    """Whether base equals a whole head under the current policy, and no commit is pending (V3)."""
+    """Return whether base equals a whole head under the current policy, and no commit is pending (V3)."""
     same_policy = context.base.remote.policy == context.policy.text
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.remote_id)
 

@@ -164,7 +164,7 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
 
 
 def runs_here(repo: Repo, run_id: str) -> bool:
-    """Say whether a process works on this run now, in this repo on this machine."""
+    """Return whether a process works on this run now, in this repo on this machine."""
     return is_locked(_lock_file(repo, run_id))
 
 

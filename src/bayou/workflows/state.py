@@ -102,11 +102,11 @@ class State(Struct):
         return None
 
     def job_verdict(self, job: Job) -> Verdict:
-        """Say whether a job may begin, by its dependencies; its guard is not evaluated here."""
+        """Return whether a job may begin, by its dependencies; its guard is not evaluated here."""
         return _verdict(job.depends_on, lambda name: (self.job_status(self._jobs[name]), False))
 
     def step_verdict(self, job: Job, step: Step) -> Verdict:
-        """Say whether a step may begin, by its dependencies in its job; its guard is not evaluated here."""
+        """Return whether a step may begin, by its dependencies in its job; its guard is not evaluated here."""
         return _verdict(
             step.depends_on,
             lambda name: (self.step_status((job.name, name)), self._allowed[job.name, name]),
@@ -133,7 +133,7 @@ class State(Struct):
                         again = True
 
     def finished(self) -> bool:
-        """Say whether every step has ended."""
+        """Return whether every step has ended."""
         return all(has_ended(record.status) for records in self.records.values() for record in records.values())
 
     def cancel(self) -> None:

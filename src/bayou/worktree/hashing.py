@@ -44,7 +44,7 @@ class FileStat(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     def settled(self, now_ns: int) -> bool:
-        """Whether every write after `now_ns` is sure to change this stat.
+        """Return whether every write after `now_ns` is sure to change this stat.
 
         Take the stat, then `now_ns`, then read the content: only if the stat was settled do equal stats later prove
         equal content. A file system stamps files by a clock that moves in steps, and a second write within one step

@@ -187,7 +187,7 @@ def _bad_name(path: str, name: str) -> SkippedPath:
 
 
 def _is_our_temporary(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a temporary file of a write in progress or of a killed writer, which is not reported."""
+    """Return whether this is a temporary file of a write in progress or of a killed writer, which is not reported."""
     return is_temporary(entry.name) and (is_generated(entry.name) or not entry.is_dir(follow_symlinks=False))
 
 

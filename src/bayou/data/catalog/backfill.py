@@ -173,7 +173,7 @@ class _Scanner:
 
 
 class BackfillRow(NamedTuple):
-    """A row of the job: what a worker found out about a file or directory. `kind` names the class, `row` is JSON."""
+    """A row of the job: a `BackfillFinding`. `kind` names its class, `row` is JSON."""
 
     path: str
     kind: str
@@ -198,7 +198,7 @@ class UnreadableDirectory(Struct, frozen=True):
 
 
 BackfillFinding = RecordRead | MissingFile | DirectoryStamp | UnreadableDirectory
-"""What a worker found out about a record or a directory."""
+"""A worker's result for one record or directory."""
 
 
 def directories(seen: DirectorySurvey) -> Iterator[DirectoryStamp | UnreadableDirectory]:

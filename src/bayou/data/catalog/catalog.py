@@ -317,7 +317,7 @@ def count_rows(db: sqlite3.Connection, table: str, where: Where) -> int:
 
 
 Item = tuple[str, str, str]
-"""What the versions of an item have in common: type, model and name."""
+"""The columns that identify an item: type, model and name."""
 
 
 def count_by_item(db: sqlite3.Connection) -> Iterator[tuple[Item, int]]:

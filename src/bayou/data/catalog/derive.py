@@ -87,7 +87,7 @@ class RefreshReport(Struct, frozen=True):
 
 
 def is_record(path: str) -> bool:
-    """Say whether the file at `path` has a row in the catalog, or is named there as bad."""
+    """Return whether the file at `path` has a row in the catalog, or is named there as bad."""
     if path.startswith("data/"):
         return is_metadata_path(path)
     return _OUTPUT.fullmatch(path) is not None or _RUN.fullmatch(path) is not None
@@ -366,7 +366,7 @@ class _RowWriter:
 
 
 def is_current(db: sqlite3.Connection, feed: ChangeFeed) -> bool:
-    """Say whether the catalog reflects the feed's position, and no change is under way."""
+    """Return whether the catalog reflects the feed's position, and no change is under way."""
     return get_meta(db, "position") == feed.cursor.dump() and not feed.cursor.open
 
 

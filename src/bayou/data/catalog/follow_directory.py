@@ -42,7 +42,7 @@ All other versions are only ever deleted, which the mtime of the item's director
 
 
 class DirectoryScan(Struct, frozen=True):
-    """What changed: records to read, directories to remember or to forget, and directories that cannot be read."""
+    """The changes: records to read, directories to remember or to forget, and directories that cannot be read."""
 
     todo: frozenset[str] = frozenset()
     folders: Mapping[str, int | None] = field(default_factory=dict)

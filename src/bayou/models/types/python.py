@@ -50,7 +50,7 @@ _ARGUMENTS = {
 
 
 class PythonCall:
-    """Calls a function, in a child process. What it returns is saved as `result`, what it prints as `log`."""
+    """Calls a function, in a child process. Its return value is saved as `result`, its output as `log`."""
 
     name = "python/call"
     description = "Call a Python function"
@@ -81,7 +81,7 @@ class Origin(Struct, frozen=True):
 class PlainType:
     """A class that has `type = "…"`, as a type of models. Its public methods are the type's methods.
 
-    Each method runs in a child process, on a new object of the class. What it returns is saved as `result`; with a
+    Each method runs in a child process, on a new object of the class. Its return value is saved as `result`; with a
     parameter `work` it can save more. `outputs` may declare the items, `keep_failed` that data of a failed method
     stays.
     """
@@ -112,7 +112,7 @@ class PlainType:
 
 
 class PythonJob(Struct, frozen=True):
-    """What to call: the dotted `name` in a module or file, `place`. `construct` if it is a method of a class."""
+    """A call: of the dotted `name` in a module or file, `place`. `construct`: it is a method of a class."""
 
     kind: Literal["file", "module"]
     place: str

@@ -260,7 +260,7 @@ class RemoteTransport:
         return PutResult(_quoted(result["e_tag"]), result["version"])
 
     def _has(self, key: str, size: int, timeout: float) -> bool:
-        """Whether an object of this size is there; only this upload, or an equal one, writes to its key (V11)."""
+        """Return whether an object of this size exists; only this upload, or an equal one, writes to its key (V11)."""
         try:
             return self.head(key, timeout=timeout).size == size
         except NotFound:

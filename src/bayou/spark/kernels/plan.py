@@ -134,7 +134,7 @@ class ObserveKernel(Struct, frozen=True):
         yield self._observe(path_row, base, remote, why, policy, named=named)
 
     def _differs(self, path_row: _PathRow) -> bool:
-        """Say whether a scan of the tree would observe the path: it differs from base, or is not here any more."""
+        """Return whether a scan of the tree would observe the path: it differs from base, or is not here any more."""
         before = path_row.known()
         stat = path_row.stat()
         if stat is None:

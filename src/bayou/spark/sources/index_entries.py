@@ -32,7 +32,7 @@ def entries(spark: SparkSession, recipe: StoreSpec, tree: IndexTree, tasks: int)
 
 
 def leaf_refs(tree: IndexTree) -> list[Ref]:
-    """Return what names the leaves of a tree, in order."""
+    """Return the references to the leaves of a tree, in order."""
     if tree.root is None:
         return []
     refs: list[Ref] = [tree.root]
@@ -42,7 +42,7 @@ def leaf_refs(tree: IndexTree) -> list[Ref]:
 
 
 def read(recipe: StoreSpec, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the entries of leaves. `cache`: a directory of nodes; what is not in there is fetched, and put there."""
+    """Yield the entries of leaves. `cache` is a directory of nodes; nodes that it lacks are fetched and added."""
     source = StoreNodes(store_of(recipe), NodeFiles(cache) if cache is not None else None)
     for leaf in leaves(source, refs):
         yield entries_to_batch(leaf.rows)

@@ -1,7 +1,7 @@
 """Sources of rows for Spark: parts and a function that reads a part, as a Python data source or as a kernel.
 
-What a reader needs, credentials included, travels inside the pickled class or kernel. An option of a data source would
-be part of the plan, and Spark logs plans (V26). `files` is such a source: the files of a tree, by stat.
+The inputs of a reader, credentials included, travel inside the pickled class or kernel. An option of a data source
+would be part of the plan, and Spark logs plans (V26). `files` is such a source: the files of a tree, by stat.
 """
 
 from __future__ import annotations

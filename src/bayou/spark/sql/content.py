@@ -104,7 +104,7 @@ class ContentSource(Struct, frozen=True):
     grant: Grant
 
     def has(self, path: str) -> bool:
-        """Whether the tree seems to have a file; the reader finds out, and follows no link."""
+        """Return whether the tree seems to have a file; the reader finds out, and follows no link."""
         return os.path.lexists(f"{self.tree}/{path}")
 
 

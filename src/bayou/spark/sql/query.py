@@ -77,7 +77,7 @@ def sentence(text: str) -> str:
 
 
 def _is_query_error(condition: str) -> bool:
-    """Say whether an error of a running job comes from the query (a division by zero), and not from the engine."""
+    """Return whether an error of a running job comes from the query (a division by zero), and not from the engine."""
     return bool(condition) and not condition.startswith(("INTERNAL_ERROR", "UDF", "PYTHON", "FAILED_EXECUTE"))
 
 
@@ -278,7 +278,7 @@ def open_query(
 
 
 def _reads_much_content(frame: DataFrame) -> bool:
-    """Whether a query may read the content of many rows: its plan reads content, and does not end with a LIMIT."""
+    """Return whether a query may read the content of many rows: its plan reads content and has no final LIMIT."""
     plan = frame._explain_string()
     return "bayou_content(" in plan and "CollectLimit" not in plan
 

@@ -53,7 +53,7 @@ MOST_REFUSED = 1000
 """Refused keys that a discovery lists; of more, it has only the number."""
 
 _PROOF, _PUSHED, _REFUSED, _PAYLOAD, _OTHER_STORE, _IGNORED = range(6)
-"""What a verdict says of a key: it shows that there is, or was, a head; an object of a push; no payload, for a reason;
+"""The kinds of verdict on a key: it shows that there is, or was, a head; an object of a push; no payload, for a reason;
 payload; a directory that is another store; keys that are only counted (`size` is their number). The driver sorts by
 these numbers first, so that it finds a lost head before anything else."""
 
@@ -66,7 +66,7 @@ class TooMany(Exception):
 
 
 class Verdict(NamedTuple):
-    """A row of the job: what a worker knows of a listed object. A tuple, since a listing makes very many."""
+    """A row of the job: a listed object, and its `kind`. A tuple, since a listing makes very many."""
 
     kind: int
     key: str = ""
@@ -78,7 +78,7 @@ class Verdict(NamedTuple):
 
 
 class Discovery:
-    """What a discovery found; the entries are in a temporary file until this is closed.
+    """The result of a discovery; its entries are in a temporary file until this is closed.
 
     `refused` are the first of the refused keys, `refusals` is their number in all; `ignored` is the number of other
     keys that are no payload.
@@ -118,7 +118,7 @@ class Discovery:
         self._in_the_way.close()
 
     def _rows(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[Any, ...]]:
-        """Yield what goes into the file, and keep the rest."""
+        """Yield the rows for the temporary file; count ignored keys, and collect other stores."""
         for kind, key, size, etag, version, modified, reason in verdicts:
             if kind == _OTHER_STORE:
                 self._other_stores.add(key)
@@ -246,8 +246,8 @@ def _verdict(meta: ObjectMeta) -> Verdict:
 def discover(store: StoreHandle, engines: Engines) -> Discovery:
     """List a store without a head; the caller closes the result. Nothing is written (V15).
 
-    A failed listing is raised, never taken for an empty one (V4). What only a client with a head writes shows that
-    there is, or was, a head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not (P9).
+    A failed listing is raised, never taken for an empty one (V4). An object that only a client with a head writes
+    shows that there is, or was, a head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not (P9).
 
     The size of the store is not known before. So this process lists the store as one part, without any request to
     divide it, as far as the selector's limit. A longer listing starts again, in parts, with the engine that was chosen

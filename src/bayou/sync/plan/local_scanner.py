@@ -178,7 +178,7 @@ class FileScan(Struct, frozen=True):
         return not self.is_listed(path, here)
 
     def is_listed(self, path: str, stat: FileStat) -> bool:
-        """Whether a file is known to be untracked, and has not changed since."""
+        """Return whether a file is known to be untracked, and has not changed since."""
         return self.listed.get(path) == (stat.size, stat.mtime_ns)
 
 

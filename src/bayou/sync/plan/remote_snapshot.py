@@ -100,7 +100,7 @@ def check_history(store: Store, known: RemoteState, head: Head) -> None:
 
 
 def rebuilt_since(known: RemoteState, head: Head) -> bool:
-    """Whether the index was rebuilt since base: then it need not continue what base knows, nor have all entries."""
+    """Return whether the index was rebuilt since base: then it need neither continue base nor have all entries."""
     return head.rebuilt is not None and head.rebuilt != known.rebuilt
 
 

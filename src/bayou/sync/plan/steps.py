@@ -67,7 +67,7 @@ def decide_path(
 
 
 def _changed_here(observed: ObservedPath) -> bool:
-    """Whether the journal has a write or a delete of this path."""
+    """Return whether the journal has a write or a delete of this path."""
     state = observed.state
     return state.deleted or (state.present and state.ours)
 
@@ -118,7 +118,7 @@ def decide_versions(
 
 
 def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
-    """Whether a version is in conflict and neither base nor the journal names any local file of it.
+    """Return whether a version is in conflict and neither base nor the journal names any local file of it.
 
     Then its untracked files belong to it as much as the files in conflict, and are kept aside with them. If they
     stayed, they would lie in the store's version, and the next mark of the whole tree would push them into it.
@@ -128,7 +128,7 @@ def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
 
 
 def _lost_here(step: PathAction) -> bool:
-    """Whether a pull only restores a file that this tree has lost."""
+    """Return whether a pull only restores a file that this tree has lost."""
     return step.base is not None and unchanged(step.base, step.remote)
 
 
@@ -160,7 +160,7 @@ def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed
 
 
 def is_mass(deletes: int, entries: int) -> bool:
-    """Whether so many deletes of so many entries need the user's permission."""
+    """Return whether so many deletes of so many entries need the user's permission."""
     return deletes > MASS_COUNT and deletes > entries * MASS_SHARE
 
 
