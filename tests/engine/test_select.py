@@ -113,7 +113,7 @@ def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypa
 
 def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
     monkeypatch.setattr(select, "_installed", NoJava)
-    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no recipe is made of it"))])
+    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no spec is made of it"))])
     warnings: list[str] = []
 
     assert engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", files=2) == "local"

@@ -119,7 +119,7 @@ def test_v11_a_file_of_a_pack_is_reported_only_after_the_store_has_the_pack(plac
         return put(store, key, data)
 
     monkeypatch.setattr(type(place.store), "put", watched)
-    kernel = Uploads(place.recipe, place.tree, PACK, reports=tmp_path / "reports")
+    kernel = Uploads(place.spec, place.tree, PACK, reports=tmp_path / "reports")
     rows = rows_of(kernel([queued(uploads, packed=True)]))
 
     assert len(known) > 1, "a task that has not ended reports packs"
@@ -286,7 +286,7 @@ def test_p1_a_pack_of_an_attempt_that_outlives_its_job_is_never_named(place, upl
         return put(*args)
 
     monkeypatch.setattr(type(place.store), "put", held)
-    kernel = Uploads(place.recipe, place.tree, PACK_BYTES, reports=directory)
+    kernel = Uploads(place.spec, place.tree, PACK_BYTES, reports=directory)
     late: list[TransferRow] = []
     straggler = Thread(target=lambda: late.extend(rows_of(kernel([queued(uploads, packed=True)]))))
     straggler.start()

@@ -260,7 +260,7 @@ def test_content_that_cannot_be_fetched_for_want_of_credentials_says_so_only_whe
 
     grant = grant_for(clone.repo)
 
-    assert grant.recipe is None
+    assert grant.spec is None
     assert "no AWS credentials" in grant.refused
 
 
@@ -274,7 +274,7 @@ def test_no_secret_is_shown(monkeypatch, team):
 
     assert "hush-hush" in pickle.dumps(grant).decode(errors="replace")
     assert "hush-hush" not in repr(ContentSource(clone.repo.tree_root, BaseView(clone.repo.state), grant))
-    assert Grant(refused="x").recipe is None
+    assert Grant(refused="x").spec is None
 
 
 def test_content_is_held_in_groups_of_bounded_size():

@@ -67,7 +67,7 @@ class Place:
         self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
         for directory in (self.staging, self.objects):
             directory.mkdir(parents=True)
-        self.recipe = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
+        self.spec = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
         self.store = open_store(self.objects.as_uri())
 
     def write(self, path: str, data: bytes) -> Upload:
@@ -87,10 +87,10 @@ class Place:
         return {path for path in self.staging.rglob("*") if path.is_file()}
 
     def upload(self, uploads: list[Upload], *, packed: bool = False, pack_size: int = PACK_BYTES) -> list[TransferRow]:
-        return rows_of(Uploads(self.recipe, self.tree, pack_size)([queued(uploads, packed=packed)]))
+        return rows_of(Uploads(self.spec, self.tree, pack_size)([queued(uploads, packed=packed)]))
 
     def download(self, entries: list[Entry]) -> list[TransferRow]:
-        return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
+        return rows_of(Downloads(self.spec, self.tree, self.staging)([entries_to_batch(entries)]))
 
 
 T = TypeVar("T")
@@ -312,7 +312,7 @@ def test_v14_a_task_that_outlives_its_job_does_not_bring_its_directory_back(plac
     place.upload(uploads)
     folder = place.staging / "removed"
 
-    rows = rows_of(Downloads(place.recipe, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
+    rows = rows_of(Downloads(place.spec, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
 
     assert "done" not in {row.outcome for row in rows}
     assert not folder.exists()
@@ -341,7 +341,7 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
 
 def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
-    rows = rows_of(Uploads(place.recipe, place.tree, PACK_BYTES, 0.0)([queued(uploads)]))
+    rows = rows_of(Uploads(place.spec, place.tree, PACK_BYTES, 0.0)([queued(uploads)]))
 
     assert by_path(rows) == {}
     with pytest.raises(DeadlinePassed):
@@ -496,7 +496,7 @@ def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypa
     reports, seen = Reports(tmp_path / "reports"), []
     monkeypatch.setattr(transfer, "_DURABLE", 10)
     monkeypatch.setattr(StagingArea, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
-    kernel = Downloads(place.recipe, place.tree, place.staging, reports=tmp_path / "reports")
+    kernel = Downloads(place.spec, place.tree, place.staging, reports=tmp_path / "reports")
 
     rows = rows_of(kernel([entries_to_batch([entry(one) for one in uploads])]))
 

@@ -341,13 +341,13 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
 @pytest.mark.parametrize("seconds", [None, 1e-9])
 def test_an_object_may_be_read_for_as_long_as_the_command_has(tmp_path, seconds):
     """And not for the three minutes of a usual call: an object of a terabyte takes hours."""
-    recipe = StoreSpec.of(tmp_path.as_uri(), None, {})
-    store = recipe.open()
+    spec = StoreSpec.of(tmp_path.as_uri(), None, {})
+    store = spec.open()
     store.put(Key("files/a"), b"a")
     entries = {"files/a": Entry("files/a", None, 1, None, None, None, 7)}
     head = first_head(store="s", commit="c0", at=_at(0), by="me", root=_tree(store, entries, "c0"), tally=Tally())
     deadline: Any = Deadline.after(3600) if seconds is None else _AlmostOver()
-    job = VerifyJob(StoreHandle(store, lambda: recipe, deadline), head, deep=True)
+    job = VerifyJob(StoreHandle(store, lambda: spec, deadline), head, deep=True)
     parts = job.parts(1)
     kernel = pickle.loads(pickle.dumps(job))
 

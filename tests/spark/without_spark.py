@@ -87,12 +87,12 @@ class AtOnce:
         yield from self.mover.download(rest, len(rest))
 
 
-def compare(spark: None, recipe: Any, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
+def compare(spark: None, spec: Any, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
     sides, parts = divide(inputs, 3)
     schema = schema_of(sides)
     words: dict[str, list[Any]] = {}
     for part in parts:
-        for found in read(recipe, inputs.root, inputs.cache, schema, part):
+        for found in read(spec, inputs.root, inputs.cache, schema, part):
             for row in rows(found, schema.names):
                 before = words.setdefault(str(row[0]), [None] * len(row))
                 words[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]

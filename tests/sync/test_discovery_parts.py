@@ -135,8 +135,8 @@ def test_a_part_that_runs_twice_says_the_same():
 def test_a_worker_opens_the_store_by_its_recipe_and_lists_the_same(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").write_bytes(b"1")
-    recipe = StoreSpec.of(tmp_path.as_uri(), None, {}, 4)
-    job = DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=True)
+    spec = StoreSpec.of(tmp_path.as_uri(), None, {}, 4)
+    job = DiscoveryJob(StoreHandle(spec.open(), lambda: spec), divided=True)
     (part, *_) = job.parts(1)
 
     sent = pickle.loads(pickle.dumps(job))

@@ -103,7 +103,7 @@ def export(database: Database, remote: int, folder: Path) -> ExportedTables:
     return ExportedTables(found, through)
 
 
-def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
+def plan(spark: SparkSession, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
     """Find the paths that need a decision and observe them. `folder`, which workers see, keeps the result.
 
     This reads the journal before the tree, like every scan: a file that is written meanwhile has a newer row.
@@ -133,11 +133,11 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
         interrupt_at_deadline(spark, context.deadline),
         watching(spark, context.progress, "comparing"),
     ):
-        parts = compare(spark, recipe, inputs, kernel, found)
+        parts = compare(spark, spec, inputs, kernel, found)
     return _result(parts, marks, exported.through, context.store)
 
 
-def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
+def compare(spark: SparkSession, spec: StoreSpec, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
     """Have tasks join the inputs by path, observe the paths that need it, and write the result to `target`.
 
     Return the file of each task, in which paths are in order.
@@ -147,7 +147,7 @@ def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: Obse
     for name, value in _INTERPRETED.items():
         spark.conf.set(name, value)
     tasks = tasks_of(spark)
-    inputs_by_path = sync_inputs(spark, recipe, inputs, tasks).repartition(
+    inputs_by_path = sync_inputs(spark, spec, inputs, tasks).repartition(
         min(tasks * _PARTS_PER_TASK, _MOST_PARTS), "path"
     )
     columns = [name for name in inputs_by_path.columns if name != "path"]

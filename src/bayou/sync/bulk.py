@@ -36,10 +36,10 @@ T = TypeVar("T")
 class BulkExecutor(Protocol):
     """An executor that also compares trees of many paths and transfers files, on its workers."""
 
-    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
+    def compare(self, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
         """Find the paths that need a decision, with their local state; workers store the result in `folder`."""
 
-    def mover(self, recipe: StoreSpec, context: SyncContext) -> BulkMover:
+    def mover(self, spec: StoreSpec, context: SyncContext) -> BulkMover:
         """Return the mover of files; raise `SparkNotShared` if workers cannot see the tree or the staging directory."""
 
 
@@ -92,14 +92,14 @@ class Bulk(Struct, frozen=True):
                 )
             return None
         datastore.require_trust()  # V23
-        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, self.concurrency)
-        needs = Needs((RemoteHandle(recipe),))
+        spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, self.concurrency)
+        needs = Needs((RemoteHandle(spec),))
         try:
             with select.spark_engine().open(
                 self.spark, needs, deadline=self.deadline, progress=self.progress
             ) as executor:
                 assert isinstance(executor, BulkExecutor)
-                return job(executor, recipe)
+                return job(executor, spec)
         except (SparkError, PackageMissing) as error:
             if self.must:
                 raise
@@ -110,10 +110,10 @@ class Bulk(Struct, frozen=True):
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
     """Return the store of a repo for use in a job; workers open a client only if the user trusts the repo (V23)."""
 
-    def recipe() -> StoreSpec:
+    def spec() -> StoreSpec:
         datastore = config.datastore
         datastore.require_trust()  # V23
         assert datastore.url is not None  # a directory has no store
         return StoreSpec.of(datastore.url, datastore.namespace, datastore.options, config.sync.concurrency)
 
-    return StoreHandle(store, recipe, deadline)
+    return StoreHandle(store, spec, deadline)

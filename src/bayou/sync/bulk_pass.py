@@ -41,7 +41,7 @@ _NAMED = 3
 
 
 def large_pass(
-    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
+    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot | None = None
 ) -> bool:
     """Run a pass on Spark; return whether something changed meanwhile, so that another pass is needed.
 
@@ -57,8 +57,8 @@ def large_pass(
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _forget_before_rebuild(context, store_view)
-    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, recipe) as mover:
-        bulk = _BulkPass(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
+    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, spec) as mover:
+        bulk = _BulkPass(context, _compare(context, executor, spec, store_view, folder), store_view, mover)
         bulk.report_findings()
         if context.options.dry_run:
             bulk.report_actions()
@@ -83,10 +83,10 @@ def _empty_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _spark_mover(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
+def _spark_mover(context: SyncContext, executor: BulkExecutor, spec: StoreSpec) -> Iterator[BulkMover]:
     """Let Spark's workers transfer the files. It is checked that they see the tree and the local state."""
     before = context.executor
-    mover = executor.mover(recipe, context)
+    mover = executor.mover(spec, context)
     context.executor = mover
     try:
         yield mover
@@ -96,13 +96,13 @@ def _spark_mover(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec
 
 
 def _compare(
-    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
+    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot, folder: Path
 ) -> Comparison:
     """Let Spark find the paths that need a decision; if it fails because a node is damaged, raise that error."""
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
-        return executor.compare(recipe, context, store_view.tree, folder)
+        return executor.compare(spec, context, store_view.tree, folder)
     except (SparkFailed, IndexDamaged):
         for tree in (context.base.tree(), store_view.tree):
             for _ in scan(tree):

@@ -93,11 +93,11 @@ def _pass(context: SyncContext) -> bool:
 
 
 def _pass_on_spark(
-    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, recipe: StoreSpec
+    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, spec: StoreSpec
 ) -> bool:
     from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
-    return large_pass(context, executor, recipe, snapshots[0] if snapshots else None)
+    return large_pass(context, executor, spec, snapshots[0] if snapshots else None)
 
 
 def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSnapshot] | None = None) -> bool:

@@ -202,7 +202,7 @@ def _shown(path: str) -> str:
 
 
 def subtrees(root: Path, wanted: int) -> list[str | None]:
-    """Return places that together are the whole tree (None: the tree itself): about `wanted`, or as many as there are.
+    """Return directories that together are the whole tree (None: its root): about `wanted`, or as many as there are.
 
     A directory is divided only if everything directly in it is a directory or a file with a good name.
     """

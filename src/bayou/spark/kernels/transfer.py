@@ -280,14 +280,14 @@ class Uploads(Struct, frozen=True):
     bytes to the same keys. Packs have new names in each attempt (P1), and their files are in the order of the rows.
     """
 
-    recipe: StoreSpec
+    spec: StoreSpec
     root: Path
     pack_size: int
     seconds: float | None = None
     reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        store = store_of(self.recipe, self.seconds)
+        store = store_of(self.spec, self.seconds)
         queued = [queued_upload(row) for found in batches for row in rows(found, UPLOADS.names)]
         loose = [item.upload for item in queued if not item.packed]
         packed = [item.upload for item in queued if item.packed]
@@ -354,14 +354,14 @@ class Downloads(Struct, frozen=True):
     twice leaves a file that the caller does not take.
     """
 
-    recipe: StoreSpec
+    spec: StoreSpec
     root: Path
     staging: Path
     seconds: float | None = None
     reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        store = store_of(self.recipe, self.seconds)
+        store = store_of(self.spec, self.seconds)
         entries = [entry for found in batches for entry in batch_to_entries(found)]
         results = result_rows(self._durable(store, entries), download_row, store)
         yield from to_batches(report_done(results, self.reports))

@@ -83,11 +83,11 @@ class _Table(Struct, frozen=True):
 _Part: TypeAlias = _Walk | _Leaves | _Table
 
 
-def sync_inputs(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
+def sync_inputs(spark: SparkSession, spec: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
     """Return the rows of all sides, each with the columns of every side that has rows; one path may have many rows."""
     sides, parts = divide(inputs, tasks)
     schema = schema_of(sides)
-    return read_parts(spark, schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
+    return read_parts(spark, schema, parts, partial(read, spec, inputs.root, inputs.cache, schema))
 
 
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
@@ -112,21 +112,21 @@ def schema_of(sides: Sequence[str]) -> pyarrow.Schema:
 
 
 def read(
-    recipe: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
+    spec: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of one part."""
     match part:
         case _Walk(some):
             found, names = source.read(root, some), _WALKED
         case _Leaves(side, refs):
-            found, names = index_entries.read(recipe, cache, refs), _columns(side)
+            found, names = index_entries.read(spec, cache, refs), _columns(side)
         case _Table(side, file, numbers):
             found, names = parquet.ParquetFile(file).iter_batches(row_groups=list(numbers)), _columns(side)
-    before = store_of(recipe).requests if isinstance(part, _Leaves) else None
+    before = store_of(spec).requests if isinstance(part, _Leaves) else None
     for one in found:
         yield _as(schema, names, one)
     if before is not None:
-        yield _as(schema, _WALKED, _request_row(part, store_of(recipe).requests - before))
+        yield _as(schema, _WALKED, _request_row(part, store_of(spec).requests - before))
 
 
 def parse_requests(text: str) -> Requests:

@@ -36,14 +36,14 @@ from bayou.worktree.tree import Worktree
 class Grant(Struct, frozen=True):
     """How a worker opens the store, or `refused`: why it may not. It can be pickled."""
 
-    recipe: StoreSpec | None = None
+    spec: StoreSpec | None = None
     refused: str = ""
 
     def open(self) -> Store:
         """Return this process's client of the store; raise `RecordError` with the reason if access was refused."""
-        if self.recipe is None:
+        if self.spec is None:
             raise RecordError(self.refused)
-        return store_of(self.recipe)
+        return store_of(self.spec)
 
 
 def grant_for(repo: Repo) -> Grant:
@@ -60,9 +60,9 @@ def grant_for(repo: Repo) -> Grant:
         return Grant(refused="this is offline")
     try:
         datastore.require_trust()
-        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, repo.config.sync.concurrency)
-        require_private_channel(repo.config.spark, recipe)
-        return Grant(recipe)
+        spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, repo.config.sync.concurrency)
+        require_private_channel(repo.config.spark, spec)
+        return Grant(spec)
     except BayouError as error:
         return Grant(refused=f"{error.message}; {error.hint}" if error.hint else error.message)
 
