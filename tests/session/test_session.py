@@ -131,7 +131,7 @@ def test_a_session_without_models_pulls_everything(team: Team, a: Clone, store_w
         save(session, model=TWO)
     b = team.clone("b")
 
-    with write_session(b.repo, store_wide=store_wide):
+    with write_session(b.repo, models=None if store_wide else ()):
         held = [lease.key for lease in leases(b.repo)]
 
     assert b.files == a.files

@@ -72,8 +72,7 @@ def write(
         try:
             with write_session(
                 repo,
-                models=models,
-                store_wide=store_wide,
+                models=None if store_wide else models,
                 progress=progress,
                 on_wait=common.output.notify,
                 allow_mass_delete=deletes,

@@ -215,8 +215,7 @@ class Repo:
         """Return the block of a write session of several models, or of the store (`bayou.session.write_session`)."""
         return write_session(
             self.repo,
-            models=self._resolved(models),
-            store_wide=store_wide,
+            models=None if store_wide else self._resolved(models),
             timeout=timeout,
             progress=progress,
             on_wait=on_wait,

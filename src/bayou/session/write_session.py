@@ -75,8 +75,7 @@ class Session(Struct):
 def write_session(
     repo: Repo,
     *,
-    models: Sequence[ModelRef] = (),
-    store_wide: bool = False,
+    models: Sequence[ModelRef] | None = (),
     timeout: float | None = None,
     progress: Progress | None = None,
     on_wait: Callable[[str], None] | None = None,
@@ -86,7 +85,7 @@ def write_session(
     alone: bool = False,
     wait_s: float | None = None,
 ) -> Iterator[Session]:
-    """Hold the leases of the models (`store_wide`: of the store), pull their data, run the block, push once.
+    """Hold the leases of the models (None: of the whole store), pull their data, run the block, push once.
 
     If the store cannot be had at the beginning, the block does not run, unless it may work `alone`: then it runs
     without lease and pull, and sync later renumbers a version whose number another machine took. If the store cannot
@@ -105,9 +104,9 @@ def write_session(
         pulled, obstacle = None, None
         try:
             # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
-            leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, wait_s, on_wait))
+            leases = open_now.enter_context(_leases(opened, models, timeout, wait_s, on_wait))
             finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
-            pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
+            pulled = exchange.pull(ModelScope.of(models) if models else None)
         except (*OUTAGES, *_UNFIT) as error:
             if not alone:
                 raise
@@ -120,7 +119,7 @@ def write_session(
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415  (hardly ever needed)
 
             synced = obstacle is None and not repo.offline
-            session.remarks = use_abandoned(records, None if store_wide else models, appends=synced)
+            session.remarks = use_abandoned(records, models, appends=synced)
         try:
             yield session
         except Exception as error:
@@ -182,8 +181,7 @@ def _check_pushed(report: SyncReport | None) -> None:
 
 def _leases(
     connection: Connection,
-    models: Sequence[ModelRef],
-    store_wide: bool,
+    models: Sequence[ModelRef] | None,
     timeout: float | None,
     wait_s: float | None,
     on_wait: Callable[[str], None] | None,
@@ -191,7 +189,7 @@ def _leases(
     repo = connection.repo
     if repo.offline:
         return LeaseGroup([])
-    keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
+    keys = [STORE] if models is None else [model_key(model.type, model.id) for model in models]
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     if repo.config.datastore.url is None:
         return open_leases(repo).acquire_all(keys, wait_s=wait_s, on_wait=on_wait, deadline=deadline)
