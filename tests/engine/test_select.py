@@ -13,7 +13,7 @@ from bayou.engine.job import Needs
 from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
 from bayou.objectstore import open_store
 
-AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
+AUTO, COLD = Selector(cores=2, server_runs=lambda: True), Selector(cores=2)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
         (AUTO, LARGE + 1, True),
         (COLD, LARGE + 1, False),
         (COLD, LARGE_COLD + 1, True),
-        (Selector(cores=1, near=lambda: True), 10_000_000, False),
+        (Selector(cores=1, server_runs=lambda: True), 10_000_000, False),
         (Selector(cluster=True), CLUSTER_FILES, False),
         (Selector(cluster=True), CLUSTER_FILES + 1, True),
         (Selector("point", cluster=True), 10_000_000, False),
@@ -62,8 +62,8 @@ def test_a_small_sync_asks_for_no_server():
     def asked() -> bool:
         pytest.fail("a choice that a server does not change")
 
-    assert not Selector(cores=2, near=asked).choose(LARGE).spark
-    assert Selector(cores=2, near=asked).limit() == LARGE_COLD
+    assert not Selector(cores=2, server_runs=asked).choose(LARGE).spark
+    assert Selector(cores=2, server_runs=asked).limit() == LARGE_COLD
 
 
 def test_a_choice_says_why():
@@ -88,7 +88,7 @@ def test_a_cluster_is_spark_on_other_machines(config, cluster):
 
 
 class NoJava:
-    def is_near(self, config):
+    def is_server_running(self, config):
         return False
 
     def open(self, config, needs, *, deadline, progress):
@@ -125,7 +125,7 @@ def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
 def test_a_program_without_spark_says_so(monkeypatch):
     monkeypatch.setattr(select, "_installed", None)
 
-    assert not select.is_near(SparkConfig())
+    assert not select.is_server_running(SparkConfig())
     with pytest.raises(SparkUnavailable, match="without Spark"):
         select.spark_engine()
 

@@ -237,7 +237,7 @@ class HalfWay(LocalExecutor):
     def open(self, *_: object, **__: object) -> Iterator[HalfWay]:
         yield self
 
-    def is_near(self, config: object) -> bool:
+    def is_server_running(self, config: object) -> bool:
         return True
 
     def run(self, job: Any) -> Any:

@@ -108,7 +108,7 @@ def test_17_1_a_job_asks_before_it_connects(spec: StoreSpec, monkeypatch: pytest
     place, elsewhere = DatastoreConfig(url="s3://bucket/p"), SparkConfig(remote="sc://spark.example")
     warnings: list[str] = []
 
-    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, must=True)
+    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, required=True)
     with pytest.raises(SparkUnavailable, match="clear text"):
         must.run("the store was listed", lambda *_: pytest.fail("the job ran"))
     may = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append)

@@ -149,7 +149,7 @@ def _plain(hint: Any) -> type:
 class SparkEngines:
     """Open executors on Spark. The `engine.select.SparkEngine` that the program's entry points install."""
 
-    def is_near(self, config: SparkConfig) -> bool:
+    def is_server_running(self, config: SparkConfig) -> bool:
         """Guess whether a session opens without a cold start; see `is_available`."""
         from bayou.spark.server.files import is_available  # noqa: PLC0415
 

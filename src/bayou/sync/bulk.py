@@ -46,7 +46,7 @@ class BulkExecutor(Protocol):
 class Bulk(Struct, frozen=True):
     """How a command uses Spark: for more than `limit` files.
 
-    If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`must`).
+    If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`required`).
     """
 
     datastore: DatastoreConfig
@@ -55,7 +55,7 @@ class Bulk(Struct, frozen=True):
     concurrency: int
     deadline: Deadline
     warn: Callable[[str], None]
-    must: bool = False
+    required: bool = False
     progress: Progress | None = None
 
     @classmethod
@@ -74,7 +74,7 @@ class Bulk(Struct, frozen=True):
             config.sync.concurrency,
             deadline,
             warn,
-            selector.must,
+            selector.spark_required,
             progress,
         )
 
@@ -85,7 +85,7 @@ class Bulk(Struct, frozen=True):
         """
         datastore = self.datastore
         if datastore.url is None or datastore.url.startswith("memory:"):
-            if self.must:
+            if self.required:
                 raise UsageError(
                     "Spark's workers do not see this datastore: it is in the memory of this process, or a directory",
                     hint="leave out --engine: bayou datastore sync",
@@ -101,7 +101,7 @@ class Bulk(Struct, frozen=True):
                 assert isinstance(executor, BulkExecutor)
                 return job(executor, spec)
         except (SparkError, PackageMissing) as error:
-            if self.must:
+            if self.required:
                 raise
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None

@@ -28,7 +28,7 @@ from bayou.sync.plan.local_scanner import LocalScanner, ScanResult
 from bayou.sync.plan.planner import forget_unconfirmed, guard, plan, report_discovery
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import MASS_COUNT, PathAction
-from bayou.sync.plan.windows import Candidate, Comparison, Window, cut
+from bayou.sync.plan.windows import Candidate, Comparison, Window, divide_into_windows
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
@@ -248,7 +248,7 @@ class _BulkPass:
         context = self._context
         # A small first window starts the transfers sooner; but a push that fits into one commit stays one commit.
         soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
-        for window in cut(self._rows(), soon=soon):
+        for window in divide_into_windows(self._rows(), soon=soon):
             context.deadline.remaining()
             journal = JournalSnapshot.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]

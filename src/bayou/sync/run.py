@@ -80,7 +80,7 @@ def _pass(context: SyncContext) -> bool:
     if bulk is None:
         return _pass_here(context, None)
     snapshots: list[RemoteSnapshot] = []
-    if not bulk.must:
+    if not bulk.required:
         try:
             return _pass_here(context, bulk.limit, snapshots)
         except TooMany:

@@ -64,7 +64,7 @@ class Comparison(Struct, frozen=True):
     rows: Callable[[], Iterator[Candidate]]
 
 
-def cut(rows: Iterable[Candidate], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
+def divide_into_windows(rows: Iterable[Candidate], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
     """Divide rows, which are in path order, into windows of about `size`; with `soon` the first has a fifth of it."""
     whole = WINDOW if size is None else size
     wanted = max(1, whole // 5) if soon else whole
