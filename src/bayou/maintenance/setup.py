@@ -369,7 +369,7 @@ def _raise_failed(report: SyncReport, source: Collection[str]) -> None:
     if failed:
         raise SyncError(
             f"{len(failed)} files could not be moved, as {failed[0].path}: {failed[0].message}",
-            hint="nothing was switched; mend the cause, and run the same command again",
+            hint="nothing was switched; remove the cause, and run the same command again",
         )
 
 

@@ -52,8 +52,8 @@ class Repo:
     """An open repo. It opens its datastore when a caller first uses it: close it, or use it in a `with` block.
 
     A model is given as a `ModelRef`, or by its name or id. Reading sends no request, except to fetch content that is
-    absent here. What a program writes outside of a session is journaled, and goes up with the next push; `session`
-    takes the lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
+    absent here. Changes outside of a session are journaled, and the next push has them; `session` takes the
+    lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
     open; `close` closes it for all of them.
     """
 

@@ -172,7 +172,7 @@ class _Exchange(Struct, frozen=True):
 
 
 def _check_pushed(report: SyncReport | None) -> None:
-    """Raise if the store refused or lost every file that failed: then all of them are whole here, and go up later."""
+    """Raise if the store refused or lost every file that failed: all are whole here, and a later push has them."""
     failed = report.failed if report is not None else []
     if failed and all(failure.code in error_codes(StoreError) for failure in failed):
         more = f" (and {len(failed) - 1:,} more)" if failed[1:] else ""

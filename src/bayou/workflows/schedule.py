@@ -192,7 +192,7 @@ class TaskFinder:
         found = self._evaluated(guard, scope, place)
         if not isinstance(found, bool):
             where = self._scopes.workflow.source.where(place)
-            raise WorkflowInvalid(f"{where}: guard has come to {found!r}, which is neither true nor false")
+            raise WorkflowInvalid(f"{where}: guard evaluates to {found!r}, which is neither true nor false")
         return found
 
     def _evaluated(self, value: Any, scope: EvaluationScope, place: tuple[str | int, ...]) -> Any:

@@ -203,7 +203,7 @@ def elements(found: Any, where: str) -> list[LoopElement]:
         return [LoopElement(str(key), value) for key, value in found.items()]
     if isinstance(found, list | tuple):
         return [LoopElement(at, value) for at, value in enumerate(found)]
-    raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
+    raise WorkflowInvalid(f"{where}: for_each evaluates to neither a list nor a mapping", hint="like [web, db]")
 
 
 def names(step: str, found: list[LoopElement], secrets: Collection[str] = ()) -> list[str]:

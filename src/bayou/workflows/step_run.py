@@ -226,7 +226,7 @@ class Worker:
                     continue
                 message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.place, "message"))
                 self._recorder.add_secrets(secrets)
-                raise AssertionFailed(message or f"{expression} has come to {json.dumps(found)}")
+                raise AssertionFailed(message or f"{expression} evaluates to {json.dumps(found)}")
 
     @contextmanager
     def _cancelled_by(self, event: threading.Event) -> Iterator[None]:

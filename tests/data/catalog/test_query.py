@@ -145,7 +145,7 @@ def test_a_version_for_which_an_expression_comes_to_nothing_is_counted_and_named
     assert ([one["version"] for one in found.results], found.failed) == ([1, 2], [])
     found = query(asked, "size")
     assert (found.total, len(found.failed)) == (0, 4)
-    assert found.failed[0].endswith("the predicate comes to 30, which is neither true nor false")
+    assert found.failed[0].endswith("the predicate evaluates to 30, which is neither true nor false")
     found = query(asked, 'run > "01"')
     assert ([one["name"] for one in found.results], len(found.failed)) == (["summary"], 3)
 

@@ -150,7 +150,7 @@ class _Failures:
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"the predicate comes to {json.dumps(as_json(value))}, which is neither true nor false")
+        raise TypeError(f"the predicate evaluates to {json.dumps(as_json(value))}, which is neither true nor false")
     return value
 
 

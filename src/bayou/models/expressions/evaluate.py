@@ -154,7 +154,8 @@ def _joined(part: Code, scope: EvaluationScope, where: str, secrets: set[str]) -
     if value is None:
         # An empty text would be a guess, and dangerous in `rm -r /${{ … }}`.
         raise ExpressionInvalid(
-            f"{where}: {part.source} comes to null in the middle of a text", hint="say what null means: x == null ? …"
+            f"{where}: {part.source} evaluates to null in the middle of a text",
+            hint="say what null means: x == null ? …",
         )
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -229,4 +230,4 @@ def _failed(where: str, source: str, error: Exception, secrets: set[str]) -> Exp
             hint="give it, or ask with has(…) whether it is there",
         )
     reason = " ".join(redact(str(error), secrets).partition(". ")[0].split())
-    return ExpressionInvalid(f"{where}: {source} comes to nothing: {reason}", hint="mend the expression")
+    return ExpressionInvalid(f"{where}: {source} has no value: {reason}", hint="correct the expression")

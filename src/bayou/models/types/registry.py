@@ -209,5 +209,6 @@ def _broken(source: str, error: BaseException, file: str | None) -> TypeInvalid:
     where = f"{source}, line {line}" if line is not None else source
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     return TypeInvalid(
-        f"{where}: {type(error).__name__}: {' '.join(str(what).split())}", hint="mend it; other types work without it"
+        f"{where}: {type(error).__name__}: {' '.join(str(what).split())}",
+        hint="correct it; other types still work",
     )
