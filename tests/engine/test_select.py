@@ -99,8 +99,8 @@ def engines(selector: Selector, warnings: list[str]) -> Engines:
     return Engines(SparkConfig(), selector, Deadline.after(9), warnings.append)
 
 
-def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypatch):
-    monkeypatch.setattr(select, "_installed", NoJava)
+def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(install_engine):
+    install_engine(NoJava)
     warnings: list[str] = []
 
     done = engines(Selector(override=1), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
@@ -111,8 +111,8 @@ def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypa
         engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
 
 
-def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
-    monkeypatch.setattr(select, "_installed", NoJava)
+def test_a_store_in_memory_is_for_this_process_alone(install_engine):
+    install_engine(NoJava)
     needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no spec is made of it"))])
     warnings: list[str] = []
 
@@ -122,8 +122,8 @@ def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
         engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", files=2)
 
 
-def test_a_program_without_spark_says_so(monkeypatch):
-    monkeypatch.setattr(select, "_installed", None)
+def test_a_program_without_spark_says_so(install_engine):
+    install_engine(None)
 
     assert not select.is_server_running(SparkConfig())
     with pytest.raises(SparkUnavailable, match="without Spark"):

@@ -33,7 +33,6 @@ from bayou.data.catalog.backfill import (
 )
 from bayou.data.catalog.derive import MissingFile, RecordRead, read_all, version_row
 from bayou.data.engine import CatalogEngine
-from bayou.engine import select
 from bayou.engine.local import LocalExecutor
 from bayou.engine.select import LARGE, LARGE_COLD, Request, Selector
 from bayou.repo import Repo
@@ -215,13 +214,15 @@ def _again(repo: Repo) -> Repo:
     return open_repo(repo.root)
 
 
-def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(repo: Repo, monkeypatch) -> None:
+def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(
+    repo: Repo, monkeypatch, install_engine
+) -> None:
     furnish(repo)
     expected = rebuilt(repo, "point")
     remove(database(repo))
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
-    monkeypatch.setattr(select, "_installed", HalfWay)
+    install_engine(HalfWay)
 
     done, rows = rebuilt(_again(repo), "auto")
 

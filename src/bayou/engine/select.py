@@ -169,8 +169,11 @@ class SparkEngine(Protocol):
 _installed: Callable[[], SparkEngine] | None = None
 
 
-def install(load: Callable[[], SparkEngine]) -> None:
-    """Register Spark in this process. The program's entry points call this; `load` imports Spark when it is needed."""
+def install(load: Callable[[], SparkEngine] | None) -> None:
+    """Register Spark in this process. The program's entry points call this; `load` imports Spark when it is needed.
+
+    None: this program works without Spark.
+    """
     global _installed  # noqa: PLW0603
     _installed = load
 

@@ -154,7 +154,7 @@ def evaluate_all(records: Records, evaluator: RetentionEvaluator, warn: Callable
 
 
 def to_row(outcome: RetentionOutcome, part: int, at: int) -> RetentionRow:
-    """Encode a outcome as a row that a worker sends to the driver."""
+    """Encode an outcome as a row that a worker sends to the driver."""
     if isinstance(outcome, str):
         return RetentionRow(part, at, unclear=outcome)
     row = outcome.expired.row
