@@ -74,13 +74,11 @@ def kernels_without_spark() -> Iterator[None]:
 
 @contextmanager
 def _moving(context: SyncContext, *_: object) -> Iterator[KernelTransfer]:
-    before = context.executor
     datastore = context.repo.config.datastore
     assert datastore.url is not None
     spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, 4)
-    context.executor = mover = KernelTransfer(context, spec)
+    mover = KernelTransfer(context, spec)
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()

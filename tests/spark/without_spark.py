@@ -44,12 +44,10 @@ def without_spark() -> Iterator[None]:
 
 @contextmanager
 def moving(context: SyncContext, *_: object) -> Iterator[AtOnce]:
-    before = context.executor
-    context.executor = mover = AtOnce(before)
+    mover = AtOnce(context.executor)
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()
 
 

@@ -246,7 +246,8 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         try:
             if (moving or anew) and not request.skip_migration:
                 moved = _copy_into(request, context)
-                context.options = SyncOptions(mode="sync", engine=request.engine, renumber=request.renumber)
+                both = SyncOptions(mode="sync", engine=request.engine, renumber=request.renumber)
+                context = replace(context, options=both)
             try:
                 run(context)
             except DeadlinePassed as passed:

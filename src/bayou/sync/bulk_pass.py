@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
 from bayou.index.tree import IndexTree, diff, scan
@@ -58,7 +60,8 @@ def large_pass(
         context.base.fold(context.nodes)
     _forget_before_rebuild(context, store_view)
     with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, spec) as mover:
-        bulk = _BulkPass(context, _compare(context, executor, spec, store_view, folder), store_view, mover)
+        planned = _compare(context, executor, spec, store_view, folder)
+        bulk = _BulkPass(replace(context, executor=mover), planned, store_view, mover)
         bulk.report_findings()
         if context.options.dry_run:
             bulk.report_actions()
@@ -84,14 +87,11 @@ def _empty_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _spark_mover(context: SyncContext, executor: BulkExecutor, spec: StoreSpec) -> Iterator[BulkMover]:
-    """Let Spark's workers transfer the files. It is checked that they see the tree and the local state."""
-    before = context.executor
+    """Yield the transfer of files by Spark's workers. It is checked that they see the tree and the local state."""
     mover = executor.mover(spec, context)
-    context.executor = mover
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()
 
 
@@ -151,7 +151,7 @@ class _BulkPass:
         """Report what a sync would do, for a dry run."""
         actions: list[PlannedAction] = []
         counts: Counter[Action] = Counter()
-        for _, todo in self._plan_windows():
+        for _, todo in self._plan_windows(self._context):
             counts.update(step.action for step in todo)
             actions += [PlannedAction(step.path, step.action.value) for step in todo if step.is_change]
         guard(self._context, counts, self._view)
@@ -170,10 +170,10 @@ class _BulkPass:
             return
         conflicts: list[str] = []
         counts = Counter()
-        with _unreported(context):
-            for _, todo in self._plan_windows():
-                counts.update(step.action for step in todo)
-                conflicts += [step.path for step in todo if step.action is Action.CONFLICT][: _NAMED - len(conflicts)]
+        unreported = replace(context, report=SyncReport(mode=context.report.mode))  # windows are planned again
+        for _, todo in self._plan_windows(unreported):
+            counts.update(step.action for step in todo)
+            conflicts += [step.path for step in todo if step.action is Action.CONFLICT][: _NAMED - len(conflicts)]
         guard(context, counts, self._view)
         if fails and conflicts:
             raise refuse_conflicts(conflicts)
@@ -189,29 +189,28 @@ class _BulkPass:
         again = False
         before = begun = StartedPlan()
         try:
-            with self._one_stage():
-                for window, todo in self._prefetched_windows():
-                    begun = begin(self._context, todo, self._view, through=self._planned.through, walked=window.span)
-                    again |= self._finish(before)
+            with self._one_stage() as context:
+                for window, todo in self._prefetched_windows(context):
+                    begun = begin(context, todo, self._view, through=self._planned.through, walked=window.span)
+                    again |= self._finish(context, before)
                     before = begun
-                again |= self._finish(before)
+                again |= self._finish(context, before)
         finally:
             before.abandon()
             begun.abandon()
         record_in_sync(self._context, self._view.seen, self._planned.marks, clean=not again)
         return again
 
-    def _finish(self, begun: StartedPlan) -> bool:
+    def _finish(self, context: SyncContext, begun: StartedPlan) -> bool:
         """Commit a window; return whether another pass is needed."""
-        context = self._context
         again, seen = finish(context, begun, self._view.seen)
         if seen is not None:
             self._view = remote_snapshot.with_head(self._view, context.store, context.cache, seen)
         return again
 
     @contextmanager
-    def _one_stage(self) -> Iterator[None]:
-        """Show one progress stage for all windows; the comparison has counted the files and bytes to transfer."""
+    def _one_stage(self) -> Iterator[SyncContext]:
+        """Yield a context that shows all windows as one stage; the comparison has counted its files and bytes."""
         context, mode, planned = self._context, self._context.options.mode, self._planned
         moving = [
             action for action in Action if (action.pushes and mode != "pull") or (action.pulls and mode != "push")
@@ -222,30 +221,26 @@ class _BulkPass:
             sum(planned.counts[action] for action in moving),
             sum(planned.bytes[action] for action in moving),
         )
-        context.progress = CombinedProgress(whole)
         try:
-            yield
+            yield replace(context, progress=CombinedProgress(whole))
         finally:
-            context.progress = whole
             whole.end()
 
-    def _prefetched_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+    def _prefetched_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions; in a pull, after the downloads of the next window have started."""
-        context = self._context
         if context.options.mode != "pull":
-            yield from self._plan_windows()
+            yield from self._plan_windows(context)
             return
         before: list[tuple[Window, list[PathAction]]] = []
-        for window, todo in self._plan_windows():
+        for window, todo in self._plan_windows(context):
             arriving = [IncomingFile(step.path, step.remote, step.observed) for step in todo if step.action.pulls]
             self._mover.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before
 
-    def _plan_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+    def _plan_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions, planned against the newest snapshot of the store."""
-        context = self._context
         # A small first window starts the transfers sooner; but a push that fits into one commit stays one commit.
         soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
         for window in divide_into_windows(self._rows(), soon=soon):
@@ -283,14 +278,3 @@ class _BulkPass:
 def is_suspect(counts: Mapping[Action, int]) -> bool:
     """Return whether the deletes of single paths are enough for a mass delete."""
     return any(counts.get(action, 0) > MASS_COUNT for action in (Action.DELETE_REMOTE, Action.DELETE_LOCAL))
-
-
-@contextmanager
-def _unreported(context: SyncContext) -> Iterator[None]:
-    """Discard what planning reports in this block: the windows will be planned again."""
-    report = context.report
-    context.report = SyncReport(mode=report.mode)
-    try:
-        yield
-    finally:
-        context.report = report

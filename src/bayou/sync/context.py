@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from stat import S_ISREG
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bayou.core import activity, paths
 from bayou.core.deadline import Deadline
@@ -52,8 +52,17 @@ _LOCK_WAIT_S = 300.0
 """How long a sync without a deadline waits for that lock (V12): another process may transfer for hours."""
 
 
-class SyncContext(Struct):
-    """One sync of one repo with one store."""
+class SyncState(Struct):
+    """What the passes of one sync learn and pass on to the next."""
+
+    mass_delete: bool = False
+    """Whether the commits of this sync are parts of a mass delete that the user allowed."""
+    compared_seq: int | None = None
+    """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
+
+
+class SyncContext(Struct, frozen=True):
+    """One sync of one repo with one store. A pass that works otherwise (on Spark, unreported) gets a changed copy."""
 
     repo: Repo
     root: Path
@@ -76,10 +85,7 @@ class SyncContext(Struct):
     """The open datastore; it may have a head that the caller's session has just read."""
     pack_below: int = 0
     """Files of less than so many bytes are pushed in packs."""
-    mass_delete: bool = False
-    """Whether the commits of this sync are parts of a mass delete that the user allowed."""
-    compared_seq: int | None = None
-    """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
+    state: SyncState = field(default_factory=SyncState)
 
     @property
     def remote_id(self) -> int:
@@ -217,7 +223,9 @@ def open_context(
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=shown,
             # Entries without a head were discovered, before the first commit.
-            compared_seq=0 if base.remote.seq is None and (base.remote.root is not None or base.dirty()) else None,
+            state=SyncState(
+                compared_seq=0 if base.remote.seq is None and (base.remote.root is not None or base.dirty()) else None
+            ),
         )
 
 

@@ -132,7 +132,7 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
             choose,
             before_swap=acknowledged,
             mass_delete=context.options.allow_mass_delete
-            and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
+            and (steps.is_mass(deletes, entries) or (context.state.mass_delete and deletes > 0)),
         )
     except BayouError:
         with suppress(BayouError):

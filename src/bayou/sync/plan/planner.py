@@ -118,7 +118,7 @@ def guard(context: SyncContext, counts: Mapping[Action, int], snapshot: RemoteSn
     entries = max(root.entries if root else 0 for root in roots)
     followed = head is not None and any(row.mass_delete and row.seq > (remote_state.seq or 0) for row in head.log)
     steps.guard(counts, entries, allowed=context.options.allow_mass_delete, followed=followed)
-    context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
+    context.state.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
 
 
 def report_discovery(context: SyncContext, snapshot: RemoteSnapshot) -> None:

@@ -87,8 +87,8 @@ def begin(
     conflicts = [step for step in steps if step.action is Action.CONFLICT]
     if context.options.on_conflict == "fail" and conflicts:
         raise refuse_conflicts([step.path for step in conflicts[:3]])
-    if context.compared_seq is None and snapshot.head is not None:
-        context.compared_seq = snapshot.head.seq
+    if context.state.compared_seq is None and snapshot.head is not None:
+        context.state.compared_seq = snapshot.head.seq
     steps, touched = _finish_deletes(context, steps)
     to_renumber = [step for step in steps if step.action is Action.RENUMBER]
     renumbering = Renumbering(context, to_renumber, snapshot.tree) if to_renumber else None
